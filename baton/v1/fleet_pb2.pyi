@@ -1,0 +1,121 @@
+from baton.v1 import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchRequest(_message.Message):
+    __slots__ = ("interval_ms",)
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
+
+class WatchResponse(_message.Message):
+    __slots__ = ("router_id", "uptime_s", "queue", "workers", "counters")
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    uptime_s: float
+    queue: QueueStatus
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    counters: Counters
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+
+class QueueStatus(_message.Message):
+    __slots__ = ("waiting", "waiting_tokens", "capacity", "running_sessions", "redis_reachable")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REDIS_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    waiting: int
+    waiting_tokens: int
+    capacity: int
+    running_sessions: int
+    redis_reachable: bool
+    def __init__(self, waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., capacity: _Optional[int] = ..., running_sessions: _Optional[int] = ..., redis_reachable: bool = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "address", "role", "connected", "load", "num_blocks", "leased_blocks", "step_seconds", "cost_model")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: str
+    address: str
+    role: _worker_pb2.WorkerRole
+    connected: bool
+    load: _worker_pb2.WorkerLoad
+    num_blocks: int
+    leased_blocks: int
+    step_seconds: float
+    cost_model: _worker_pb2.CostModel
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ...) -> None: ...
+
+class Counters(_message.Message):
+    __slots__ = ("accepted", "refused", "finished", "failed", "cancelled", "relayed_tokens", "retried_attempts", "ttft_promises_kept", "ttft_promises_broken")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_PROMISES_KEPT_FIELD_NUMBER: _ClassVar[int]
+    TTFT_PROMISES_BROKEN_FIELD_NUMBER: _ClassVar[int]
+    accepted: int
+    refused: int
+    finished: int
+    failed: int
+    cancelled: int
+    relayed_tokens: int
+    retried_attempts: int
+    ttft_promises_kept: int
+    ttft_promises_broken: int
+    def __init__(self, accepted: _Optional[int] = ..., refused: _Optional[int] = ..., finished: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., relayed_tokens: _Optional[int] = ..., retried_attempts: _Optional[int] = ..., ttft_promises_kept: _Optional[int] = ..., ttft_promises_broken: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("model_name", "architecture", "fingerprint", "block_size", "max_context_tokens", "placement", "version")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    architecture: str
+    fingerprint: str
+    block_size: int
+    max_context_tokens: int
+    placement: str
+    version: str
+    def __init__(self, model_name: _Optional[str] = ..., architecture: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., placement: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("worker_id",)
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    def __init__(self, worker_id: _Optional[str] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("draining",)
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    draining: bool
+    def __init__(self, draining: bool = ...) -> None: ...

@@ -1,0 +1,353 @@
+from baton.v1 import generation_pb2 as _generation_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERDICT_UNSPECIFIED: _ClassVar[Verdict]
+    VERDICT_ACCEPTED: _ClassVar[Verdict]
+    VERDICT_AT_RISK: _ClassVar[Verdict]
+    VERDICT_REFUSED: _ClassVar[Verdict]
+VERDICT_UNSPECIFIED: Verdict
+VERDICT_ACCEPTED: Verdict
+VERDICT_AT_RISK: Verdict
+VERDICT_REFUSED: Verdict
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("request_id", "model", "tenant", "text", "chat", "tokens", "sampling", "stop", "slo", "resume_grace_ms")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    SLO_FIELD_NUMBER: _ClassVar[int]
+    RESUME_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    tenant: str
+    text: str
+    chat: ChatInput
+    tokens: TokenInput
+    sampling: _generation_pb2.SamplingParams
+    stop: _generation_pb2.StopRules
+    slo: _generation_pb2.Slo
+    resume_grace_ms: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ..., tokens: _Optional[_Union[TokenInput, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., slo: _Optional[_Union[_generation_pb2.Slo, _Mapping]] = ..., resume_grace_ms: _Optional[int] = ...) -> None: ...
+
+class ChatInput(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
+
+class ChatMessage(_message.Message):
+    __slots__ = ("role", "content")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    content: str
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+
+class TokenInput(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GenerateResponse(_message.Message):
+    __slots__ = ("event",)
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    event: GenerationEvent
+    def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("request", "session", "received")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    request: GenerateRequest
+    session: int
+    received: _containers.RepeatedCompositeFieldContainer[ReceivedTokens]
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ...) -> None: ...
+
+class ReceivedTokens(_message.Message):
+    __slots__ = ("choice", "token_ids")
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    choice: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, choice: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ResumeResponse(_message.Message):
+    __slots__ = ("event",)
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    event: GenerationEvent
+    def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
+
+class GenerationEvent(_message.Message):
+    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    accepted: Accepted
+    queued: Queued
+    tokens: Tokens
+    choice_finished: ChoiceFinished
+    finished: Finished
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ("request_id", "promise", "seed", "prompt_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    promise: Promise
+    seed: int
+    prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class Promise(_message.Message):
+    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "ttft_ms", "tpot_ms", "at_risk")
+    PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_RISK_FIELD_NUMBER: _ClassVar[int]
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+    ttft_ms: int
+    tpot_ms: int
+    at_risk: bool
+    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., at_risk: bool = ...) -> None: ...
+
+class Queued(_message.Message):
+    __slots__ = ("position", "work_ahead_tokens", "predicted_ttft_ms")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    WORK_AHEAD_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    work_ahead_tokens: int
+    predicted_ttft_ms: float
+    def __init__(self, position: _Optional[int] = ..., work_ahead_tokens: _Optional[int] = ..., predicted_ttft_ms: _Optional[float] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("choice", "first_index", "token_ids", "text", "logprobs")
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    choice: int
+    first_index: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, choice: _Optional[int] = ..., first_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("logprob", "top_token_ids", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ChoiceFinished(_message.Message):
+    __slots__ = ("choice", "reason", "output_tokens")
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    choice: int
+    reason: _generation_pb2.FinishReason
+    output_tokens: int
+    def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., output_tokens: _Optional[int] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("usage", "promise", "delivery", "split", "error")
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    usage: Usage
+    promise: Promise
+    delivery: Delivery
+    split: TimeSplit
+    error: str
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., split: _Optional[_Union[TimeSplit, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Usage(_message.Message):
+    __slots__ = ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "attempts")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    attempts: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("ttft_ms", "tpot_ms", "max_gap_ms", "e2e_ms", "ttft_kept", "tpot_kept")
+    TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_GAP_MS_FIELD_NUMBER: _ClassVar[int]
+    E2E_MS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_KEPT_FIELD_NUMBER: _ClassVar[int]
+    TPOT_KEPT_FIELD_NUMBER: _ClassVar[int]
+    ttft_ms: float
+    tpot_ms: float
+    max_gap_ms: float
+    e2e_ms: float
+    ttft_kept: bool
+    tpot_kept: bool
+    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., max_gap_ms: _Optional[float] = ..., e2e_ms: _Optional[float] = ..., ttft_kept: bool = ..., tpot_kept: bool = ...) -> None: ...
+
+class TimeSplit(_message.Message):
+    __slots__ = ("queue_ms", "prefill_ms", "handoff_ms", "decode_ms", "relay_ms")
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_MS_FIELD_NUMBER: _ClassVar[int]
+    RELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    queue_ms: float
+    prefill_ms: float
+    handoff_ms: float
+    decode_ms: float
+    relay_ms: float
+    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., handoff_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., relay_ms: _Optional[float] = ...) -> None: ...
+
+class SloRefusal(_message.Message):
+    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "attainable_ttft_ms", "attainable_tpot_ms")
+    PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTAINABLE_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTAINABLE_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+    attainable_ttft_ms: int
+    attainable_tpot_ms: int
+    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., attainable_ttft_ms: _Optional[int] = ..., attainable_tpot_ms: _Optional[int] = ...) -> None: ...
+
+class GenerateOnceRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: GenerateRequest
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ...) -> None: ...
+
+class GenerateOnceResponse(_message.Message):
+    __slots__ = ("request_id", "choices", "finished", "seed")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    choices: _containers.RepeatedCompositeFieldContainer[Choice]
+    finished: Finished
+    seed: int
+    def __init__(self, request_id: _Optional[str] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Choice(_message.Message):
+    __slots__ = ("index", "text", "token_ids", "logprobs", "finish_reason")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    text: str
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    finish_reason: _generation_pb2.FinishReason
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("tenant", "request_id")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    request_id: str
+    def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class CancelResponse(_message.Message):
+    __slots__ = ("cancelled",)
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cancelled: bool
+    def __init__(self, cancelled: bool = ...) -> None: ...
+
+class QuoteRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: GenerateRequest
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ...) -> None: ...
+
+class QuoteResponse(_message.Message):
+    __slots__ = ("verdict", "promise", "prompt_tokens", "retry_after_ms", "refusal")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    verdict: Verdict
+    promise: Promise
+    prompt_tokens: int
+    retry_after_ms: int
+    refusal: SloRefusal
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., refusal: _Optional[_Union[SloRefusal, _Mapping]] = ...) -> None: ...
+
+class CountTokensRequest(_message.Message):
+    __slots__ = ("model", "text", "chat")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    chat: ChatInput
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[ChatInput, _Mapping]] = ...) -> None: ...
+
+class CountTokensResponse(_message.Message):
+    __slots__ = ("count", "token_ids")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, count: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "architecture", "max_context_tokens", "vocab_size", "has_chat_template")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    architecture: str
+    max_context_tokens: int
+    vocab_size: int
+    has_chat_template: bool
+    def __init__(self, name: _Optional[str] = ..., architecture: _Optional[str] = ..., max_context_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., has_chat_template: bool = ...) -> None: ...

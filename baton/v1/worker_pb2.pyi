@@ -1,0 +1,206 @@
+from baton.v1 import generation_pb2 as _generation_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WorkerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WORKER_ROLE_UNSPECIFIED: _ClassVar[WorkerRole]
+    WORKER_ROLE_PREFILL: _ClassVar[WorkerRole]
+    WORKER_ROLE_DECODE: _ClassVar[WorkerRole]
+
+class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_REASON_UNSPECIFIED: _ClassVar[FailureReason]
+    FAILURE_REASON_REFUSED: _ClassVar[FailureReason]
+    FAILURE_REASON_NO_BLOCKS: _ClassVar[FailureReason]
+    FAILURE_REASON_HANDOFF: _ClassVar[FailureReason]
+    FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
+WORKER_ROLE_UNSPECIFIED: WorkerRole
+WORKER_ROLE_PREFILL: WorkerRole
+WORKER_ROLE_DECODE: WorkerRole
+FAILURE_REASON_UNSPECIFIED: FailureReason
+FAILURE_REASON_REFUSED: FailureReason
+FAILURE_REASON_NO_BLOCKS: FailureReason
+FAILURE_REASON_HANDOFF: FailureReason
+FAILURE_REASON_INTERNAL: FailureReason
+
+class WorkRequest(_message.Message):
+    __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    prefill: Prefill
+    receive: Receive
+    decode: Decode
+    cancel: Cancel
+    drain: Drain
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., receive: _Optional[_Union[Receive, _Mapping]] = ..., decode: _Optional[_Union[Decode, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("router_id",)
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
+    router_id: str
+    def __init__(self, router_id: _Optional[str] = ...) -> None: ...
+
+class SequenceSpec(_message.Message):
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    fence: _generation_pb2.Fence
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    output_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    choices: _containers.RepeatedScalarFieldContainer[int]
+    sampling: _generation_pb2.SamplingParams
+    stop: _generation_pb2.StopRules
+    cache_salt: bytes
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
+
+class Prefill(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: SequenceSpec
+    def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ...) -> None: ...
+
+class Receive(_message.Message):
+    __slots__ = ("sequence", "source_address")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    sequence: SequenceSpec
+    source_address: str
+    def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ..., source_address: _Optional[str] = ...) -> None: ...
+
+class Decode(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: SequenceSpec
+    def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("handles",)
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkResponse(_message.Message):
+    __slots__ = ("welcome", "step", "heartbeat")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    step: StepReport
+    heartbeat: Heartbeat
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    COST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: str
+    role: WorkerRole
+    model_name: str
+    fingerprint: str
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    token_budget: int
+    cost_model: CostModel
+    load: WorkerLoad
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ...) -> None: ...
+
+class CostModel(_message.Message):
+    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
+    COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
+    KNEE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RATIO_Q10_FIELD_NUMBER: _ClassVar[int]
+    RATIO_Q50_FIELD_NUMBER: _ClassVar[int]
+    RATIO_Q95_FIELD_NUMBER: _ClassVar[int]
+    coefficients: _containers.RepeatedScalarFieldContainer[float]
+    knee_tokens: float
+    ratio_q10: float
+    ratio_q50: float
+    ratio_q95: float
+    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ...) -> None: ...
+
+class WorkerLoad(_message.Message):
+    __slots__ = ("step", "running", "waiting", "pending_prefill_tokens", "free_blocks", "cached_blocks", "context_tokens", "draining")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PENDING_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    running: int
+    waiting: int
+    pending_prefill_tokens: int
+    free_blocks: int
+    cached_blocks: int
+    context_tokens: int
+    draining: bool
+    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ...) -> None: ...
+
+class StepReport(_message.Message):
+    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    PREFILLED_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    tokens: _generation_pb2.TokenColumns
+    load: WorkerLoad
+    step_seconds: float
+    failures: _containers.RepeatedCompositeFieldContainer[SequenceFailure]
+    prefilled_handles: _containers.RepeatedScalarFieldContainer[int]
+    cached_tokens: _containers.RepeatedScalarFieldContainer[int]
+    cost_model: CostModel
+    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ...) -> None: ...
+
+class SequenceFailure(_message.Message):
+    __slots__ = ("handle", "reason", "message")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    reason: FailureReason
+    message: str
+    def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("load",)
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    load: WorkerLoad
+    def __init__(self, load: _Optional[_Union[WorkerLoad, _Mapping]] = ...) -> None: ...

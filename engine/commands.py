@@ -1,0 +1,70 @@
+"""What the step loop is told, drained from its inbox between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduling.columns import TokenColumns
+from scheduling.request import SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Compute the prompt, sample the first tokens, then hold the blocks until `Release`."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Compute the prompt here, then decode."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Pin the cached prefix, allocate the rest of the prompt's blocks and report them as `Received`."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KVArrived:
+    """No copy into this sequence's blocks runs any more.
+
+    The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt is
+    recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
+    """
+
+    handle: int
+    num_verified_blocks: int
+    first_tokens: TokenColumns
+
+
+@dataclass(frozen=True, slots=True)
+class KVFailed:
+    """No copy runs any more and none will succeed: free the sequence and report `FailureReason.HANDOFF`."""
+
+    handle: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The blocks of a prefilled sequence were acknowledged, or its handoff is over: free them."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Forget the sequence in whatever phase it is; unknown handles are ignored.
+
+    A receiving sequence keeps its blocks until `KVArrived` or `KVFailed`: a copy may still write to them.
+    """
+
+    handle: int
+
+
+Command = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel

@@ -1,0 +1,80 @@
+"""What the step loop says after a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's state at the end of a step; fields as `WorkerLoad` in `worker.proto`."""
+
+    step: int
+    running: int
+    waiting: int
+    pending_prefill_tokens: int
+    free_blocks: int
+    cached_blocks: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sequence that ended without all its choices finishing."""
+
+    handle: int
+    reason: FailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Blocks of a `Prefill` sequence that will not change until released.
+
+    `first_index` is the position in the sequence of `blocks[0]` (places in the pool). The last block of the
+    prompt may be partial and comes with `complete`, in the report that carries the first tokens.
+    """
+
+    handle: int
+    first_index: int
+    blocks: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A `Receive` sequence has its blocks: the first `num_held` are cached, the rest may be written by a copy."""
+
+    handle: int
+    blocks: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    """Expected identity of every block of the prompt, the partial last one included."""
+    num_held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The prompt's KV is complete (computed, or fetched and verified)."""
+
+    handle: int
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class StepReport:
+    """One step, for the whole batch; also sent without a step when only commands had effects."""
+
+    load: Load
+    step_seconds: float = 0.0
+    """0 when no step was run."""
+    tokens: TokenColumns = field(default_factory=TokenColumns)
+    filled: list[Filled] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+    prefilled: list[Prefilled] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    """Handles whose blocks have been returned; nothing is reported of them again."""

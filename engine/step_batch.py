@@ -1,0 +1,32 @@
+"""The ragged batch of one step, flattened: what the model runner needs and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """S sequences with T tokens in total; decodes and prefill chunks mix freely.
+
+    All tensors are on the model's device. Sequence s owns tokens `cu_seqlens_q[s]` to `cu_seqlens_q[s + 1]`.
+    """
+
+    token_ids: torch.Tensor
+    """[T] int64"""
+    positions: torch.Tensor
+    """[T] int64"""
+    slot_mapping: torch.Tensor
+    """[T] int64, block * block_size + offset; -1 is not stored"""
+    block_tables: torch.Tensor
+    """[S, max_blocks] int32; padding is never read"""
+    context_lens: torch.Tensor
+    """[S] int32, tokens in the context with this step's included"""
+    cu_seqlens_q: torch.Tensor
+    """[S + 1] int32"""
+    logit_rows: torch.Tensor
+    """[R] int64, indexes into the T tokens whose logits are wanted, ascending"""
+    max_query_len: int
+    max_context_len: int

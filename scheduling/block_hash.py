@@ -1,0 +1,32 @@
+"""Chained identity of KV blocks: equal hashes mean equal weights, layout, salt and tokens up to the block's end.
+
+blake2b with 128 bits: unlike a checksum it cannot be forged between tenants.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+from collections.abc import Sequence
+
+HASH_BYTES = 16
+
+
+def chain_root(fingerprint: str, salt: bytes) -> bytes:
+    """The hash every chain of one model and one salt starts from."""
+    return hashlib.blake2b(fingerprint.encode() + b"\0" + salt, digest_size=HASH_BYTES).digest()
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """The identity of one block (full or partial) that follows `parent`."""
+    return hashlib.blake2b(parent + array.array("I", token_ids).tobytes(), digest_size=HASH_BYTES).digest()
+
+
+def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Hashes of all full blocks of `token_ids`, first to last."""
+    hashes: list[bytes] = []
+    parent = root
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        parent = hash_block(parent, token_ids[end - block_size : end])
+        hashes.append(parent)
+    return hashes

@@ -1,0 +1,103 @@
+"""What a request asks for, once validated: every field is set and inside its range."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn; field meanings and ranges as in `generation.proto`."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    n: int = 1
+    logprobs: int | None = None
+    """Alternatives per token; None when no log-probabilities are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a choice ends."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class SloClass(enum.IntEnum):
+    """Values as in the protocol; a lower value is served first."""
+
+    INTERACTIVE = 1
+    STANDARD = 2
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What the caller asks to be promised; None where nothing was stated."""
+
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: SloClass = SloClass.STANDARD
+    allow_at_risk: bool = False
+
+
+class FinishReason(enum.IntEnum):
+    """Values as in the protocol."""
+
+    NONE = 0
+    EOS = 1
+    STOP = 2
+    LENGTH = 3
+    CANCELLED = 4
+    DEADLINE = 5
+    FAILED = 6
+
+
+class FailureReason(enum.IntEnum):
+    """Why a worker gave a sequence up; values as in the protocol."""
+
+    REFUSED = 1
+    NO_BLOCKS = 2
+    HANDOFF = 3
+    INTERNAL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Names one attempt of one request beyond doubt; see `Fence` in `generation.proto`."""
+
+    tenant: str
+    request_id: str
+    session: int
+    attempt: int
+    choice: int
+    source_incarnation: str
+    target_incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """One group of choices that share all tokens so far, as a worker is told to run it."""
+
+    handle: int
+    fence: Fence
+    prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]
+    """Already generated and delivered; only with a single choice."""
+    choices: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRules
+    cache_salt: bytes = b""
