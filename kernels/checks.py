@@ -1,0 +1,62 @@
+"""What every op asks of its arguments: each error names the field, its value and what is accepted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX_HEAD_DIM = 256
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayerShape:
+    """Sizes of one layer's view of the pool, `kv_layer[num_blocks, 2, block_size, num_kv_heads, head_dim]`.
+
+    Index 0 of the second dimension holds keys, index 1 values. The view is taken from a block-major pool
+    (`kv_pool[:, layer]`), so a block's stride spans every layer and offsets need 64 bits.
+    """
+
+    num_blocks: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def check_kv_layer(kv_layer: Tensor) -> KVLayerShape:
+    check_shape("kv_layer", kv_layer, "num_blocks", 2, "block_size", "num_kv_heads", "head_dim")
+    check_dtype("kv_layer", kv_layer, *FLOAT_DTYPES)
+    check_rows("kv_layer", kv_layer)
+    num_blocks, _, block_size, num_kv_heads, head_dim = kv_layer.shape
+    if not 1 <= head_dim <= MAX_HEAD_DIM:
+        raise ValueError(f"kv_layer has head_dim {head_dim}; accepted: 1 to {MAX_HEAD_DIM}")
+    return KVLayerShape(num_blocks, block_size, num_kv_heads, head_dim)
+
+
+def check_shape(field: str, tensor: Tensor, *expected: int | str) -> None:
+    """`expected` gives each dimension's size, or the name of one that may have any size."""
+    sizes = tuple(tensor.shape)
+    fits = len(sizes) == len(expected) and all(
+        isinstance(want, str) or size == want for size, want in zip(sizes, expected, strict=True)
+    )
+    if not fits:
+        accepted = ", ".join(map(str, expected))
+        raise ValueError(f"{field} has shape {list(sizes)}; accepted: [{accepted}]")
+
+
+def check_dtype(field: str, tensor: Tensor, *accepted: torch.dtype) -> None:
+    if tensor.dtype not in accepted:
+        raise ValueError(f"{field} has dtype {tensor.dtype}; accepted: {', '.join(map(str, accepted))}")
+
+
+def check_rows(field: str, tensor: Tensor) -> None:
+    """Kernels step through the last dimension by one; every other stride is free."""
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{field} has stride {tensor.stride(-1)} in its last dimension; accepted: 1")
+
+
+def check_same_device(device: torch.device, fields: Sequence[tuple[str, Tensor | None]]) -> None:
+    for field, tensor in fields:
+        if tensor is not None and tensor.device != device:
+            raise ValueError(f"{field} is on {tensor.device}; accepted: {device}, where kv_layer is")

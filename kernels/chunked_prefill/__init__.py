@@ -1,0 +1,6 @@
+"""Attention of a ragged batch of chunks, each at the end of its sequence's paged KV."""
+
+from kernels.chunked_prefill.kernel import chunked_prefill
+from kernels.chunked_prefill.reference import chunked_prefill_reference
+
+__all__ = ["chunked_prefill", "chunked_prefill_reference"]

@@ -1,0 +1,240 @@
+"""Attention of a ragged batch of chunks, each at the end of its sequence's paged KV.
+
+Sequence s owns rows cu_seqlens_q[s] ≤ t < cu_seqlens_q[s + 1] of query and out [num_tokens, num_q_heads,
+head_dim]; row t stands at position p = context_lens[s] - (cu_seqlens_q[s + 1] - t) and
+
+    out[t, h] = Σ_n softmax_n(cap(scale · query[t, h]·K[s, n, h // group])) V[s, n, h // group]
+
+for n ≤ p, and n > p - sliding_window, with sinks[h] as one more logit in the denominator. A chunk of one
+token is a decode, so a batch may mix both. kv_layer [num_blocks, 2, block_size, num_kv_heads, head_dim];
+block_tables [num_seqs, max_blocks], context_lens [num_seqs], cu_seqlens_q [num_seqs + 1] are int32.
+
+One program takes Q consecutive queries of one sequence with the whole GQA group of one KV head, packed into
+the rows of a dot product, so that each KV tile is loaded once for all of them. Which queries are a program's
+is found on the device: sequence s is given tiles from cu_seqlens_q[s] // Q + s on, which is enough for any
+lengths, so the host need not know them.
+"""
+
+# mypy: disallow-incomplete-defs=False
+# (a kernel annotates its constexprs, and its pointers have no Python type)
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.checks import KVLayerShape, check_dtype, check_rows, check_same_device, check_shape
+from kernels.chunked_prefill.reference import chunked_prefill_reference
+from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
+from kernels.paged_attention.arguments import Softmax, check_attention
+from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
+
+# Rows of the dot product: Q queries × group heads. 64 rows are one Hopper warpgroup's instruction; more would
+# leave single-token chunks, which use `group` rows, with still more idle ones.
+ROWS = 64
+NUM_WARPS = 4
+NUM_STAGES = 2
+
+
+@triton.jit(do_not_specialize=["num_seqs"])
+def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
+    """The last sequence whose tiles begin at or before `tile`."""
+    low = 0
+    high = num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_ptr + middle) // Q + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit(do_not_specialize=["num_seqs", "window"])
+def _chunked_prefill_kernel(
+    q_ptr,
+    kv_ptr,
+    table_ptr,
+    context_lens_ptr,
+    cu_ptr,
+    sinks_ptr,
+    out_ptr,
+    num_seqs,
+    stride_q_token,
+    stride_q_head,
+    stride_kv_block,
+    stride_kv_kind,
+    stride_kv_slot,
+    stride_kv_head,
+    stride_table,
+    scale,
+    softcap,
+    window,
+    GROUP: tl.constexpr,
+    Q: tl.constexpr,
+    M: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT_IN_FP32: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1).to(tl.int64)
+    num_q_heads = tl.num_programs(1) * GROUP
+    seq = _find_sequence(cu_ptr, num_seqs, tile, Q)
+    chunk_begin = tl.load(cu_ptr + seq)
+    chunk_len = tl.load(cu_ptr + seq + 1) - chunk_begin
+    query_begin = (tile - (chunk_begin // Q + seq)) * Q
+    if query_begin >= chunk_len:
+        return
+
+    rows = tl.arange(0, M)
+    dims = tl.arange(0, HEAD_PAD)
+    local = query_begin + rows // GROUP  # index of the row's query within the chunk
+    real_row = (rows < Q * GROUP) & (local < chunk_len)
+    real = real_row[:, None] & (dims < HEAD_DIM)[None, :]
+    token = (chunk_begin + local).to(tl.int64)
+    head = kv_head * GROUP + rows % GROUP
+    q_rows = q_ptr + token * stride_q_token + head * stride_q_head
+    q = tl.load(q_rows[:, None] + dims[None, :], mask=real, other=0.0)
+
+    before_chunk = tl.load(context_lens_ptr + seq) - chunk_len
+    last = before_chunk + tl.minimum(query_begin + Q, chunk_len)
+    first = tl.zeros_like(last)
+    if window is not None:
+        first = tl.maximum(before_chunk + query_begin - window + 1, 0)
+    keys = kv_ptr + kv_head * stride_kv_head
+    m, total, acc = attend_tiles(
+        q,
+        before_chunk + local,
+        first,
+        last,
+        table_ptr + seq.to(tl.int64) * stride_table,
+        keys,
+        keys + stride_kv_kind,
+        stride_kv_block,
+        stride_kv_slot,
+        scale,
+        softcap,
+        window,
+        BLOCK_SIZE,
+        HEAD_DIM,
+        HEAD_PAD,
+        M,
+        TILE,
+        DOT_IN_FP32,
+    )
+    sink = None
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + head)
+    out = normalise(m, total, acc, sink)
+    out_rows = out_ptr + (token * num_q_heads + head) * HEAD_DIM
+    tl.store(out_rows[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
+
+
+def chunked_prefill(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    cu_seqlens_q: Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Causal attention of each sequence's last tokens, its chunk, over its whole context.
+
+    The chunk's own keys and values are in the pool already. cu_seqlens_q begins with 0, never falls, ends
+    with num_tokens, and gives no sequence more tokens than its context; on the CPU this is checked. Entries
+    of `block_tables` that no visible position needs are never read. A single long context is read by one
+    program per KV head: where all chunks are one token, `paged_decode` is the faster op.
+    """
+    softmax = Softmax(scale, sliding_window, softcap, sinks)
+    shape = check_attention(query, kv_layer, block_tables, context_lens, softmax)
+    _check_chunks(query, context_lens, cu_seqlens_q)
+    if not can_launch(_chunked_prefill_kernel, query.device, query.dtype):
+        return chunked_prefill_reference(
+            query,
+            kv_layer,
+            block_tables,
+            context_lens,
+            cu_seqlens_q,
+            scale=scale,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks=sinks,
+        )
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out.numel():
+        _launch(query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax, shape, out)
+    return out
+
+
+def _check_chunks(query: Tensor, context_lens: Tensor, cu_seqlens_q: Tensor) -> None:
+    check_shape("cu_seqlens_q", cu_seqlens_q, context_lens.shape[0] + 1)
+    check_dtype("cu_seqlens_q", cu_seqlens_q, torch.int32)
+    check_rows("cu_seqlens_q", cu_seqlens_q)
+    check_same_device(query.device, [("cu_seqlens_q", cu_seqlens_q)])
+    if cu_seqlens_q.is_cuda:
+        return
+    lengths = cu_seqlens_q.diff()
+    if cu_seqlens_q[0] != 0 or cu_seqlens_q[-1] != query.shape[0] or (lengths < 0).any():
+        raise ValueError(
+            f"cu_seqlens_q is {cu_seqlens_q.tolist()}; accepted: from 0, never falling, to num_tokens "
+            f"({query.shape[0]})"
+        )
+    if (lengths > context_lens).any():
+        raise ValueError(
+            f"context_lens is {context_lens.tolist()}; accepted: at least the chunks' {lengths.tolist()}"
+        )
+
+
+def _launch(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    cu_seqlens_q: Tensor,
+    softmax: Softmax,
+    shape: KVLayerShape,
+    out: Tensor,
+) -> None:
+    num_tokens, num_q_heads, head_dim = query.shape
+    num_seqs = context_lens.shape[0]
+    group = num_q_heads // shape.num_kv_heads
+    rows = max(ROWS, next_power_of_2(group))
+    queries = rows // group
+    head_pad = pad_to_dot(head_dim)
+    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads)](
+        query,
+        kv_layer,
+        block_tables,
+        context_lens,
+        cu_seqlens_q,
+        softmax.sinks,
+        out,
+        num_seqs,
+        query.stride(0),
+        query.stride(1),
+        kv_layer.stride(0),
+        kv_layer.stride(1),
+        kv_layer.stride(2),
+        kv_layer.stride(3),
+        block_tables.stride(0),
+        softmax.scale,
+        softmax.softcap,
+        softmax.sliding_window,
+        GROUP=group,
+        Q=queries,
+        M=rows,
+        BLOCK_SIZE=shape.block_size,
+        HEAD_DIM=head_dim,
+        HEAD_PAD=head_pad,
+        TILE=tile_len(head_pad, query.element_size()),
+        DOT_IN_FP32=dot_in_fp32(_chunked_prefill_kernel, query.dtype),
+        num_warps=NUM_WARPS,
+        num_stages=NUM_STAGES,
+    )

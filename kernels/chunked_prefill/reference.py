@@ -1,0 +1,31 @@
+"""What `chunked_prefill` means, in plain PyTorch."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from kernels.paged_attention.arguments import Softmax
+from kernels.paged_attention.reference import attend_paged
+
+
+def chunked_prefill_reference(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    cu_seqlens_q: Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Arguments and result as for `kernels.chunked_prefill.chunked_prefill`."""
+    softmax = Softmax(scale, sliding_window, softcap, sinks)
+    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+    chunks = pairwise(cu_seqlens_q.tolist())
+    for seq, ((begin, end), context_len) in enumerate(zip(chunks, context_lens.tolist(), strict=True)):
+        if begin < end:
+            out[begin:end] = attend_paged(query[begin:end], kv_layer, block_tables[seq], context_len, softmax)
+    return out

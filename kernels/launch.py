@@ -1,0 +1,34 @@
+"""Whether and how a kernel can run for the tensors at hand."""
+
+from typing import Any
+
+import torch
+import triton
+from triton.runtime.interpreter import InterpretedFunction
+
+
+def is_interpreted(kernel: Any) -> bool:
+    """True if TRITON_INTERPRET was set when `kernel` was defined (later changes have no effect on it)."""
+    return isinstance(kernel, InterpretedFunction)
+
+
+def can_launch(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `kernel` runs on tensors of this device and dtype; where not, the op's reference does.
+
+    float64 exists to compare implementations with each other and has no kernels.
+    """
+    return dtype != torch.float64 and (device.type == "cuda" or is_interpreted(kernel))
+
+
+def dot_in_fp32(kernel: Any, dtype: torch.dtype) -> bool:
+    """The interpreter multiplies bfloat16 operands of `tl.dot` as if their bits were integers."""
+    return is_interpreted(kernel) and dtype == torch.bfloat16
+
+
+def pad_to_dot(size: int) -> int:
+    """The power of two that holds `size`, and at least 16, the smallest side a tensor core takes."""
+    return max(16, next_power_of_2(size))
+
+
+def next_power_of_2(size: int) -> int:
+    return int(triton.next_power_of_2(size))

@@ -1,0 +1,6 @@
+"""Attention of one new token per sequence over its paged KV."""
+
+from kernels.paged_decode.kernel import paged_decode
+from kernels.paged_decode.reference import paged_decode_reference
+
+__all__ = ["paged_decode", "paged_decode_reference"]

@@ -1,0 +1,309 @@
+"""Attention of one new token per sequence over its paged KV.
+
+    out[s, h] = Σ_n softmax_n(cap(scale · query[s, h]·K[s, n, h // group])) V[s, n, h // group]
+
+for the positions n < context_lens[s] that the sliding window leaves visible, with sinks[h] as one more logit
+in the denominator. query, out [num_seqs, num_q_heads, head_dim]; kv_layer [num_blocks, 2, block_size,
+num_kv_heads, head_dim]; block_tables [num_seqs, max_blocks] int32; context_lens [num_seqs] int32.
+
+Decoding reads each KV byte once and is bound by that. So one program serves a whole GQA group, whose query
+heads fill the rows of one dot product, and long contexts are split among programs so that a small batch still
+occupies the device; a second kernel combines the splits' partial softmaxes.
+"""
+
+# mypy: disallow-incomplete-defs=False
+# (a kernel annotates its constexprs, and its pointers have no Python type)
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.checks import KVLayerShape
+from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
+from kernels.paged_attention.arguments import Softmax, check_attention
+from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
+from kernels.paged_decode.reference import paged_decode_reference
+from kernels.paged_decode.splits import MAX_SPLITS, SplitPlan, choose_num_splits, plan_splits
+
+NUM_WARPS = 4  # the dot's 16 rows are a single warp's worth: more warps serve only the loads
+NUM_STAGES = 3  # two tiles in flight while one is used
+
+
+@triton.jit
+def _first_visible(context_len, window):
+    first = tl.zeros_like(context_len)
+    if window is not None:
+        first = tl.maximum(context_len - window, 0)
+    return first
+
+
+@triton.jit(do_not_specialize=["split_len", "window"])
+def _paged_decode_kernel(
+    q_ptr,
+    kv_ptr,
+    table_ptr,
+    context_lens_ptr,
+    sinks_ptr,
+    out_ptr,
+    partial_stats_ptr,  # [2, num_seqs, num_q_heads, num_splits], or None: one split, written to out
+    partial_acc_ptr,  # [num_seqs, num_q_heads, num_splits, HEAD_DIM], or None
+    stride_q_seq,
+    stride_q_head,
+    stride_kv_block,
+    stride_kv_kind,
+    stride_kv_slot,
+    stride_kv_head,
+    stride_table,
+    scale,
+    softcap,
+    window,
+    split_len,
+    GROUP: tl.constexpr,
+    M: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT_IN_FP32: tl.constexpr,
+):
+    seq = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1).to(tl.int64)
+    num_q_heads = tl.num_programs(1) * GROUP
+    context_len = tl.load(context_lens_ptr + seq)
+    first = _first_visible(context_len, window)
+    split_start = (first // split_len + tl.program_id(2)) * split_len
+    begin = tl.maximum(first, split_start)
+    end = tl.minimum(context_len, split_start + split_len)
+    if partial_acc_ptr is not None and begin >= end:
+        return
+
+    rows = tl.arange(0, M)
+    dims = tl.arange(0, HEAD_PAD)
+    heads = kv_head * GROUP + rows
+    real = (rows < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    q_rows = q_ptr + seq * stride_q_seq + heads * stride_q_head
+    q = tl.load(q_rows[:, None] + dims[None, :], mask=real, other=0.0)
+    q_pos = tl.zeros([M], tl.int32) + (context_len - 1)
+    keys = kv_ptr + kv_head * stride_kv_head
+    m, total, acc = attend_tiles(
+        q,
+        q_pos,
+        begin,
+        end,
+        table_ptr + seq * stride_table,
+        keys,
+        keys + stride_kv_kind,
+        stride_kv_block,
+        stride_kv_slot,
+        scale,
+        softcap,
+        window,
+        BLOCK_SIZE,
+        HEAD_DIM,
+        HEAD_PAD,
+        M,
+        TILE,
+        DOT_IN_FP32,
+    )
+
+    row = seq * num_q_heads + heads
+    if partial_acc_ptr is None:
+        sink = None
+        if sinks_ptr is not None:
+            sink = tl.load(sinks_ptr + heads, mask=rows < GROUP, other=0.0)
+        out = normalise(m, total, acc, sink)
+        out_rows = out_ptr + row * HEAD_DIM
+        tl.store(out_rows[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
+    else:
+        num_splits = tl.num_programs(2)
+        part = row * num_splits + tl.program_id(2)
+        totals_ptr = partial_stats_ptr + tl.num_programs(0).to(tl.int64) * num_q_heads * num_splits
+        tl.store(partial_stats_ptr + part, m, mask=rows < GROUP)
+        tl.store(totals_ptr + part, total, mask=rows < GROUP)
+        tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=real)
+
+
+@triton.jit(do_not_specialize=["num_splits", "split_len", "window"])
+def _combine_kernel(
+    partial_stats_ptr,
+    partial_acc_ptr,
+    context_lens_ptr,
+    sinks_ptr,
+    out_ptr,
+    num_splits,
+    split_len,
+    window,
+    SPLITS_PAD: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+):
+    """Sum acc and total of the splits that had something to read, each times 2^(m_split - m)."""
+    seq = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    row = seq * tl.num_programs(1) + head
+    context_len = tl.load(context_lens_ptr + seq)
+    first_split = _first_visible(context_len, window) // split_len
+    splits = tl.arange(0, SPLITS_PAD)
+    written = splits < tl.cdiv(context_len, split_len) - first_split
+    part = row * num_splits + splits
+    totals_ptr = partial_stats_ptr + tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * num_splits
+    m_split = tl.load(partial_stats_ptr + part, mask=written, other=float("-inf"))
+    total_split = tl.load(totals_ptr + part, mask=written, other=0.0)
+    m = tl.max(m_split, axis=0)
+    weight = tl.where(written, tl.exp2(m_split - m), 0.0)
+    total = tl.sum(weight * total_split, axis=0)
+    dims = tl.arange(0, HEAD_PAD)
+    real = written[:, None] & (dims < HEAD_DIM)[None, :]
+    acc_split = tl.load(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], mask=real, other=0.0)
+    acc = tl.sum(weight[:, None] * acc_split, axis=0)
+    # One row for `normalise`, which takes a tile.
+    sink = None
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + head + tl.zeros([1], tl.int32))
+    one = tl.zeros([1], tl.float32)
+    out = normalise(m + one, total + one, acc[None, :], sink)
+    target = out_ptr + row * HEAD_DIM + dims[None, :]
+    tl.store(target, out.to(out_ptr.dtype.element_ty), mask=(dims < HEAD_DIM)[None, :])
+
+
+def paged_decode(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor:
+    """Attention of sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
+
+    A sequence of length 0 gives zeros. Entries of `block_tables` that no visible position needs are never
+    read. The table's width bounds the grid: pass `block_tables[:, :blocks of the longest context]`.
+    `num_splits` (1 to 64, chosen from the device by default) bounds the programs that share one sequence's
+    KV; a sequence's result is the same in any batch of equal `num_splits` and table width.
+    """
+    softmax = Softmax(scale, sliding_window, softcap, sinks)
+    shape = check_attention(query, kv_layer, block_tables, context_lens, softmax)
+    if query.shape[0] != context_lens.shape[0]:
+        raise ValueError(
+            f"query has {query.shape[0]} tokens; accepted: {context_lens.shape[0]}, as context_lens has"
+        )
+    if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
+        raise ValueError(f"num_splits is {num_splits}; accepted: None, or 1 to {MAX_SPLITS}")
+    if not can_launch(_paged_decode_kernel, query.device, query.dtype):
+        return paged_decode_reference(
+            query,
+            kv_layer,
+            block_tables,
+            context_lens,
+            scale=scale,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks=sinks,
+        )
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out.numel():
+        _launch(query, kv_layer, block_tables, context_lens, softmax, shape, num_splits, out)
+    return out
+
+
+def _launch(
+    query: Tensor,
+    kv_layer: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    softmax: Softmax,
+    shape: KVLayerShape,
+    num_splits: int | None,
+    out: Tensor,
+) -> None:
+    num_seqs, num_q_heads, head_dim = query.shape
+    group = num_q_heads // shape.num_kv_heads
+    head_pad = pad_to_dot(head_dim)
+    tile = tile_len(head_pad, query.element_size())
+    plan = _plan(query, block_tables, softmax, shape, num_splits, tile)
+    partial_stats, partial_acc = _partials(query, plan)
+    _paged_decode_kernel[(num_seqs, shape.num_kv_heads, plan.num_splits)](
+        query,
+        kv_layer,
+        block_tables,
+        context_lens,
+        softmax.sinks,
+        out,
+        partial_stats,
+        partial_acc,
+        query.stride(0),
+        query.stride(1),
+        kv_layer.stride(0),
+        kv_layer.stride(1),
+        kv_layer.stride(2),
+        kv_layer.stride(3),
+        block_tables.stride(0),
+        softmax.scale,
+        softmax.softcap,
+        softmax.sliding_window,
+        plan.split_len,
+        GROUP=group,
+        M=pad_to_dot(group),
+        BLOCK_SIZE=shape.block_size,
+        HEAD_DIM=head_dim,
+        HEAD_PAD=head_pad,
+        TILE=tile,
+        DOT_IN_FP32=dot_in_fp32(_paged_decode_kernel, query.dtype),
+        num_warps=NUM_WARPS,
+        num_stages=NUM_STAGES,
+    )
+    if partial_acc is not None:
+        _combine_kernel[(num_seqs, num_q_heads)](
+            partial_stats,
+            partial_acc,
+            context_lens,
+            softmax.sinks,
+            out,
+            plan.num_splits,
+            plan.split_len,
+            softmax.sliding_window,
+            SPLITS_PAD=MAX_SPLITS,
+            HEAD_DIM=head_dim,
+            HEAD_PAD=next_power_of_2(head_dim),
+            num_warps=NUM_WARPS,
+        )
+
+
+def _plan(
+    query: Tensor,
+    block_tables: Tensor,
+    softmax: Softmax,
+    shape: KVLayerShape,
+    num_splits: int | None,
+    tile: int,
+) -> SplitPlan:
+    capacity = block_tables.shape[1] * shape.block_size
+    if num_splits is None:
+        num_rows = query.shape[0] * shape.num_kv_heads
+        num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, _num_sms(query.device))
+    return plan_splits(capacity, softmax.sliding_window, num_splits, tile)
+
+
+def _num_sms(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.multi_processor_count)
+
+
+def _partials(query: Tensor, plan: SplitPlan) -> tuple[Tensor | None, Tensor | None]:
+    """Where splits leave (m, total) and acc for `_combine_kernel`; None where one split covers everything."""
+    if plan.num_splits == 1:
+        return None, None
+    num_seqs, num_q_heads, head_dim = query.shape
+    rows = (num_seqs, num_q_heads, plan.num_splits)
+    stats = torch.empty((2, *rows), dtype=torch.float32, device=query.device)
+    acc = torch.empty((*rows, head_dim), dtype=torch.float32, device=query.device)
+    return stats, acc
