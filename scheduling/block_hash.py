@@ -1,4 +1,4 @@
-"""Chained identity of KV blocks: equal hashes mean equal weights, layout, salt and tokens up to the block's end.
+"""Chained identity of KV blocks: equal hashes mean equal weights, layout, salt and tokens up to the end.
 
 blake2b with 128 bits: unlike a checksum it cannot be forged between tenants.
 """

@@ -1,0 +1,29 @@
+"""What can go wrong at the door to Redis.
+
+StoreError
+├── StoreUnavailable   no answer from Redis: waited_s, url
+└── QueueFull          the bounded queue has no place left: capacity
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Any failure of the store."""
+
+
+class StoreUnavailable(StoreError):
+    """Redis did not answer."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"Redis at {url} does not answer ({reason}); start one or point --redis at it")
+        self.url = url
+        self.reason = reason
+
+
+class QueueFull(StoreError):
+    """The fleet's queue holds as many requests as it may."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(f"the fleet's queue is full: {capacity} requests are waiting")
+        self.capacity = capacity

@@ -1,0 +1,55 @@
+"""Every key of the fleet in Redis, one function each. One hash tag keeps them on one cluster slot."""
+
+from __future__ import annotations
+
+_PREFIX = "{baton}"
+
+
+def worker_expiries() -> str:
+    """zset: worker id, scored by when its announcement expires."""
+    return f"{_PREFIX}:workers"
+
+
+def worker_records() -> str:
+    """hash: worker id to its announcement in JSON."""
+    return f"{_PREFIX}:worker_records"
+
+
+def queue() -> str:
+    """zset: request key, scored by class and due time."""
+    return f"{_PREFIX}:queue"
+
+
+def entries() -> str:
+    """hash: request key to `score work_tokens blocks router_id`, for what waits or is granted."""
+    return f"{_PREFIX}:entries"
+
+
+def grants() -> str:
+    """zset: request key, scored by when the grant expires."""
+    return f"{_PREFIX}:grants"
+
+
+def credits_of(worker_key: str) -> str:
+    """hash: request key to `tokens expiry`, the prompts bound to a worker and not yet computed."""
+    return f"{_PREFIX}:credits:{worker_key}"
+
+
+def leases_of(worker_key: str) -> str:
+    """hash: request key to `blocks expiry`, the KV blocks promised on a decode worker."""
+    return f"{_PREFIX}:leases:{worker_key}"
+
+
+def prefixes_of(worker_key: str) -> str:
+    """set: hashes of the blocks in a worker's prefix cache."""
+    return f"{_PREFIX}:prefixes:{worker_key}"
+
+
+def router_channel(router_id: str) -> str:
+    """pub/sub: grants for the sessions of one router."""
+    return f"{_PREFIX}:router:{router_id}"
+
+
+def nudge_channel() -> str:
+    """pub/sub: capacity has come back."""
+    return f"{_PREFIX}:nudge"

@@ -1,0 +1,107 @@
+"""What is kept in Redis, as the fleet sees it. Times are milliseconds of Redis's own clock."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker as it announces itself; gone when its heartbeat stops."""
+
+    worker_id: str
+    incarnation: str
+    role: str
+    """`prefill` or `decode`"""
+    address: str
+    fingerprint: str
+    model_name: str
+    block_size: int
+    num_blocks: int
+
+    @property
+    def key(self) -> str:
+        """Names this process of this worker: what a former one held is not its own."""
+        return f"{self.worker_id}:{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A request that waits. Order: class, then due time."""
+
+    request_key: str
+    router_id: str
+    slo_class: int
+    due_in_ms: int
+    work_tokens: int
+    """Prompt tokens to compute."""
+    blocks: int
+    """KV blocks the request can grow to on its decode worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where an entry stands."""
+
+    position: int
+    work_ahead_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """The whole queue in two numbers."""
+
+    waiting: int
+    waiting_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRoom:
+    """A worker that takes prompts while less than `limit_tokens` are bound to it."""
+
+    key: str
+    limit_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRoom:
+    """A worker's whole capacity; what is leased of it, Redis knows."""
+
+    key: str
+    num_blocks: int
+    max_seqs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The head of the queue may go: its router settles or loses the grant within 200 ms."""
+
+    request_key: str
+    router_id: str
+    worker_key: str
+
+
+class Settled(enum.Enum):
+    """What became of a grant."""
+
+    OK = "ok"
+    NO_ROOM = "no_room"
+    """The entry is back in its place and the credit returned."""
+    EXPIRED = "expired"
+    """The entry is gone; enqueue it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A grant for a session of this router, made by another router."""
+
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Capacity has come back somewhere: a good moment to ask for grants."""
+
+
+Notice = Granted | Nudge

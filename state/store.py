@@ -1,0 +1,303 @@
+"""The fleet's shared state: who lives, who waits, what is bound and what is leased.
+
+Every operation is one Lua script, atomic and idempotent by id. Redis keeps a copy for the fleet to agree on;
+the workers have the last word on memory, and nothing here is on the token path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from importlib import resources
+from typing import Any, Self
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from state import keys
+from state.errors import QueueFull, StoreUnavailable
+from state.records import (
+    DecodeRoom,
+    Grant,
+    Granted,
+    Notice,
+    Nudge,
+    PrefillRoom,
+    QueueEntry,
+    QueuePlace,
+    QueueStatus,
+    Settled,
+    WorkerRecord,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 1.0
+GRANT_TTL_MS = 200
+RECONNECT_S = 0.5
+
+_SCRIPTS = (
+    "register_worker",
+    "unregister_worker",
+    "list_workers",
+    "enqueue",
+    "dequeue",
+    "grant",
+    "settle",
+    "release",
+    "renew",
+    "queue_status",
+)
+
+
+class Store:
+    """A connection to the fleet's Redis; every method may raise `StoreUnavailable`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._redis = redis.asyncio.Redis.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=CALL_TIMEOUT_S,
+            socket_connect_timeout=CALL_TIMEOUT_S,
+            retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
+        )
+        folder = resources.files("state") / "lua"
+        prelude = (folder / "prelude.lua").read_text()
+        self._scripts = {
+            name: self._redis.register_script(prelude + (folder / f"{name}.lua").read_text())
+            for name in _SCRIPTS
+        }
+
+    @classmethod
+    async def connect(cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
+        """Wait for Redis to answer, at most `timeout_s`."""
+        store = cls(url)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await store._wait_until_ready()
+        except TimeoutError as error:
+            await store.close()
+            raise StoreUnavailable(url, f"waited {timeout_s:g} s") from error
+        return store
+
+    async def _wait_until_ready(self) -> None:
+        while True:
+            try:
+                await self._redis.ping()
+            except RedisError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    async def _run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
+        try:
+            return await self._scripts[script](keys=list(script_keys), args=list(args))
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise StoreUnavailable(self._url, type(error).__name__) from error
+
+    # Registry
+
+    async def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
+        """Announce a worker; again before `ttl_s` is over, or it counts as gone."""
+        await self._run(
+            "register_worker",
+            [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(record.key)],
+            [record.worker_id, json.dumps(asdict(record)), round(ttl_s * 1000)],
+        )
+
+    async def unregister_worker(self, worker_id: str, incarnation: str) -> None:
+        """Take the announcement back; that of a younger process of the same worker stays."""
+        await self._run(
+            "unregister_worker",
+            [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(f"{worker_id}:{incarnation}")],
+            [worker_id, incarnation],
+        )
+
+    async def list_workers(self) -> list[WorkerRecord]:
+        """Every worker whose announcement is alive, by id."""
+        found = await self._run("list_workers", [keys.worker_expiries(), keys.worker_records()], [])
+        return sorted((WorkerRecord(**json.loads(one)) for one in found), key=lambda one: one.worker_id)
+
+    # Queue
+
+    async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
+        """Put a request in its place. `QueueFull` when `capacity` others wait."""
+        position, ahead = await self._run(
+            "enqueue",
+            [keys.queue(), keys.entries(), keys.grants()],
+            [
+                entry.request_key,
+                entry.router_id,
+                entry.slo_class,
+                entry.due_in_ms,
+                entry.work_tokens,
+                entry.blocks,
+                capacity,
+            ],
+        )
+        if position < 0:
+            raise QueueFull(capacity)
+        return QueuePlace(position, ahead)
+
+    async def dequeue(self, request_key: str) -> bool:
+        """Take a request out, waiting or granted. False when it was neither."""
+        found = await self._run("dequeue", [keys.queue(), keys.entries(), keys.grants()], [request_key])
+        return bool(found)
+
+    async def queue_status(self) -> QueueStatus:
+        """How much waits."""
+        waiting, tokens = await self._run("queue_status", [keys.queue(), keys.entries()], [])
+        return QueueStatus(waiting, tokens)
+
+    # Grants, credits and leases
+
+    async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
+        """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
+
+        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices.
+        """
+        rooms = [number for room in decoders for number in (room.num_blocks, room.max_seqs)]
+        granted = await self._run(
+            "grant",
+            [
+                keys.queue(),
+                keys.entries(),
+                keys.grants(),
+                keys.credits_of(worker.key),
+                *(keys.leases_of(room.key) for room in decoders),
+            ],
+            [worker.key, worker.limit_tokens, GRANT_TTL_MS, caller, keys.router_channel(""), *rooms],
+        )
+        return [Grant(request_key, caller, worker.key) for request_key in granted]
+
+    async def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
+        """Turn a grant into a lease of the entry's blocks on `decoder`."""
+        outcome = await self._run(
+            "settle",
+            [
+                keys.queue(),
+                keys.entries(),
+                keys.grants(),
+                keys.credits_of(prefill_key),
+                keys.leases_of(decoder.key),
+            ],
+            [request_key, decoder.num_blocks, decoder.max_seqs, round(ttl_s * 1000)],
+        )
+        return Settled(outcome)
+
+    async def release_credit(self, request_key: str, prefill_key: str) -> bool:
+        """The prompt is computed, or the attempt over. False when no credit was held."""
+        return bool(
+            await self._run("release", [keys.credits_of(prefill_key)], [request_key, keys.nudge_channel()])
+        )
+
+    async def release_lease(self, request_key: str, decode_key: str) -> bool:
+        """The request has ended there. False when no lease was held."""
+        return bool(
+            await self._run("release", [keys.leases_of(decode_key)], [request_key, keys.nudge_channel()])
+        )
+
+    async def renew(
+        self,
+        credits_held: Iterable[tuple[str, str]],
+        leases_held: Iterable[tuple[str, str]],
+        ttl_s: float,
+    ) -> None:
+        """Keep `(request_key, worker_key)` credits and leases from expiring."""
+        by_key: dict[str, list[str]] = {}
+        for request_key, worker_key in credits_held:
+            by_key.setdefault(keys.credits_of(worker_key), []).append(request_key)
+        for request_key, worker_key in leases_held:
+            by_key.setdefault(keys.leases_of(worker_key), []).append(request_key)
+        for key, request_keys in by_key.items():
+            await self._run("renew", [key], [round(ttl_s * 1000), *request_keys])
+
+    async def leases(self, worker_key: str) -> dict[str, int]:
+        """Blocks leased on a decode worker, by request."""
+        return await self._amounts(keys.leases_of(worker_key))
+
+    async def credits(self, worker_key: str) -> dict[str, int]:
+        """Prompt tokens bound to a worker, by request."""
+        return await self._amounts(keys.credits_of(worker_key))
+
+    async def _amounts(self, key: str) -> dict[str, int]:
+        with self._answering():
+            found = await self._redis.hgetall(key)
+        return {str(request_key): int(str(value).split()[0]) for request_key, value in found.items()}
+
+    # Prefix directory
+
+    async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """Say which blocks a worker's prefix cache has gained and lost."""
+        key = keys.prefixes_of(worker_key)
+        with self._answering():
+            async with self._redis.pipeline(transaction=True) as pipeline:
+                if removed:
+                    pipeline.srem(key, *(one.hex() for one in removed))
+                if added:
+                    pipeline.sadd(key, *(one.hex() for one in added))
+                pipeline.expire(key, 30)
+                await pipeline.execute()
+
+    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
+        """How many leading blocks of a prompt each worker holds."""
+        if not hashes:
+            return dict.fromkeys(worker_keys, 0)
+        members = [one.hex() for one in hashes]
+        with self._answering():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for worker_key in worker_keys:
+                    pipeline.smismember(keys.prefixes_of(worker_key), members)
+                answers = await pipeline.execute()
+        return {
+            worker_key: next((i for i, held in enumerate(answer) if not held), len(answer))
+            for worker_key, answer in zip(worker_keys, answers, strict=True)
+        }
+
+    # Notices
+
+    async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
+        """Grants made for this router's sessions, and word of returned capacity, as they come.
+
+        A lost connection is opened again; what was published meanwhile is made up for by one `Nudge`.
+        """
+        while True:
+            try:
+                async with self._redis.pubsub() as pubsub:
+                    await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
+                    yield Nudge()
+                    async for notice in _listen(pubsub):
+                        yield notice
+            except (RedisConnectionError, RedisTimeoutError, OSError):
+                await asyncio.sleep(RECONNECT_S)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise StoreUnavailable(self._url, type(error).__name__) from error
+
+
+async def _listen(pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Notice, None]:
+    while True:
+        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
+        if message is None:
+            continue
+        if message["channel"] == keys.nudge_channel():
+            yield Nudge()
+        else:
+            worker_key, _, request_key = message["data"].partition(" ")
+            router_id = message["channel"].rpartition(":")[2]
+            yield Granted(Grant(request_key, router_id, worker_key))
