@@ -1,0 +1,1 @@
+"""Measurements of a running fleet, apart from the tests."""

@@ -1,0 +1,136 @@
+"""The workloads: how long prompts and outputs are, and when requests arrive.
+
+Token ids are random and end-of-sequence is ignored, so that every system under test computes the same amount.
+Lengths are multiplied by a named factor where a small model cannot carry the original ones.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+SHARED_BLOCK_TOKENS = 512
+SHARED_POOL_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShape:
+    """One request of a workload; lengths in tokens, at least 1."""
+
+    prompt_tokens: int
+    output_tokens: int
+    slo_class: str = "standard"
+    shared_blocks: tuple[int, ...] = ()
+    """Places in the pool of shared prefix blocks that the prompt begins with."""
+    shared_block_tokens: int = 0
+
+
+def _lognormal(rng: random.Random, median: float, sigma: float, cap: int) -> float:
+    while (drawn := rng.lognormvariate(math.log(median), sigma)) > cap:
+        pass
+    return drawn
+
+
+def _exponential(rng: random.Random, mean: float, cap: int) -> float:
+    while (drawn := rng.expovariate(1 / mean)) > cap:
+        pass
+    return drawn
+
+
+def _shape(prompt: float, output: float, scale: float, slo_class: str = "standard") -> RequestShape:
+    return RequestShape(max(1, round(prompt * scale)), max(1, round(output * scale)), slo_class)
+
+
+def burst(rng: random.Random, scale: float, cap: int = 512) -> RequestShape:
+    """512 tokens in, exponential with mean 128 out; after Anyscale's continuous-batching comparison."""
+    return _shape(512, _exponential(rng, 128, cap), scale)
+
+
+def chat(rng: random.Random, scale: float, cap: int = 8192) -> RequestShape:
+    """Lognormal lengths of chat traffic."""
+    return _shape(_lognormal(rng, 1730, 0.93, cap), _lognormal(rng, 415, 0.545, cap), scale)
+
+
+def summarise(rng: random.Random, scale: float, cap: int = 16384) -> RequestShape:
+    """Long prompts, short answers."""
+    return _shape(
+        _lognormal(rng, 7059, 0.476, cap), _lognormal(rng, 208, 0.452, cap), scale, slo_class="batch"
+    )
+
+
+def mixed(rng: random.Random, scale: float, cap: int = 16384) -> RequestShape:
+    """Thirds of code completion, conversation and batch summaries, each in its own class."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        prompt, output = _lognormal(rng, 1955, 0.956, cap), _lognormal(rng, 8, 1.312, cap)
+        return _shape(prompt, output, scale, "interactive")
+    if kind == 1:
+        prompt, output = _lognormal(rng, 938, 1.123, cap), _lognormal(rng, 41, 1.652, cap)
+        return _shape(prompt, output, scale, "standard")
+    return summarise(rng, scale, cap)
+
+
+def shared(rng: random.Random, scale: float, cap: int = 8192) -> RequestShape:
+    """`chat`, with half of each prompt taken from a pool of shared blocks of 512 tokens."""
+    shape = chat(rng, scale, cap)
+    block_tokens = max(1, round(SHARED_BLOCK_TOKENS * scale))
+    num_blocks = shape.prompt_tokens // 2 // block_tokens
+    blocks = tuple(rng.sample(range(SHARED_POOL_BLOCKS), min(num_blocks, SHARED_POOL_BLOCKS)))
+    return RequestShape(
+        shape.prompt_tokens, shape.output_tokens, shape.slo_class, blocks, block_tokens if blocks else 0
+    )
+
+
+WORKLOADS: dict[str, Callable[[random.Random, float, int], RequestShape]] = {
+    "burst": burst,
+    "chat": chat,
+    "summarise": summarise,
+    "mixed": mixed,
+    "shared": shared,
+}
+DEFAULT_CAPS = {"burst": 512, "chat": 8192, "summarise": 16384, "mixed": 16384, "shared": 8192}
+
+
+def shapes(workload: str, count: int, seed: int, scale: float, cap: int | None = None) -> list[RequestShape]:
+    """`count` requests of a workload; the same seed gives the same requests."""
+    rng = random.Random(f"{workload}:{seed}")
+    limit = DEFAULT_CAPS[workload] if cap is None else cap
+    return [WORKLOADS[workload](rng, scale, limit) for _ in range(count)]
+
+
+def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int) -> list[int]:
+    """Random token ids; shared blocks depend on their place in the pool alone."""
+    ids: list[int] = []
+    for block in shape.shared_blocks:
+        block_rng = random.Random(f"shared:{block}")
+        ids += block_rng.choices(range(vocab_size), k=shape.shared_block_tokens)
+    return ids + rng.choices(range(vocab_size), k=shape.prompt_tokens - len(ids))
+
+
+def arrivals(process: str, rate: float, seed: int) -> Iterator[float]:
+    """Arrival times in seconds from 0, without end.
+
+    `poisson`; `gamma:CV`, gaps of that coefficient of variation; `onoff`, Poisson at half and at twice the rate
+    by turns of 60 s. `burst` is all at once.
+    """
+    rng = random.Random(f"arrivals:{process}:{seed}")
+    now = 0.0
+    while True:
+        yield now
+        now += _gap(process, rate, now, rng)
+
+
+def _gap(process: str, rate: float, now: float, rng: random.Random) -> float:
+    name, _, parameter = process.partition(":")
+    if name == "burst":
+        return 0.0
+    if name == "poisson":
+        return rng.expovariate(rate)
+    if name == "gamma":
+        shape = 1 / float(parameter or 2) ** 2
+        return rng.gammavariate(shape, 1 / (rate * shape))
+    if name == "onoff":
+        return rng.expovariate(rate * (0.5 if int(now / 60) % 2 == 0 else 2.0))
+    raise ValueError(f"arrivals: {process!r} is not poisson, gamma:CV, onoff or burst")
