@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.metrics import RequestRecord, quantiles, summarise
+
+
+def record(sent_at: float, **changes: object) -> RequestRecord:
+    one = RequestRecord(sent_at, prompt_tokens=10, output_tokens=3, slo_class="standard")
+    one.token_times = [sent_at + 1.0, sent_at + 1.5, sent_at + 2.5]
+    one.finished_at = sent_at + 2.5
+    one.ttft_s, one.tpot_s = 1.0, 0.75
+    for name, value in changes.items():
+        setattr(one, name, value)
+    return one
+
+
+def test_gaps_and_rates_follow_their_definitions() -> None:
+    found = summarise([record(0.0), record(1.0)], warmup_share=0.0)
+    assert found.itl is not None
+    assert (found.itl.count, found.itl.mean) == (4, pytest.approx(0.75))
+    assert found.duration_s == pytest.approx(3.5)
+    assert found.output_tokens_per_s == pytest.approx(6 / 3.5)
+    assert found.total_tokens_per_s == pytest.approx(26 / 3.5)
+
+
+def test_goodput_counts_only_requests_that_met_every_stated_slo() -> None:
+    records = [
+        record(0.0, ttft_slo_s=1.0, tpot_slo_s=0.75),
+        record(0.0, ttft_slo_s=0.9),
+        record(0.0, tpot_slo_s=0.7),
+        record(0.0, error="broken"),
+        record(0.0),
+    ]
+    found = summarise(records, warmup_share=0.0)
+    assert found.goodput_per_s == pytest.approx(2 / 2.5)
+    assert found.failed == 1
+
+
+def test_a_refusal_is_neither_completed_nor_a_broken_promise() -> None:
+    refused = record(0.0, finished_at=None, ttft_s=None, ttft_slo_s=1.0, refused_after_s=0.01, token_times=[])
+    found = summarise([refused, record(0.0, ttft_slo_s=1.0)], warmup_share=0.0)
+    assert (found.completed, found.refused, found.accepted_that_kept_ttft) == (1, 1, 1.0)
+
+
+def test_the_first_tenth_is_dropped() -> None:
+    assert summarise([record(float(i)) for i in range(20)]).requests == 18
+
+
+def test_no_values_have_no_quantiles() -> None:
+    assert quantiles([]) is None
+    found = quantiles([1.0, 2.0, 3.0, 4.0])
+    assert found is not None
+    assert (found.p50, found.p99) == (3.0, 4.0)
