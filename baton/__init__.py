@@ -1,0 +1,1 @@
+"""Client SDK and command line of Baton."""

@@ -1,0 +1,39 @@
+"""Starts a whole fleet as real processes on this machine and leaves nothing behind."""
+
+from baton.fleet.errors import (
+    CheckoutNotFound,
+    FleetError,
+    ProcessFailed,
+    RedisServerNotFound,
+    StartTimeout,
+    describe_exit,
+)
+from baton.fleet.events import (
+    FleetEvent,
+    FleetStopping,
+    ProcessDied,
+    ProcessReady,
+    ProcessStarted,
+    WorkersJoined,
+)
+from baton.fleet.launcher import Fleet
+from baton.fleet.process import ManagedProcess
+from baton.fleet.spec import FleetSpec
+
+__all__ = [
+    "CheckoutNotFound",
+    "Fleet",
+    "FleetError",
+    "FleetEvent",
+    "FleetSpec",
+    "FleetStopping",
+    "ManagedProcess",
+    "ProcessDied",
+    "ProcessFailed",
+    "ProcessReady",
+    "ProcessStarted",
+    "RedisServerNotFound",
+    "StartTimeout",
+    "WorkersJoined",
+    "describe_exit",
+]

@@ -1,0 +1,43 @@
+"""Where the services' code and a redis-server are on this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from baton.fleet.errors import CheckoutNotFound, RedisServerNotFound
+
+SERVICES = ("router", "prefill_worker", "decode_worker")
+
+
+def find_checkout() -> Path:
+    """The folder that holds the services: the one this package lies in, else the nearest one above here."""
+    here = Path.cwd()
+    candidates = [Path(__file__).resolve().parents[2], here, *here.parents]
+    for folder in candidates:
+        if all((folder / service / "__main__.py").is_file() for service in SERVICES):
+            return folder
+    raise CheckoutNotFound(candidates[:2])
+
+
+def find_redis_server() -> Path:
+    """The newest of the redis-server on PATH and the one that came with the Python environment."""
+    bundled = Path(sys.executable).parent / "redis-server"
+    on_path = shutil.which("redis-server")
+    candidates = {bundled} if bundled.is_file() else set()
+    if on_path is not None:
+        candidates.add(Path(on_path))
+    if not candidates:
+        raise RedisServerNotFound([bundled.parent])
+    if len(candidates) == 1:
+        return candidates.pop()
+    return max(candidates, key=_redis_version)
+
+
+def _redis_version(server: Path) -> tuple[int, ...]:
+    run = subprocess.run([server, "--version"], capture_output=True, text=True, check=False, timeout=10)
+    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", run.stdout)
+    return tuple(int(part) for part in found.groups()) if found else (0,)

@@ -1,0 +1,82 @@
+"""What can go wrong while a fleet is started or runs.
+
+FleetError
+├── CheckoutNotFound(searched)
+├── RedisServerNotFound(searched)
+├── ProcessFailed(name, exit_code, log_path, tail)
+└── StartTimeout(name, waited_s, log_path, tail)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+_EXIT_MEANINGS = {
+    0: "it ended of its own accord",
+    1: "it ended on an error of its own",
+    2: "its configuration was refused",
+    3: "it could not reach Redis",
+    4: "it cannot serve this model",
+    127: "its program was not found",
+}
+
+
+def describe_exit(exit_code: int) -> str:
+    """What an exit code means, in words; a negative one is the signal that ended the process."""
+    if exit_code == -signal.SIGKILL:
+        return "killed by SIGKILL; if nobody did that, the machine was out of memory"
+    if exit_code < 0:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    return f"exit code {exit_code}: {_EXIT_MEANINGS.get(exit_code, 'it ended on an error of its own')}"
+
+
+class FleetError(Exception):
+    """Base of everything the launcher raises, apart from `ValueError` for a wrong `FleetSpec`."""
+
+
+class CheckoutNotFound(FleetError):
+    """The services are not part of the installed package: they run from a checkout."""
+
+    def __init__(self, searched: Sequence[Path]) -> None:
+        self.searched = tuple(searched)
+        places = ", ".join(str(path) for path in self.searched)
+        super().__init__(
+            f"no Baton checkout (a folder with router/, prefill_worker/ and decode_worker/) in: {places}; "
+            "run this from inside one"
+        )
+
+
+class RedisServerNotFound(FleetError):
+    """There is no redis-server to start."""
+
+    def __init__(self, searched: Sequence[Path]) -> None:
+        self.searched = tuple(searched)
+        super().__init__(
+            "no redis-server on PATH or next to "
+            f"{', '.join(str(path) for path in self.searched)}; "
+            "install Redis, or point --redis at a server that runs"
+        )
+
+
+class ProcessFailed(FleetError):
+    """A process ended before it was ready."""
+
+    def __init__(self, name: str, exit_code: int, log_path: Path, tail: str) -> None:
+        self.name = name
+        self.exit_code = exit_code
+        self.log_path = log_path
+        self.tail = tail
+        super().__init__(f"{name} did not start: {describe_exit(exit_code)}; its log is {log_path}")
+
+
+class StartTimeout(FleetError):
+    """A process, or the joining of all workers, took too long."""
+
+    def __init__(self, name: str, waited_s: float, log_path: Path, tail: str) -> None:
+        self.name = name
+        self.waited_s = waited_s
+        self.log_path = log_path
+        self.tail = tail
+        super().__init__(f"{name} was not ready after {waited_s:.0f} s; its log is {log_path}")

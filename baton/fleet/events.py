@@ -1,0 +1,51 @@
+"""What a starting or running fleet tells whoever watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.fleet.errors import describe_exit
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted:
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReady:
+    name: str
+    address: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersJoined:
+    """Every router has a connection to every worker."""
+
+    workers: int
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDied:
+    """A process ended although nobody asked it to; `tail` is the end of its log."""
+
+    name: str
+    exit_code: int
+    log_path: Path
+    tail: str
+
+    @property
+    def meaning(self) -> str:
+        return describe_exit(self.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStopping:
+    processes: int
+
+
+FleetEvent = ProcessStarted | ProcessReady | WorkersJoined | ProcessDied | FleetStopping

@@ -1,0 +1,236 @@
+"""Brings a fleet up in order (Redis, then everything else at once) and takes it down without a trace.
+
+async with Fleet(FleetSpec(model=Path("demo_model"))) as fleet:
+    client = AsyncClient(fleet.router_addresses)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from baton.fleet.checkout import find_checkout, find_redis_server
+from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.events import (
+    FleetEvent,
+    FleetStopping,
+    ProcessDied,
+    ProcessReady,
+    ProcessStarted,
+    WorkersJoined,
+)
+from baton.fleet.joining import wait_until_joined
+from baton.fleet.process import ManagedProcess, ProcessSpec
+from baton.fleet.reaper import Reaper
+from baton.fleet.rundir import next_run_dir
+from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
+
+_REDIS_PORT_TRIES = 3
+# Beyond the services' own grace, for their last words.
+_KILL_MARGIN_S = 2.0
+
+
+def _say_nothing(event: FleetEvent) -> None:
+    """For callers that do not watch."""
+
+
+class Fleet:
+    """The processes of one fleet, for as long as the `async with` block lasts.
+
+    `on_event` is called on the event loop with every `FleetEvent`. A process that dies after its start is
+    reported there and by `next_death`; the others go on.
+    """
+
+    def __init__(self, spec: FleetSpec, on_event: Callable[[FleetEvent], None] = _say_nothing) -> None:
+        self.spec = spec
+        self.redis_url = spec.redis_url or ""
+        self._say = on_event
+        self._processes: dict[str, ManagedProcess] = {}
+        self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
+        self._watches: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._reaper: Reaper | None = None
+        self._run_dir: Path | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the logs are."""
+        assert self._run_dir is not None, "not started"
+        return self._run_dir
+
+    @property
+    def processes(self) -> tuple[ManagedProcess, ...]:
+        return tuple(self._processes.values())
+
+    @property
+    def router_addresses(self) -> tuple[str, ...]:
+        return tuple(self._processes[name].address for name in self.spec.router_names)
+
+    def process(self, name: str) -> ManagedProcess:
+        """By name: redis, router-0, prefill-0, decode-0. Raises `KeyError` naming those there are."""
+        try:
+            return self._processes[name]
+        except KeyError:
+            raise KeyError(f"no process {name!r}: there are {', '.join(self._processes)}") from None
+
+    async def next_death(self) -> ProcessDied:
+        """The next process that ends although nobody stopped the fleet."""
+        return await self._deaths.get()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Ends everything: services first, Redis last. A second call does nothing."""
+        if self._reaper is None:
+            return
+        reaper, self._reaper = self._reaper, None
+        self._stopping = True
+        # Shielded, so that an impatient Ctrl-C cannot leave half a fleet; the reaper would end it anyway.
+        await _finish(asyncio.ensure_future(self._stop_processes()))
+        await asyncio.to_thread(reaper.close)
+
+    async def _start(self) -> None:
+        checkout = self.spec.checkout or find_checkout()
+        redis_server = None if self.spec.redis_url else find_redis_server()
+        self._run_dir = self.spec.run_dir or next_run_dir(checkout)
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._reaper = Reaper()
+        if redis_server is not None:
+            await self._start_redis(redis_server, self._private_folder(None))
+        around = Surroundings(checkout=checkout, redis_url=self.redis_url, shm_dir=self._shm_folder())
+        await self._start_all(service_processes(self.spec, around))
+        if self.spec.await_connections:
+            await self._await_connections()
+
+    def _private_folder(self, parent: str | None) -> Path:
+        assert self._reaper is not None
+        folder = Path(tempfile.mkdtemp(prefix="baton-", dir=parent))
+        self._reaper.remove_at_the_end(folder)
+        return folder
+
+    def _shm_folder(self) -> Path | None:
+        """A folder in shared memory of our own, so that a killed worker leaves nothing in the common one."""
+        try:
+            return self._private_folder("/dev/shm")  # noqa: S108  (a fresh folder in it, not a known name)
+        except OSError:  # no such place here: the workers take their default, or another transport
+            return None
+
+    async def _start_redis(self, server: Path, folder: Path) -> None:
+        for attempt in range(_REDIS_PORT_TRIES):
+            port = _free_port()
+            try:
+                await self._start_all([redis_process(server, port, folder)])
+            except ProcessFailed:  # the port may have been taken in the meantime
+                if attempt == _REDIS_PORT_TRIES - 1:
+                    raise
+                continue
+            self.redis_url = f"redis://127.0.0.1:{port}/0"
+            return
+
+    async def _start_all(self, specs: list[ProcessSpec]) -> None:
+        """Starts all, then waits for all; the first that fails cancels the waiting."""
+        started = [await self._spawn(spec) for spec in specs]
+        waits = [asyncio.create_task(self._wait_ready(process)) for process in started]
+        try:
+            await asyncio.gather(*waits)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._watches += [asyncio.create_task(self._watch(process)) for process in started]
+
+    async def _spawn(self, spec: ProcessSpec) -> ManagedProcess:
+        assert self._reaper is not None
+        process = ManagedProcess(spec, self.run_dir / f"{spec.name}.log", self._reaper)
+        await process.start()
+        self._processes[spec.name] = process
+        self._say(ProcessStarted(spec.name, process.pid))
+        return process
+
+    async def _wait_ready(self, process: ManagedProcess) -> None:
+        took_s = await process.wait_ready(self.spec.start_timeout_s)
+        self._say(ProcessReady(process.name, process.address, took_s))
+
+    async def _await_connections(self) -> None:
+        began = time.monotonic()
+        joining = asyncio.gather(
+            *(wait_until_joined(address, self.spec.num_workers) for address in self.router_addresses)
+        )
+        dying = asyncio.ensure_future(self.next_death())
+        try:
+            await asyncio.wait(
+                (joining, dying), timeout=self.spec.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if dying.done():
+                death = dying.result()
+                raise ProcessFailed(death.name, death.exit_code, death.log_path, death.tail)
+            if not joining.done():
+                router = self._processes[self.spec.router_names[0]]
+                waited_s = time.monotonic() - began
+                raise StartTimeout("the joining of all workers", waited_s, router.log_path, router.log_tail())
+            joining.result()
+        finally:
+            await _cancel(joining)
+            await _cancel(dying)
+        self._say(WorkersJoined(self.spec.num_workers, time.monotonic() - began))
+
+    async def _watch(self, process: ManagedProcess) -> None:
+        exit_code = await process.wait()
+        if self._stopping:
+            return
+        death = ProcessDied(process.name, exit_code, process.log_path, process.log_tail())
+        self._deaths.put_nowait(death)
+        self._say(death)
+
+    async def _stop_processes(self) -> None:
+        running = [process for process in self.processes if process.running]
+        self._say(FleetStopping(len(running)))
+        grace_s = self.spec.stop_grace_s + _KILL_MARGIN_S
+        services = [process for process in running if process.name != "redis"]
+        await asyncio.gather(*(process.stop(grace_s) for process in services))
+        await asyncio.gather(*(process.stop(grace_s) for process in running if process not in services))
+        await asyncio.gather(*(process.close() for process in self.processes))
+        await asyncio.gather(*self._watches)
+
+
+async def _cancel(work: asyncio.Future[Any]) -> None:
+    work.cancel()
+    await asyncio.wait([work])
+
+
+async def _finish(work: asyncio.Future[None]) -> None:
+    """Waits for `work` to its end even when cancelled, and passes the cancellation on afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError as cancel:
+            cancelled = cancel
+    with contextlib.suppress(asyncio.CancelledError):
+        work.result()
+    if cancelled is not None:
+        raise cancelled
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

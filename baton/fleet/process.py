@@ -1,0 +1,194 @@
+"""One process of a fleet: started in a group of its own, watched until it ends, logged into a file.
+
+STARTING ──ready line──▶ READY ──▶ ENDED
+    └──────────────────────────────▶ ENDED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.reaper import Reaper, signal_group
+
+# Says its id into the reaper's pipe (its stdin), then becomes the program: no start can go unnoticed.
+_ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
+
+READY_LINE = re.compile(
+    r"^READY (?P<kind>\S+) (?P<id>\S+) address=(?P<address>\S+)(?: metrics=(?P<metrics>\S+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to start.
+
+    `ready` finds, in a line of stdout, that the process serves; its groups `address` and `metrics` say where,
+    unless `address` is known beforehand.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    cwd: Path
+    ready: re.Pattern[str] = READY_LINE
+    address: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ManagedProcess:
+    """A started process. Its addresses are set once `wait_ready` has returned."""
+
+    def __init__(self, spec: ProcessSpec, log_path: Path, reaper: Reaper) -> None:
+        self.name = spec.name
+        self.address = spec.address
+        self.metrics_address = ""
+        self.log_path = log_path
+        self.exit_code: int | None = None
+        self._spec = spec
+        self._reaper = reaper
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self.exit_code is None
+
+    async def start(self) -> None:
+        self._started_at = time.monotonic()
+        # A pipe of our own: asyncio's would make waiting for the process wait for its children as well.
+        read_fd, write_fd = os.pipe()
+        try:
+            with self.log_path.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    "/bin/sh", "-c", _ENTRY, "sh", *self._spec.command,
+                    stdin=self._reaper.write_fd,
+                    stdout=write_fd,
+                    stderr=log,
+                    cwd=self._spec.cwd,
+                    env={**os.environ, **self._spec.environment},
+                    start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        copying = asyncio.create_task(self._copy_output(read_fd))
+        self._tasks = [copying, asyncio.create_task(self._watch(copying))]
+
+    async def wait_ready(self, timeout_s: float) -> float:
+        """Seconds from the start until it served. Raises `ProcessFailed` or `StartTimeout`."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._ended)]
+        left_s = self._started_at + timeout_s - time.monotonic()
+        try:
+            await asyncio.wait(waits, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._ready.is_set():
+            return time.monotonic() - self._started_at
+        if self.exit_code is not None:
+            raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
+        raise StartTimeout(self.name, timeout_s, self.log_path, self.log_tail())
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended."""
+        await self._ended.wait()
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def terminate(self) -> None:
+        """Asks it to stop: it finishes what runs within its grace."""
+        self._signal_leader(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it and its children at once, as a crash would."""
+        if self.running:
+            signal_group(self.pid, signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stops it in its tracks (a hang); `resume` lets it go on."""
+        if self.running:
+            signal_group(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.running:
+            signal_group(self.pid, signal.SIGCONT)
+
+    async def stop(self, grace_s: float) -> int:
+        """Asks, waits `grace_s` seconds, then kills. Returns the exit code."""
+        self.resume()
+        self.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    async def close(self) -> None:
+        """Kills what still runs and waits until its output has been read."""
+        self.kill()
+        await asyncio.gather(*self._tasks)
+
+    def log_tail(self, max_lines: int = 15) -> str:
+        with self.log_path.open(encoding="utf-8", errors="replace") as log:
+            return "".join(deque(log, max_lines)).rstrip()
+
+    def _signal_leader(self, number: int) -> None:
+        if self.running:
+            os.kill(self.pid, number)
+
+    async def _watch(self, copying: asyncio.Task[None]) -> None:
+        assert self._process is not None
+        exit_code = await self._process.wait()
+        signal_group(self.pid, signal.SIGKILL)  # children that outlive their parent
+        self._reaper.process_ended(self.pid)
+        await asyncio.wait(
+            [copying], timeout=1.0
+        )  # its last words belong into the log before anyone reads it
+        self.exit_code = exit_code
+        self._ended.set()
+
+    async def _copy_output(self, read_fd: int) -> None:
+        reader = asyncio.StreamReader()
+        source = os.fdopen(read_fd, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), source
+        )
+        pending = b""
+        with self.log_path.open("ab") as log:
+            while data := await reader.read(65536):
+                log.write(data)
+                log.flush()
+                if not self._ready.is_set():
+                    pending = self._look_for_ready(pending + data)
+        transport.close()
+
+    def _look_for_ready(self, data: bytes) -> bytes:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            found = self._spec.ready.search(line.decode(errors="replace"))
+            if found is not None:
+                said = found.groupdict()
+                self.address = said.get("address") or self.address
+                self.metrics_address = said.get("metrics") or ""
+                self._ready.set()
+                break
+        return rest

@@ -1,0 +1,110 @@
+"""The last hand on a fleet: ends its processes and removes its folders when the launcher is gone.
+
+The launcher holds the write end of a pipe. Every process writes its own id into it before it becomes the
+service, so that none can slip through however hard the launcher is killed. When the pipe closes, whatever
+still runs is stopped, group by group, and the private folders are removed. Run as a program of its own, in
+a session of its own, so that neither Ctrl-C nor a kill of the launcher's group reaches it. (A parent-death
+signal would miss the services' own children and could not remove folders.)
+
+Lines of the pipe: `+PID` a group started, `-PID` it is over, `/PATH` a folder to remove at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+GRACE_S = 3.0
+
+
+class Reaper:
+    """The launcher's end of the pipe. `close` returns once the reaper has cleaned up."""
+
+    def __init__(self) -> None:
+        read_fd, self._write_fd = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__],
+                stdin=read_fd,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+        finally:
+            os.close(read_fd)
+
+    @property
+    def write_fd(self) -> int:
+        """What a starting process inherits, to write its id into."""
+        return self._write_fd
+
+    def process_ended(self, pid: int) -> None:
+        self._tell(f"-{pid}")
+
+    def remove_at_the_end(self, folder: Path) -> None:
+        self._tell(str(folder))
+
+    def close(self, timeout_s: float = 2 * GRACE_S) -> None:
+        os.close(self._write_fd)
+        self._process.wait(timeout_s)
+
+    def _tell(self, line: str) -> None:
+        # A line is shorter than PIPE_BUF, so it arrives whole; a reaper that was killed is no reason to fail.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._write_fd, f"{line}\n".encode())
+
+
+def signal_group(pgid: int, number: int) -> bool:
+    """Signals every process of a group; False when none is left (or none that is ours)."""
+    try:
+        os.killpg(pgid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _stop_groups(pgids: set[int], grace_s: float) -> None:
+    alive = {pgid for pgid in pgids if signal_group(pgid, signal.SIGTERM)}
+    for pgid in alive:
+        signal_group(pgid, signal.SIGCONT)  # a stopped process would not hear the rest
+    give_up = time.monotonic() + grace_s
+    while alive and time.monotonic() < give_up:
+        time.sleep(0.05)
+        alive = {pgid for pgid in alive if signal_group(pgid, 0)}
+    for pgid in alive:
+        signal_group(pgid, signal.SIGKILL)
+
+
+def _read(lines: Iterable[str]) -> tuple[set[int], list[str]]:
+    groups: set[int] = set()
+    folders: list[str] = []
+    for line in lines:
+        text = line.rstrip("\n")
+        if text.startswith("/"):
+            folders.append(text)
+        elif text.startswith("+"):
+            groups.add(int(text[1:]))
+        elif text.startswith("-"):
+            groups.discard(int(text[1:]))
+    return groups, folders
+
+
+def main() -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    groups, folders = _read(sys.stdin)
+    _stop_groups(groups, GRACE_S)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

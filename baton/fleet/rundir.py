@@ -1,0 +1,25 @@
+"""The folder that keeps one run's logs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+KEPT_RUNS = 10
+
+
+def next_run_dir(checkout: Path) -> Path:
+    """Makes `.baton/runs/<n>`, one above the highest; the oldest beyond the last `KEPT_RUNS` are removed."""
+    runs = checkout / ".baton" / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    (checkout / ".baton" / ".gitignore").write_text("*\n", encoding="utf-8")
+    while True:
+        numbers = sorted(int(entry.name) for entry in runs.iterdir() if entry.name.isdigit())
+        folder = runs / str(numbers[-1] + 1 if numbers else 1)
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another launch took the number
+            continue
+        for old in numbers[: -KEPT_RUNS + 1]:
+            shutil.rmtree(runs / str(old), ignore_errors=True)
+        return folder

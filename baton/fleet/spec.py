@@ -1,0 +1,152 @@
+"""What a fleet is made of, and the command line of each of its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from baton.fleet.process import ProcessSpec
+
+PLACEMENTS = ("disaggregated", "aggregated")
+_REDIS_READY = re.compile("Ready to accept connections")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSpec:
+    """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0 and so on.
+
+    `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"); they
+    come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
+    `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
+    `run_dir` unset takes the next number below `.baton/runs` in the checkout.
+    """
+
+    model: Path
+    prefill: int = 1
+    decode: int = 1
+    routers: int = 1
+    redis_url: str | None = None
+    router_port: int = 0
+    placement: str | None = None
+    threads: int | None = None
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    checkout: Path | None = None
+    run_dir: Path | None = None
+    start_timeout_s: float = 60.0
+    stop_grace_s: float = 5.0
+    await_connections: bool = True
+
+    def __post_init__(self) -> None:
+        if self.prefill < 0:
+            raise ValueError(f"prefill is {self.prefill}: it must be 0 or more")
+        if self.decode < 1:
+            raise ValueError(f"decode is {self.decode}: a fleet needs at least 1 decode worker")
+        if self.routers < 1:
+            raise ValueError(f"routers is {self.routers}: a fleet needs at least 1 router")
+        if self.placement is not None and self.placement not in PLACEMENTS:
+            raise ValueError(f"placement is {self.placement!r}: it must be one of {', '.join(PLACEMENTS)}")
+        if self.placement == "disaggregated" and self.prefill == 0:
+            raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
+        if not 0 <= self.router_port <= 65535:
+            raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to 65535")
+        unknown = set(self.extra_args) - {"router", "prefill", "decode"} - set(self.process_names)
+        if unknown:
+            raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    @property
+    def router_names(self) -> tuple[str, ...]:
+        return tuple(f"router-{i}" for i in range(self.routers))
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        prefill = tuple(f"prefill-{i}" for i in range(self.prefill))
+        return prefill + tuple(f"decode-{i}" for i in range(self.decode))
+
+    @property
+    def process_names(self) -> tuple[str, ...]:
+        return self.router_names + self.worker_names
+
+    @property
+    def num_workers(self) -> int:
+        return self.prefill + self.decode
+
+    @property
+    def threads_per_worker(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        return max(1, _usable_cores() // self.num_workers)
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a launch has found or made before the services start."""
+
+    checkout: Path
+    redis_url: str
+    shm_dir: Path | None
+
+
+def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec]:
+    """Routers, then prefill workers, then decode workers."""
+    routers = [_router(spec, around, index) for index in range(spec.routers)]
+    return routers + [_worker(spec, around, name) for name in spec.worker_names]
+
+
+def redis_process(server: Path, port: int, folder: Path) -> ProcessSpec:
+    """A private server that keeps nothing on disk and never drops what the fleet agreed on."""
+    settings = {
+        "bind": "127.0.0.1",
+        "port": str(port),
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "no",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+    }
+    arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
+    return ProcessSpec(
+        name="redis",
+        command=(str(server), *arguments),
+        cwd=folder,
+        ready=_REDIS_READY,
+        address=f"127.0.0.1:{port}",
+    )
+
+
+def _router(spec: FleetSpec, around: Surroundings, index: int) -> ProcessSpec:
+    port = spec.router_port + index if spec.router_port else 0
+    own = ["--router-id", f"router-{index}", "--listen", f"127.0.0.1:{port}"]
+    if spec.placement is not None:
+        own += ["--placement", spec.placement]
+    return _service(spec, around, "router", f"router-{index}", own)
+
+
+def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
+    own = ["--worker-id", name, "--listen", "127.0.0.1:0", "--threads", str(spec.threads_per_worker)]
+    if around.shm_dir is not None:
+        own += ["--shm-dir", str(around.shm_dir)]
+    return _service(spec, around, f"{name.split('-', maxsplit=1)[0]}_worker", name, own)
+
+
+def _service(
+    spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
+) -> ProcessSpec:
+    kind = name.split("-", maxsplit=1)[0]
+    common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
+    common += ["--grace-s", f"{spec.stop_grace_s:g}"]
+    extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
+    return ProcessSpec(
+        name=name,
+        command=(sys.executable, "-m", module, *common, *own, *extra),
+        cwd=around.checkout,
+        environment=spec.environment,
+    )

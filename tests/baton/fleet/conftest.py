@@ -1,0 +1,67 @@
+"""A checkout whose services are stand-ins of a few lines: real processes, quick to start."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from baton.fleet import FleetSpec
+
+# Serves nothing, but behaves as the services do towards their launcher. What it does besides is its `--act`.
+_STAND_IN = """
+import argparse, os, signal, subprocess, sys, time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--act", default="serve")
+parser.add_argument("--note", default="")
+parser.add_argument("--shm-dir", default="")
+args, rest = parser.parse_known_args()
+print("arguments:", *rest, file=sys.stderr, flush=True)
+
+if args.act == "refuse":
+    print("block_size is 17: it must be a power of two", file=sys.stderr)
+    sys.exit(2)
+if args.act == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if args.act == "litter" and args.shm_dir:
+    Path(args.shm_dir, "socket").touch()
+    print("shm:", args.shm_dir, file=sys.stderr, flush=True)
+if args.act == "child":
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print("child:", child.pid, file=sys.stderr, flush=True)
+if args.act != "mute":
+    print(f"READY stand-in {os.getpid()} address=127.0.0.1:1 metrics=127.0.0.1:2", flush=True)
+if args.act == "die-soon":
+    print("out of luck", file=sys.stderr, flush=True)
+    sys.exit(4)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for service in ("router", "prefill_worker", "decode_worker"):
+        package = root / service
+        package.mkdir(parents=True)
+        (package / "__main__.py").write_text(_STAND_IN, encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def make_spec(checkout: Path, tmp_path: Path) -> Callable[..., FleetSpec]:
+    def make(**changes: object) -> FleetSpec:
+        settings: dict[str, object] = {
+            "model": tmp_path / "model",
+            "checkout": checkout,
+            "run_dir": tmp_path / "run",
+            "await_connections": False,
+            "start_timeout_s": 30.0,
+            "stop_grace_s": 1.0,
+        }
+        return FleetSpec(**{**settings, **changes})  # type: ignore[arg-type]  # settings by name
+
+    return make

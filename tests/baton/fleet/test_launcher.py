@@ -1,0 +1,246 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from baton.fleet import (
+    Fleet,
+    FleetEvent,
+    FleetSpec,
+    FleetStopping,
+    ProcessDied,
+    ProcessFailed,
+    ProcessReady,
+    ProcessStarted,
+    StartTimeout,
+)
+
+MakeSpec = Callable[..., FleetSpec]
+pytestmark = pytest.mark.integration
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110  (other processes set no event of ours)
+            await asyncio.sleep(0.02)
+
+
+async def until_gone(pids: Sequence[int]) -> None:
+    await until(lambda: not any(alive(pid) for pid in pids))
+
+
+def folder_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/cwd").readlink()
+
+
+def said(log: str, word: str) -> str:
+    """What a stand-in wrote into its log after `word`."""
+    return log.split(f"{word}: ")[1].split(maxsplit=1)[0]
+
+
+async def test_a_fleet_serves_with_every_process_named_addressed_and_in_a_group_of_its_own(
+    make_spec: MakeSpec,
+) -> None:
+    async with Fleet(make_spec(prefill=1, decode=2, routers=2)) as fleet:
+        names = [process.name for process in fleet.processes]
+        assert names == ["redis", "router-0", "router-1", "prefill-0", "decode-0", "decode-1"]
+        assert fleet.router_addresses == ("127.0.0.1:1", "127.0.0.1:1")
+        assert fleet.process("decode-1").metrics_address == "127.0.0.1:2"
+        assert all(os.getpgid(process.pid) == process.pid for process in fleet.processes)
+        pids = [process.pid for process in fleet.processes]
+    assert not any(alive(pid) for pid in pids)
+    assert [process.exit_code for process in fleet.processes] == [0] * 6
+
+
+async def test_the_private_redis_is_real_keeps_nothing_and_evicts_nothing(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec()) as fleet, redis.asyncio.from_url(fleet.redis_url) as client:
+        assert await client.ping()
+        settings = {}
+        for name in ("maxmemory-policy", "save", "appendonly"):
+            settings.update(await client.config_get(name))
+        assert settings["maxmemory-policy"] == "noeviction"
+        assert settings["save"] == ""
+        assert settings["appendonly"] == "no"
+        folder = folder_of(fleet.process("redis").pid)
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+async def test_a_given_redis_is_used_and_none_is_started(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(redis_url="redis://127.0.0.1:1/5")) as fleet:
+        assert "redis" not in [process.name for process in fleet.processes]
+        assert "--redis redis://127.0.0.1:1/5" in fleet.process("router-0").log_tail()
+
+
+async def test_events_tell_of_every_start_and_of_the_stop(make_spec: MakeSpec) -> None:
+    events: list[FleetEvent] = []
+    async with Fleet(make_spec(), events.append):
+        pass
+    started = [event.name for event in events if isinstance(event, ProcessStarted)]
+    ready = {event.name for event in events if isinstance(event, ProcessReady)}
+    assert started == ["redis", "router-0", "prefill-0", "decode-0"]
+    assert ready == set(started)
+    assert events[-1] == FleetStopping(processes=4)
+
+
+async def test_a_refused_configuration_is_reported_with_its_meaning_and_last_words(
+    make_spec: MakeSpec,
+) -> None:
+    spec = make_spec(extra_args={"decode": ("--act", "refuse")})
+    pids: list[int] = []
+    with pytest.raises(ProcessFailed, match="configuration was refused") as failure:
+        await Fleet(spec, lambda event: pids.extend(_pid(event))).__aenter__()
+    assert failure.value.name == "decode-0"
+    assert failure.value.exit_code == 2
+    assert "block_size is 17" in failure.value.tail
+    await until_gone(pids)
+
+
+def _pid(event: FleetEvent) -> list[int]:
+    return [event.pid] if isinstance(event, ProcessStarted) else []
+
+
+async def test_a_process_that_never_gets_ready_is_given_up_and_the_rest_stopped(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, start_timeout_s=3.0)
+    pids: list[int] = []
+    with pytest.raises(StartTimeout) as timeout:
+        await Fleet(spec, lambda event: pids.extend(_pid(event))).__aenter__()
+    assert timeout.value.name == "prefill-0"
+    assert len(pids) == 4
+    await until_gone(pids)
+
+
+async def test_a_killed_process_is_reported_and_the_others_go_on(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec()) as fleet:
+        fleet.process("prefill-0").kill()
+        death = await fleet.next_death()
+        assert (death.name, death.exit_code) == ("prefill-0", -signal.SIGKILL)
+        assert "SIGKILL" in death.meaning
+        assert fleet.process("decode-0").running
+
+
+async def test_a_process_that_dies_later_leaves_its_exit_code_and_last_lines(make_spec: MakeSpec) -> None:
+    deaths: list[FleetEvent] = []
+    async with Fleet(make_spec(extra_args={"decode": ("--act", "die-soon")}), deaths.append) as fleet:
+        death = await fleet.next_death()
+        assert death.exit_code == 4
+        assert "cannot serve this model" in death.meaning
+        assert death.tail.endswith("out of luck")
+    assert [event for event in deaths if isinstance(event, ProcessDied)] == [death]
+
+
+async def test_a_process_that_ignores_the_polite_request_is_killed(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"router": ("--act", "deaf")}, stop_grace_s=0.1)
+    async with Fleet(spec) as fleet:
+        router = fleet.process("router-0")
+    assert router.exit_code == -signal.SIGKILL
+
+
+async def test_a_paused_process_can_still_be_stopped(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec()) as fleet:
+        fleet.process("decode-0").pause()
+    assert fleet.process("decode-0").exit_code == 0
+
+
+async def test_children_of_a_killed_process_go_with_it(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(extra_args={"router": ("--act", "child")})) as fleet:
+        router = fleet.process("router-0")
+        child = int(said(router.log_tail(), "child"))
+        assert alive(child)
+        router.kill()
+        await fleet.next_death()
+        await until_gone([child])
+
+
+async def test_nothing_stays_in_shared_memory_even_when_a_worker_is_killed(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(extra_args={"prefill": ("--act", "litter")})) as fleet:
+        prefill = fleet.process("prefill-0")
+        folder = Path(said(prefill.log_tail(), "shm"))
+        assert (folder / "socket").exists()
+        prefill.kill()
+        await fleet.next_death()
+    assert not folder.exists()
+
+
+_LAUNCHER = """
+import asyncio, sys
+from pathlib import Path
+from baton.fleet import Fleet, FleetSpec, ProcessStarted
+
+async def main():
+    root = Path(sys.argv[1])
+    spec = FleetSpec(model=root, checkout=root, run_dir=root / "run", await_connections=False,
+                     extra_args={"router": ("--act", "child"), "prefill": ("--act", "litter")})
+    async with Fleet(spec) as fleet:
+        print(*(process.pid for process in fleet.processes), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_launcher_killed_hard_leaves_no_process_and_no_folder(checkout: Path) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCHER, str(checkout)], stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    pids = [int(word) for word in (await asyncio.to_thread(launcher.stdout.readline)).split()]
+    assert len(pids) == 4
+    logs = checkout / "run"
+    pids.append(int(said((logs / "router-0.log").read_text(encoding="utf-8"), "child")))
+    folders = [folder_of(pids[0]), Path(said((logs / "prefill-0.log").read_text(encoding="utf-8"), "shm"))]
+    assert all(folder.is_dir() for folder in folders)
+    assert all(alive(pid) for pid in pids)
+    launcher.kill()
+    await until_gone(pids)
+    await asyncio.to_thread(launcher.wait)
+    launcher.stdout.close()
+    await until(lambda: not any(folder.exists() for folder in folders))
+
+
+async def test_a_cancelled_start_leaves_nothing(make_spec: MakeSpec) -> None:
+    pids: list[int] = []
+    all_started = asyncio.Event()
+
+    def watch(event: FleetEvent) -> None:
+        pids.extend(_pid(event))
+        if len(pids) == 4:
+            all_started.set()
+
+    spec = make_spec(extra_args={"router": ("--act", "mute")})
+    start = asyncio.create_task(Fleet(spec, watch).__aenter__())
+    await all_started.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_stopping_twice_is_harmless(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec()) as fleet:
+        await fleet.stop()
+    began = time.monotonic()
+    await fleet.stop()
+    assert time.monotonic() - began < 1.0
+
+
+async def test_an_unknown_process_is_answered_with_the_names_there_are(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec()) as fleet:
+        with pytest.raises(KeyError, match="redis, router-0, prefill-0, decode-0"):
+            fleet.process("decode-7")

@@ -1,0 +1,84 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton.fleet import FleetSpec
+from baton.fleet.process import READY_LINE
+from baton.fleet.rundir import KEPT_RUNS, next_run_dir
+from baton.fleet.spec import Surroundings, service_processes
+
+MODEL = Path("/models/demo")
+AROUND = Surroundings(checkout=Path("/checkout"), redis_url="redis://127.0.0.1:7000/0", shm_dir=None)
+
+
+def command(spec: FleetSpec, name: str) -> list[str]:
+    [found] = [process for process in service_processes(spec, AROUND) if process.name == name]
+    return list(found.command)
+
+
+def value(arguments: list[str], flag: str) -> str:
+    return arguments[arguments.index(flag) + 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"prefill": -1}, "prefill is -1: it must be 0 or more"),
+        ({"decode": 0}, "decode is 0: a fleet needs at least 1"),
+        ({"routers": 0}, "routers is 0: a fleet needs at least 1"),
+        ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
+        ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
+        ({"router_port": 70000}, "router_port is 70000"),
+        ({"extra_args": {"decode-3": ()}}, "there are router-0, prefill-0, decode-0"),
+    ],
+)
+def test_a_wrong_spec_is_refused_by_field_value_and_what_would_do(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        FleetSpec(model=MODEL, **wrong)
+
+
+def test_several_routers_take_consecutive_ports_or_free_ones() -> None:
+    fixed = FleetSpec(model=MODEL, routers=2, router_port=50051)
+    assert value(command(fixed, "router-0"), "--listen") == "127.0.0.1:50051"
+    assert value(command(fixed, "router-1"), "--listen") == "127.0.0.1:50052"
+    free = FleetSpec(model=MODEL, routers=2)
+    assert value(command(free, "router-1"), "--listen") == "127.0.0.1:0"
+
+
+def test_extra_arguments_come_last_those_of_the_kind_before_those_of_the_process() -> None:
+    spec = FleetSpec(
+        model=MODEL, prefill=2, extra_args={"prefill": ("--x", "kind"), "prefill-1": ("--x", "own")}
+    )
+    assert command(spec, "prefill-0")[-2:] == ["--x", "kind"]
+    assert command(spec, "prefill-1")[-4:] == ["--x", "kind", "--x", "own"]
+    assert "--x" not in command(spec, "decode-0")
+
+
+def test_cores_are_shared_between_workers_and_never_less_than_one_each() -> None:
+    assert FleetSpec(model=MODEL, prefill=500, decode=500).threads_per_worker == 1
+    assert FleetSpec(model=MODEL, threads=3).threads_per_worker == 3
+    assert value(command(FleetSpec(model=MODEL, threads=3), "decode-0"), "--threads") == "3"
+    assert "--threads" not in command(FleetSpec(model=MODEL), "router-0")
+
+
+def test_only_workers_are_told_of_shared_memory() -> None:
+    around = Surroundings(checkout=Path("/c"), redis_url="redis://h", shm_dir=Path("/shm/own"))
+    told = [p.name for p in service_processes(FleetSpec(model=MODEL), around) if "--shm-dir" in p.command]
+    assert told == ["prefill-0", "decode-0"]
+
+
+def test_the_ready_line_gives_both_addresses() -> None:
+    found = READY_LINE.search("READY decode decode-0 address=127.0.0.1:41 metrics=127.0.0.1:42")
+    assert found is not None
+    assert found.group("address", "metrics") == ("127.0.0.1:41", "127.0.0.1:42")
+    assert READY_LINE.search("not READY decode decode-0 address=127.0.0.1:41") is None
+
+
+def test_runs_are_numbered_upwards_ignored_by_git_and_the_oldest_go(tmp_path: Path) -> None:
+    folders = [next_run_dir(tmp_path) for _ in range(KEPT_RUNS + 3)]
+    assert [folder.name for folder in folders] == [str(n) for n in range(1, KEPT_RUNS + 4)]
+    kept = sorted(int(folder.name) for folder in (tmp_path / ".baton" / "runs").iterdir())
+    assert kept == list(range(4, KEPT_RUNS + 4))
+    assert (tmp_path / ".baton" / ".gitignore").read_text(encoding="utf-8") == "*\n"
