@@ -1,0 +1,114 @@
+# `make` lists what there is. Everything installs into .venv, without root and without Docker.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# The first of these that is 3.11 or newer; say PYTHON=... for another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+# More arguments for pip when it installs torch, for example the index of its CPU-only builds.
+TORCH_PIP_ARGS ?=
+PYTEST_ARGS ?=
+# One thread a process: the fleet is many processes, and torch's own default makes them fight for cores.
+export OMP_NUM_THREADS ?= 1
+
+BIN := .venv/bin
+READY := .venv/.ready
+PROTO_READY := .venv-proto/.ready
+LOCK_READY := .venv-lock/.ready
+
+.PHONY: help
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
+
+$(READY): pyproject.toml requirements/dev.lock tools/setup_env.py
+	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
+	@"$(PYTHON)" tools/setup_env.py --torch-pip-args="$(TORCH_PIP_ARGS)"
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop it
+	@trap : INT; $(BIN)/python -m baton.cli demo; code=$$?; test $$code -eq 130 || exit $$code
+
+.PHONY: test
+test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+.PHONY: check
+check: lint test ## what a change must pass: lint and test
+
+.PHONY: lint
+lint: lint-python lint-types lint-proto proto-check lint-deploy ## run every linter
+
+.PHONY: lint-python
+lint-python: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+.PHONY: lint-types
+lint-types: $(READY)
+	$(BIN)/mypy
+
+.PHONY: lint-proto
+lint-proto: $(READY)
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+.PHONY: lint-deploy
+lint-deploy: $(READY)
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/hadolint $(wildcard docker/*.Dockerfile)
+
+.PHONY: format
+format: $(READY) ## format Python and the contract, and fix what ruff can fix
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/ruff format
+	$(BIN)/buf format --write
+
+.PHONY: proto
+proto: $(PROTO_READY) ## generate the stubs in baton/v1 from proto/
+	.venv-proto/bin/python tools/generate_stubs.py
+
+.PHONY: proto-check
+proto-check: $(PROTO_READY)
+	.venv-proto/bin/python tools/generate_stubs.py --check
+
+# Generated code must import under older runtimes, so its generator is too old to share .venv.
+$(PROTO_READY): requirements/proto.lock | $(READY)
+	@echo "Setting up .venv-proto, which generates the stubs"
+	@$(BIN)/python -m venv .venv-proto
+	@.venv-proto/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+.PHONY: bench
+bench: $(READY) ## measure a running fleet; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
+	$(BIN)/python -m benchmarks.serve $(BENCH_ARGS)
+
+.PHONY: demo-model
+demo-model: $(READY) ## train the checkpoint in demo_model/ again
+	$(BIN)/python -m tools.train_demo_model
+
+.PHONY: lock
+lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV_ARGS=--upgrade for the newest
+	$(call compile,dev,pyproject.toml --extra router --extra worker --extra dev)
+	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock)
+	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
+	$(call compile,proto,requirements/proto.in)
+	$(call compile,lock,requirements/lock.in)
+
+# Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see setup_env.py.
+compile = .venv-lock/bin/uv pip compile --quiet --python-platform linux --python-version 3.11 \
+	--generate-hashes --no-emit-package torch --no-emit-index-url --custom-compile-command "make lock" \
+	$(UV_ARGS) $(2) --output-file requirements/$(1).lock
+
+$(LOCK_READY): requirements/lock.lock | $(READY)
+	@$(BIN)/python -m venv .venv-lock
+	@.venv-lock/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+.PHONY: clean
+clean: ## remove environments and caches
+	rm -rf .venv .venv-proto .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
