@@ -96,8 +96,7 @@ class _Run:
             self._argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as child:
             assert child.stdout is not None
-            for line in self._news(child.stdout):
-                log.write(line)
+            log.writelines(self._news(child.stdout))
         log.flush()
         self._finish(child.returncode)
         return child.returncode
