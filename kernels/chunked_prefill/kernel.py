@@ -148,14 +148,15 @@ def chunked_prefill(
     """Causal attention of each sequence's last tokens, its chunk, over its whole context.
 
     The chunk's own keys and values are in the pool already. cu_seqlens_q begins with 0, never falls, ends
-    with num_tokens, and gives no sequence more tokens than its context; on the CPU this is checked. Entries
-    of `block_tables` that no visible position needs are never read. A single long context is read by one
-    program per KV head: where all chunks are one token, `paged_decode` is the faster op.
+    with num_tokens, and gives no sequence more tokens than its context; on the CPU this is checked. float64
+    is always computed by the reference. Entries of `block_tables` that no visible position needs are never
+    read. A chunk's context is read by one program per KV head and tile of queries: where all chunks are one
+    token, `paged_decode` is the faster op.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, block_tables, context_lens, softmax)
     _check_chunks(query, context_lens, cu_seqlens_q)
-    if not can_launch(_chunked_prefill_kernel, query.device, query.dtype):
+    if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         return chunked_prefill_reference(
             query,
             kv_layer,

@@ -11,8 +11,8 @@ Tiles are aligned to absolute positions, so the order of a row's additions depen
 import triton
 import triton.language as tl
 
-# KV rows per step of the loop. 64 rows of 256 bytes, K and V, three stages deep, are 96 KiB: two programs
-# share a Hopper SM's 227 KiB. Wider rows halve the tile.
+# KV rows per step of the loop. 64 rows of 256 bytes are 32 KiB with K and V, so that a Hopper SM's 227 KiB hold
+# several programs with more than one tile in flight each. Wider rows make the tile shorter.
 TILE_BYTES = 64 * 256
 MAX_TILE = 64
 MIN_TILE = 16
@@ -45,7 +45,7 @@ def attend_tiles(
     TILE: tl.constexpr,
     DOT_IN_FP32: tl.constexpr,
 ):
-    """Returns float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has m = -inf, total = 0."""
+    """Returns float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has -inf, 0 and zeros."""
     m = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, HEAD_PAD], tl.float32)

@@ -29,7 +29,9 @@ from kernels.paged_decode.reference import paged_decode_reference
 from kernels.paged_decode.splits import MAX_SPLITS, SplitPlan, choose_num_splits, plan_splits
 
 NUM_WARPS = 4  # the dot's 16 rows are a single warp's worth: more warps serve only the loads
-NUM_STAGES = 3  # two tiles in flight while one is used
+# A tile is two dependent loads, table entry then KV, and Triton spends half the stages on the first: five keep
+# two KV tiles in flight (72 KiB in 16 bits at head_dim 128), three keep one.
+NUM_STAGES = 5
 
 
 @triton.jit
@@ -183,7 +185,8 @@ def paged_decode(
 ) -> Tensor:
     """Attention of sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
 
-    A sequence of length 0 gives zeros. Entries of `block_tables` that no visible position needs are never
+    A sequence of length 0 gives zeros. float64, which exists to compare implementations with each other, is
+    always computed by the reference. Entries of `block_tables` that no visible position needs are never
     read. The table's width bounds the grid: pass `block_tables[:, :blocks of the longest context]`.
     `num_splits` (1 to 64, chosen from the device by default) bounds the programs that share one sequence's
     KV; a sequence's result is the same in any batch of equal `num_splits` and table width.
@@ -196,7 +199,7 @@ def paged_decode(
         )
     if num_splits is not None and not 1 <= num_splits <= MAX_SPLITS:
         raise ValueError(f"num_splits is {num_splits}; accepted: None, or 1 to {MAX_SPLITS}")
-    if not can_launch(_paged_decode_kernel, query.device, query.dtype):
+    if query.dtype == torch.float64 or not can_launch(_paged_decode_kernel, query.device):
         return paged_decode_reference(
             query,
             kv_layer,

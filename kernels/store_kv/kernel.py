@@ -23,7 +23,7 @@ from kernels.checks import (
     check_same_device,
     check_shape,
 )
-from kernels.launch import is_interpreted, next_power_of_2
+from kernels.launch import can_launch, next_power_of_2
 from kernels.store_kv.reference import store_kv_reference
 
 # One program moves one token: 2 × num_kv_heads × head_dim elements (4 KiB for 8 heads of 128 in 16 bits),
@@ -76,7 +76,7 @@ def store_kv(key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor)
     num_tokens = slot_mapping.shape[0]
     if num_tokens == 0:
         return
-    if not (kv_layer.is_cuda or is_interpreted(_store_kv_kernel)):
+    if not can_launch(_store_kv_kernel, kv_layer.device):
         store_kv_reference(key, value, kv_layer, slot_mapping)
         return
     _store_kv_kernel[(num_tokens,)](
