@@ -1,0 +1,126 @@
+"""The attention function that transformers' models call, reading and writing the paged pool.
+
+transformers hands unknown keywords of `forward` down to the attention function in every architecture of the
+allow-list, so a step's context travels as the explicit keyword `step` and nothing is global: two models can
+run in one process, and a model that loses the keyword fails at load instead of reading another step's context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from engine.kv_pool import KVPool
+from engine.step_batch import StepBatch
+from kernels.chunked_prefill import chunked_prefill
+from kernels.paged_decode import paged_decode
+from kernels.store_kv import store_kv
+
+# No mask is registered under this name, so transformers builds none: visibility is the step's business.
+ATTENTION = "baton_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """How a layer's scores become weights; `sinks` [num_q_heads] are extra logits in the denominator."""
+
+    scale: float
+    sliding_window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+class AttentionStep(Protocol):
+    """One step's attention, called once for each layer in order."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        """Store key and value [T, num_kv_heads, head_dim]; give query's [T, num_q_heads, head_dim] output."""
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    step: AttentionStep,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_ignored: Any,
+) -> tuple[Tensor, None]:
+    """The output [1, T, num_q_heads, D] of query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D]."""
+    assert attention_mask is None, "a model built a mask that the paged pool cannot honour"
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: Any = module.layer_idx
+    output = step.attend(
+        layer,
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        Softmax(scale, sliding_window or None, softcap or None, s_aux),
+    )
+    return output[None], None
+
+
+class LayerOrder:
+    """Counts layers, so that one that is skipped, repeated or out of order cannot pass for a step."""
+
+    __slots__ = ("next_layer",)
+
+    def __init__(self) -> None:
+        self.next_layer = 0
+
+    def enter(self, layer: int) -> None:
+        assert layer == self.next_layer, f"layer {layer} called where {self.next_layer} was due"
+        self.next_layer += 1
+
+
+class KernelAttention:
+    """A step on a GPU: one launch stores, one attends.
+
+    Decode-only steps use the kernel that splits the context; in mixed steps decodes are chunks of one token.
+    """
+
+    __slots__ = ("_batch", "_order", "_pool")
+
+    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder) -> None:
+        self._pool = pool
+        self._batch = batch
+        self._order = order
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        self._order.enter(layer)
+        batch, kv_layer = self._batch, self._pool.layer(layer)
+        store_kv(key, value, kv_layer, batch.slot_mapping)
+        if batch.max_query_len == 1:
+            return paged_decode(
+                query,
+                kv_layer,
+                batch.block_tables,
+                batch.context_lens,
+                scale=softmax.scale,
+                sliding_window=softmax.sliding_window,
+                softcap=softmax.softcap,
+                sinks=softmax.sinks,
+            )
+        return chunked_prefill(
+            query,
+            kv_layer,
+            batch.block_tables,
+            batch.context_lens,
+            batch.cu_seqlens_q,
+            scale=softmax.scale,
+            sliding_window=softmax.sliding_window,
+            softcap=softmax.softcap,
+            sinks=softmax.sinks,
+        )
+
+
+AttentionInterface.register(ATTENTION, paged_attention)

@@ -1,0 +1,65 @@
+"""What must be true of a checkpoint's files before a minute is spent on loading them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from engine.errors import ModelRefused
+
+MAX_HEADER_BYTES = 100 << 20
+
+
+def check_weights(directory: Path) -> None:
+    """Refuse a directory whose safetensors files are missing or end too early."""
+    for path in _weight_files(directory):
+        if not path.is_file():
+            raise ModelRefused(directory, path.name, "is missing", "every file that the index names")
+        expected, found = _expected_bytes(directory, path), path.stat().st_size
+        if found != expected:
+            raise ModelRefused(directory, path.name, f"has {found} bytes", f"{expected}, as its header says")
+
+
+def check_tokenizer(directory: Path) -> None:
+    if not (directory / "tokenizer.json").is_file():
+        raise ModelRefused(
+            directory, "tokenizer.json", "is missing", "a tokenizer of the `tokenizers` library"
+        )
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        single = directory / "model.safetensors"
+        if not single.is_file():
+            raise ModelRefused(
+                directory,
+                "model.safetensors",
+                "is missing",
+                "it, or model.safetensors.index.json with its files",
+            )
+        return [single]
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelRefused(
+            directory, index.name, f"cannot be read ({error!r})", "a JSON object with a weight_map"
+        ) from error
+    return [directory / str(name) for name in sorted(names)]
+
+
+def _expected_bytes(directory: Path, path: Path) -> int:
+    """File size by its own header: 8 bytes of header length, the header, then the tensors it describes."""
+    try:
+        with path.open("rb") as file:
+            length: int = struct.unpack("<Q", file.read(8))[0]
+            if length > MAX_HEADER_BYTES:
+                raise ValueError(f"header of {length} bytes")
+            header = json.loads(file.read(length))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    except (struct.error, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        raise ModelRefused(
+            directory, path.name, f"has no readable header ({error})", "a complete safetensors file"
+        ) from error
+    return 8 + length + int(max(ends, default=0))
