@@ -1,9 +1,9 @@
 """What is measured, defined once.
 
-TTFT: router receipt to first token leaving the router, queueing included. ITL: each gap between tokens. TPOT: per
-request (last - first) / (tokens - 1), undefined for one token. Goodput: requests per second that met every SLO
-they stated. Utilisation of KV: tokens held / slots allocated. All from raw monotonic timestamps of one process;
-clocks of two hosts are never subtracted.
+TTFT: router receipt to first token leaving the router, queueing included. ITL: each gap between tokens.
+TPOT: per request (last - first) / (tokens - 1), undefined for one token. Goodput: requests per second that
+met every SLO they stated. Utilisation of KV: tokens held / slots allocated. All from raw monotonic timestamps
+of one process; clocks of two hosts are never subtracted.
 """
 
 from __future__ import annotations

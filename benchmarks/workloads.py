@@ -112,8 +112,8 @@ def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int) -> list
 def arrivals(process: str, rate: float, seed: int) -> Iterator[float]:
     """Arrival times in seconds from 0, without end.
 
-    `poisson`; `gamma:CV`, gaps of that coefficient of variation; `onoff`, Poisson at half and at twice the rate
-    by turns of 60 s. `burst` is all at once.
+    `poisson`; `gamma:CV`, gaps of that coefficient of variation; `onoff`, Poisson at half and at twice the
+    rate by turns of 60 s. `burst` is all at once.
     """
     rng = random.Random(f"arrivals:{process}:{seed}")
     now = 0.0

@@ -1,0 +1,95 @@
+"""What the fleet says of itself while it is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from contextlib import aclosing
+from typing import Self
+
+from baton import AsyncClient
+from baton.snapshots import FleetSnapshot, Role
+
+_SAMPLE_S = 0.25
+
+
+def kv_utilisation(snapshot: FleetSnapshot, block_size: int) -> float | None:
+    """Tokens held / slots allocated on the decode workers; None while nothing is allocated."""
+    decoders = [worker for worker in snapshot.workers if worker.role is Role.DECODE]
+    slots = sum(worker.used_blocks for worker in decoders) * block_size
+    return sum(worker.context_tokens for worker in decoders) / slots if slots else None
+
+
+class KVObserver:
+    """Samples KV utilisation for as long as the `async with` block lasts."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._samples: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _watch(self) -> None:
+        block_size = (await self._client.describe()).block_size
+        async with aclosing(self._client.watch(_SAMPLE_S)) as snapshots:
+            async for snapshot in snapshots:
+                share = kv_utilisation(snapshot, block_size)
+                if share is not None:
+                    self._samples.append(share)
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self._samples) / len(self._samples) if self._samples else None
+
+
+async def scrape(address: str) -> dict[str, float]:
+    """Prometheus samples without labels, and those with labels summed, by name."""
+    text = await asyncio.to_thread(_fetch, f"http://{address}/metrics")
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            base = name.partition("{")[0]
+            found[base] = found.get(base, 0.0) + float(value)
+    return found
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  (an address the user gave)
+        content: bytes = answer.read()
+    return content.decode()
+
+
+class RouterCost:
+    """CPU of the routers per relayed token, between `async with` and its end."""
+
+    def __init__(self, metrics_addresses: tuple[str, ...]) -> None:
+        self._addresses = metrics_addresses
+        self._before: tuple[float, float] = (0.0, 0.0)
+        self._after: tuple[float, float] = (0.0, 0.0)
+
+    async def __aenter__(self) -> Self:
+        self._before = await self._read()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._after = await self._read()
+
+    async def _read(self) -> tuple[float, float]:
+        samples = await asyncio.gather(*(scrape(address) for address in self._addresses))
+        cpu = sum(one["process_cpu_seconds_total"] for one in samples)
+        tokens = sum(one["relayed_tokens_total"] for one in samples)
+        return cpu, tokens
+
+    @property
+    def us_per_token(self) -> float | None:
+        cpu, tokens = (after - before for before, after in zip(self._before, self._after, strict=True))
+        return cpu / tokens * 1e6 if tokens else None
