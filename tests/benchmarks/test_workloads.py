@@ -23,7 +23,7 @@ def test_lengths_stay_between_one_token_and_the_cap(workload: str) -> None:
 
 
 def test_chat_has_the_stated_medians() -> None:
-    # The median of 4000 lognormal draws with sigma 0.93 has a standard error of 2 %; the cap of 8192 lowers it by 4 %.
+    # The median of 4000 draws with sigma 0.93 has a standard error of 2 %; the cap of 8192 lowers it by 4 %.
     found = shapes("chat", 4000, 5, 1.0)
     assert statistics.median(one.prompt_tokens for one in found) == pytest.approx(1730, rel=0.12)
     assert statistics.median(one.output_tokens for one in found) == pytest.approx(415, rel=0.1)
