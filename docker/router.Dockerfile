@@ -1,0 +1,22 @@
+# The front door. No torch: the image is small and a process takes tens of megabytes.
+FROM python:3.11.14-slim-bookworm
+
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+
+COPY requirements/router.lock requirements/router.lock
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/router.lock
+
+COPY baton baton
+COPY router router
+COPY scheduling scheduling
+COPY state state
+# The tokenizer and the chat template; another model is mounted over it.
+COPY demo_model demo_model
+
+RUN useradd --uid 10001 --create-home baton
+USER 10001
+
+EXPOSE 50051
+ENTRYPOINT ["python", "-m"]
+CMD ["router", "--listen", "0.0.0.0:50051", "--model", "/app/demo_model"]

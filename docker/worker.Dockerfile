@@ -1,0 +1,34 @@
+# Prefill and decode workers: one image, two commands.
+FROM python:3.11.14-slim-bookworm
+
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+
+COPY requirements/worker.lock requirements/worker.lock
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/worker.lock
+
+# Without arguments this is torch's default build, which brings CUDA. For a small image of CPU workers name
+# the index of its CPU builds: --build-arg TORCH_PIP_ARGS="--index-url ..."
+ARG TORCH_PIP_ARGS=""
+# The version is pinned, which the linter does not see beside an argument; the argument is several words.
+# hadolint ignore=DL3013,SC2086
+RUN pip install --no-cache-dir torch==2.13.0 ${TORCH_PIP_ARGS}
+
+COPY baton baton
+COPY decode_worker decode_worker
+COPY engine engine
+COPY kernels kernels
+COPY kvtransfer kvtransfer
+COPY prefill_worker prefill_worker
+COPY scheduling scheduling
+COPY state state
+COPY worker worker
+# The demo's weights; another model is mounted over them.
+COPY demo_model demo_model
+
+RUN useradd --uid 10001 --create-home baton
+USER 10001
+
+EXPOSE 50061
+ENTRYPOINT ["python", "-m"]
+CMD ["decode_worker", "--listen", "0.0.0.0:50061", "--model", "/app/demo_model"]

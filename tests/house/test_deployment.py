@@ -1,0 +1,105 @@
+"""The images and the compose file hold what the checkout has, pinned as the checkout pins it."""
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.house.source_tree import ROOT, imports, packages
+from tests.house.walls import MAY_IMPORT, PLANNED
+
+IMAGES = {"router": {"router"}, "worker": {"prefill_worker", "decode_worker"}}
+
+
+def _dockerfile(image: str) -> str:
+    return (ROOT / "docker" / f"{image}.Dockerfile").read_text(encoding="utf-8")
+
+
+def _compose() -> dict[str, Any]:
+    compose: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    return compose
+
+
+def _needed(services: set[str]) -> set[str]:
+    """The packages that these import, directly or not, and the client's, for the health check."""
+    needed: set[str] = set()
+    waiting = {"baton", *services}
+    while waiting:
+        package = waiting.pop()
+        needed.add(package)
+        waiting |= {found.package for found in imports(package)} & set(MAY_IMPORT) - needed
+    return needed
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_image_holds_every_package_that_its_services_import(image: str) -> None:
+    copied = set(re.findall(r"^COPY (\w+) \1$", _dockerfile(image), flags=re.MULTILINE))
+    assert copied & packages() == _needed(IMAGES[image])
+
+
+def test_build_context_lets_in_what_the_images_copy() -> None:
+    let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE))
+    copied = {
+        name
+        for image in IMAGES
+        for name in re.findall(r"^COPY (\w+)", _dockerfile(image), flags=re.MULTILINE)
+    }
+    assert let_in == copied
+
+
+def test_worker_image_pins_the_torch_that_the_checkout_pins() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = [name for name in project["optional-dependencies"]["worker"] if name.startswith("torch==")]
+    assert re.findall(r"torch==[\d.]+", _dockerfile("worker")) == pinned
+
+
+def test_router_image_has_no_torch() -> None:
+    lock = (ROOT / "requirements" / "router.lock").read_text(encoding="utf-8")
+    assert "grpcio==" in lock
+    assert not re.search(r"^(torch|triton|transformers|numpy)==", lock, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["dev", "router", "worker", "proto", "lock"])
+def test_every_locked_package_has_an_exact_version_and_a_hash(name: str) -> None:
+    lock = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=\w)", "\n".join(line for line in lock.splitlines() if line[:1] != "#"))
+    assert len(entries) > 0
+    for entry in entries:
+        assert re.match(r"[\w.-]+(\[\w+\])?==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", entry.strip()), entry
+
+
+def test_compose_runs_the_fleet_that_the_readme_describes() -> None:
+    services = _compose()["services"]
+    modules = sorted(service["command"][0] for name, service in services.items() if name != "redis")
+    assert modules == ["decode_worker", "decode_worker", "prefill_worker", "prefill_worker", "router"]
+    assert "noeviction" in services["redis"]["command"]
+
+
+def test_every_composed_service_is_watched_and_limited() -> None:
+    for name, service in _compose()["services"].items():
+        assert service["healthcheck"]["test"], name
+        assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
+
+
+def test_composed_workers_share_memory_and_advertise_themselves() -> None:
+    services = _compose()["services"]
+    workers = {name: service for name, service in services.items() if service.get("image") == "baton-worker"}
+    assert len(workers) == 4
+    for name, service in workers.items():
+        assert service["ipc"] == "service:redis", name
+        assert f"{name}:50061" in service["command"], name
+    assert services["redis"]["ipc"] == "shareable"
+    assert services["redis"]["shm_size"]
+
+
+def test_only_the_router_is_published_and_only_on_this_host() -> None:
+    published = {
+        name: service["ports"] for name, service in _compose()["services"].items() if "ports" in service
+    }
+    assert published == {"router": ["127.0.0.1:50051:50051"]}
+
+
+def test_nothing_is_planned_that_is_built() -> None:
+    assert not PLANNED & packages()

