@@ -1,0 +1,260 @@
+"""Between the contract's messages and the types of the SDK; no other module reads or builds requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from baton.errors import FieldViolation, Internal, InvalidRequest
+from baton.types import (
+    Accepted,
+    Attainable,
+    ChatMessage,
+    ChoiceFinished,
+    Delivery,
+    Event,
+    Finished,
+    FinishReason,
+    Model,
+    Promise,
+    Prompt,
+    Queued,
+    Quote,
+    Sampling,
+    Slo,
+    SloClass,
+    Stop,
+    TimeSplit,
+    TokenLogprobs,
+    Tokens,
+    Usage,
+    Verdict,
+)
+from baton.v1 import generation_pb2, inference_pb2
+
+_SLO_CLASSES = {
+    SloClass.INTERACTIVE: generation_pb2.SLO_CLASS_INTERACTIVE,
+    SloClass.STANDARD: generation_pb2.SLO_CLASS_STANDARD,
+    SloClass.BATCH: generation_pb2.SLO_CLASS_BATCH,
+}
+_REASONS = {
+    generation_pb2.FINISH_REASON_EOS: FinishReason.EOS,
+    generation_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    generation_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    generation_pb2.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
+    generation_pb2.FINISH_REASON_DEADLINE: FinishReason.DEADLINE,
+    generation_pb2.FINISH_REASON_FAILED: FinishReason.FAILED,
+}
+_VERDICTS = {
+    inference_pb2.VERDICT_ACCEPTED: Verdict.ACCEPTED,
+    inference_pb2.VERDICT_AT_RISK: Verdict.AT_RISK,
+    inference_pb2.VERDICT_REFUSED: Verdict.REFUSED,
+}
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+    "logprobs",
+)
+
+
+def request_to_pb(
+    prompt: Prompt,
+    sampling: Sampling,
+    stop: Stop,
+    slo: Slo,
+    *,
+    request_id: str = "",
+    tenant: str = "",
+    model: str = "",
+    resume_grace_ms: int = 0,
+) -> inference_pb2.GenerateRequest:
+    """Raises `InvalidRequest` for what the contract's types cannot even carry; the rest the router judges."""
+    request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
+    _put(request, "", request_id=request_id)
+    put_prompt(request, prompt)
+    _put(request.sampling, "sampling.", **{name: getattr(sampling, name) for name in _SAMPLING_FIELDS})
+    _put_bias(request.sampling, sampling.logit_bias)
+    _put_stop(request.stop, stop)
+    _put(
+        request.slo,
+        "slo.",
+        ttft_ms=slo.ttft_ms,
+        tpot_ms=slo.tpot_ms,
+        deadline_ms=slo.deadline_ms,
+        allow_at_risk=slo.allow_at_risk,
+        slo_class=_SLO_CLASSES[slo.slo_class],
+    )
+    return request
+
+
+def put_prompt(
+    request: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest, prompt: Prompt
+) -> None:
+    if isinstance(prompt, str):
+        _put(request, "", text=prompt)
+        return
+    if prompt and all(isinstance(part, ChatMessage) for part in prompt):
+        messages = [inference_pb2.ChatMessage() for _ in prompt]
+        for position, (message, part) in enumerate(zip(messages, prompt, strict=True)):
+            assert isinstance(part, ChatMessage)
+            _put(message, f"chat.messages[{position}].", role=part.role, content=part.content)
+        request.chat.messages.extend(messages)
+        return
+    if isinstance(request, inference_pb2.CountTokensRequest):
+        raise _invalid("input", prompt, "text or chat messages")
+    request.tokens.SetInParent()
+    _extend(request.tokens.token_ids, "tokens.token_ids", prompt)
+
+
+def resume_to_pb(
+    request: inference_pb2.GenerateRequest, session: int, received: Mapping[int, Sequence[int]]
+) -> inference_pb2.ResumeRequest:
+    tokens = [
+        inference_pb2.ReceivedTokens(choice=choice, token_ids=token_ids)
+        for choice, token_ids in sorted(received.items())
+    ]
+    return inference_pb2.ResumeRequest(request=request, session=session, received=tokens)
+
+
+def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
+    match event.WhichOneof("event"):
+        case "tokens":
+            return _tokens_from_pb(event.tokens)
+        case "accepted":
+            accepted = event.accepted
+            promise = promise_from_pb(accepted.promise)
+            return Accepted(accepted.request_id, promise, accepted.seed, accepted.prompt_tokens)
+        case "queued":
+            queued = event.queued
+            return Queued(queued.position, queued.work_ahead_tokens, queued.predicted_ttft_ms)
+        case "choice_finished":
+            finished = event.choice_finished
+            return ChoiceFinished(finished.choice, _reason(finished.reason), finished.output_tokens)
+        case "finished":
+            return finished_from_pb(event.finished)
+        case other:
+            raise Internal(f"the router sent an event this client does not know: {other}")
+
+
+def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
+    usage, delivery, split = finished.usage, finished.delivery, finished.split
+    return Finished(
+        usage=Usage(usage.prompt_tokens, usage.cached_prompt_tokens, usage.output_tokens, usage.attempts),
+        promise=promise_from_pb(finished.promise),
+        delivery=Delivery(
+            ttft_ms=delivery.ttft_ms,
+            tpot_ms=delivery.tpot_ms if delivery.HasField("tpot_ms") else None,
+            max_gap_ms=delivery.max_gap_ms,
+            e2e_ms=delivery.e2e_ms,
+            ttft_kept=delivery.ttft_kept,
+            tpot_kept=delivery.tpot_kept,
+        ),
+        split=TimeSplit(split.queue_ms, split.prefill_ms, split.handoff_ms, split.decode_ms, split.relay_ms),
+        error=finished.error,
+    )
+
+
+def promise_from_pb(promise: inference_pb2.Promise) -> Promise:
+    return Promise(
+        predicted_ttft_ms=promise.predicted_ttft_ms,
+        predicted_tpot_ms=promise.predicted_tpot_ms,
+        ttft_ms=promise.ttft_ms if promise.HasField("ttft_ms") else None,
+        tpot_ms=promise.tpot_ms if promise.HasField("tpot_ms") else None,
+        at_risk=promise.at_risk,
+    )
+
+
+def attainable_from_pb(refusal: inference_pb2.SloRefusal) -> Attainable:
+    return Attainable(
+        ttft_ms=refusal.attainable_ttft_ms,
+        tpot_ms=refusal.attainable_tpot_ms,
+        predicted_ttft_ms=refusal.predicted_ttft_ms,
+        predicted_tpot_ms=refusal.predicted_tpot_ms,
+    )
+
+
+def quote_from_pb(quote: inference_pb2.QuoteResponse) -> Quote:
+    verdict = _VERDICTS.get(quote.verdict)
+    if verdict is None:
+        raise Internal(f"the router sent a verdict this client does not know: {quote.verdict}")
+    return Quote(
+        verdict=verdict,
+        promise=promise_from_pb(quote.promise),
+        prompt_tokens=quote.prompt_tokens,
+        retry_after_s=quote.retry_after_ms / 1000 if verdict is Verdict.REFUSED else None,
+        attainable=attainable_from_pb(quote.refusal) if quote.HasField("refusal") else None,
+    )
+
+
+def model_from_pb(model: inference_pb2.Model) -> Model:
+    return Model(
+        name=model.name,
+        architecture=model.architecture,
+        max_context_tokens=model.max_context_tokens,
+        vocab_size=model.vocab_size,
+        has_chat_template=model.has_chat_template,
+    )
+
+
+def _tokens_from_pb(tokens: inference_pb2.Tokens) -> Tokens:
+    logprobs = tuple(
+        TokenLogprobs(one.logprob, tuple(zip(one.top_token_ids, one.top_logprobs, strict=True)))
+        for one in tokens.logprobs
+    )
+    return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
+
+
+def _reason(reason: generation_pb2.FinishReason) -> FinishReason:
+    found = _REASONS.get(reason)
+    if found is None:
+        raise Internal(f"the router sent a finish reason this client does not know: {reason}")
+    return found
+
+
+def _put(message: Message, prefix: str, **values: Any) -> None:
+    """Sets what is not None; protobuf refuses a value of the wrong type or outside the type's range."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            setattr(message, name, value)
+        except (TypeError, ValueError) as error:
+            raise _invalid(prefix + name, value, str(error)) from None
+
+
+def _put_stop(message: generation_pb2.StopRules, stop: Stop) -> None:
+    _put(message, "stop.", max_tokens=stop.max_tokens, min_tokens=stop.min_tokens, ignore_eos=stop.ignore_eos)
+    _extend(message.stop_strings, "stop.stop_strings", stop.strings)
+    _extend(message.stop_token_ids, "stop.stop_token_ids", stop.token_ids)
+
+
+def _put_bias(message: generation_pb2.SamplingParams, bias: Mapping[int, float]) -> None:
+    try:
+        message.logit_bias.update(bias)
+    except (TypeError, ValueError) as error:
+        raise _invalid("sampling.logit_bias", bias, str(error)) from None
+
+
+def _extend(target: Any, field: str, values: Any) -> None:
+    # A single string is a sequence too, of single characters, which nobody means.
+    if isinstance(values, str):
+        raise _invalid(field, values, "a sequence")
+    try:
+        target.extend(values)
+    except (TypeError, ValueError) as error:
+        raise _invalid(field, values, str(error)) from None
+
+
+def _invalid(field: str, value: object, accepted: str) -> InvalidRequest:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return InvalidRequest(f"{field} is {shown}: {accepted}", [FieldViolation(field, accepted)])

@@ -1,0 +1,138 @@
+"""What a call can raise.
+
+    BatonError
+    ├── InvalidRequest(field, description, violations)   something in the request is wrong
+    │   └── TooLarge                                     the message exceeds what the router takes
+    ├── NotFound                                         no such model, request or worker
+    ├── Conflict                                         the request_id is in use with other content
+    ├── Overloaded(retry_after_s)                        not now; nothing was done
+    │   ├── Refused(attainable_ttft_ms, ...)             the SLO cannot be met
+    │   └── QueueFull                                    too many requests wait
+    ├── DeadlineExceeded                                 the fleet's answer came too late
+    │   └── TimedOut(phase, waited_s)                    this client's own `Timeout` ran out
+    ├── Unavailable(address)                             no router in reach, or none that serves
+    ├── Unsupported                                      the router does not know this call
+    ├── GenerationFailed(completion)                     it ended early; what came is in `completion`
+    ├── StreamCorrupt(choice, expected_index, index)     a token was lost or repeated: a bug of the fleet
+    └── Internal                                         a bug of the fleet
+
+A stream that breaks raises nothing: it is resumed. `Unavailable` comes when that was impossible for
+`Timeout.connect_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from baton.types import Attainable, Completion
+
+
+class BatonError(Exception):
+    """Base of everything the SDK raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """One wrong field, its path as in the contract (`sampling.top_p`), and what would be accepted."""
+
+    field: str
+    description: str
+
+
+class InvalidRequest(BatonError):
+    """`violations` are all that is wrong; `field` and `description` are the first."""
+
+    def __init__(self, message: str, violations: Sequence[FieldViolation] = ()) -> None:
+        super().__init__(message)
+        self.violations = tuple(violations)
+        self.field = self.violations[0].field if self.violations else ""
+        self.description = self.violations[0].description if self.violations else message
+
+
+class TooLarge(InvalidRequest):
+    """The message exceeds what the router takes."""
+
+
+class NotFound(BatonError):
+    """There is no such model, request or worker."""
+
+
+class Conflict(BatonError):
+    """The request_id is in use for a request with other content."""
+
+
+class Overloaded(BatonError):
+    """Nothing was done; come back in `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Refused(Overloaded):
+    """The SLO cannot be met now; the attainable one could have been."""
+
+    def __init__(self, message: str, retry_after_s: float, attainable: Attainable) -> None:
+        super().__init__(message, retry_after_s)
+        self.attainable = attainable
+
+    @property
+    def attainable_ttft_ms(self) -> int:
+        return self.attainable.ttft_ms
+
+    @property
+    def attainable_tpot_ms(self) -> int:
+        return self.attainable.tpot_ms
+
+
+class QueueFull(Overloaded):
+    """Too many requests wait already."""
+
+
+class DeadlineExceeded(BatonError):
+    """The fleet's answer came too late."""
+
+
+class TimedOut(DeadlineExceeded):
+    """`phase` is the field of `Timeout` that ran out."""
+
+    def __init__(self, phase: str, waited_s: float) -> None:
+        super().__init__(f"{phase}: nothing came within {waited_s:g} s")
+        self.phase = phase
+        self.waited_s = waited_s
+
+
+class Unavailable(BatonError):
+    """No router was in reach, or none that serves."""
+
+    def __init__(self, message: str, address: str) -> None:
+        super().__init__(f"{address}: {message}")
+        self.address = address
+
+
+class Unsupported(BatonError):
+    """The router does not know this call."""
+
+
+class GenerationFailed(BatonError):
+    """The generation ended early; `completion` holds what had come by then."""
+
+    def __init__(self, completion: Completion) -> None:
+        super().__init__(completion.finished.error or "a choice ended early")
+        self.completion = completion
+
+
+class StreamCorrupt(BatonError):
+    """A token was lost or repeated."""
+
+    def __init__(self, choice: int, expected_index: int, index: int) -> None:
+        what = "was lost" if index > expected_index else "came twice"
+        super().__init__(f"choice {choice}: a token {what}: index {expected_index} was due and {index} came")
+        self.choice = choice
+        self.expected_index = expected_index
+        self.index = index
+
+
+class Internal(BatonError):
+    """A bug of the fleet."""

@@ -1,0 +1,129 @@
+"""What one generation has received so far, and the proof that no token was lost or repeated."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from baton.errors import Internal, StreamCorrupt
+from baton.types import (
+    Accepted,
+    Choice,
+    ChoiceFinished,
+    Completion,
+    Event,
+    Finished,
+    FinishReason,
+    TokenLogprobs,
+    Tokens,
+)
+
+
+class Progress:
+    """Fed with every event of every session of one request, in the order they came."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._token_ids = {choice: array("I") for choice in range(num_choices)}
+        self._accepted = False
+        self._finished: dict[int, ChoiceFinished] = {}
+
+    @property
+    def started(self) -> bool:
+        """Whether any event came: from then on the request can only be resumed, not sent again."""
+        return self._accepted or any(self._token_ids.values())
+
+    @property
+    def has_tokens(self) -> bool:
+        return any(self._token_ids.values())
+
+    def received(self) -> dict[int, Sequence[int]]:
+        """The tokens of every choice that has any."""
+        return {choice: ids.tolist() for choice, ids in self._token_ids.items() if ids}
+
+    def admit(self, event: Event) -> bool:
+        """Whether the caller has not heard this yet: a resumed session says some things again.
+
+        Raises `StreamCorrupt` for a lost or repeated token, `Internal` for events that contradict each other.
+        """
+        match event:
+            case Tokens():
+                self._take_tokens(event)
+            case Accepted():
+                first, self._accepted = not self._accepted, True
+                return first
+            case ChoiceFinished():
+                return self._take_end(event)
+            case Finished(error=""):
+                self._check_all_ended()
+        return True
+
+    def _take_tokens(self, tokens: Tokens) -> None:
+        received = self._of(tokens.choice)
+        if tokens.first_index != len(received):
+            raise StreamCorrupt(tokens.choice, len(received), tokens.first_index)
+        if tokens.choice in self._finished:
+            raise Internal(f"choice {tokens.choice} went on after its end")
+        received.extend(tokens.token_ids)
+
+    def _take_end(self, end: ChoiceFinished) -> bool:
+        received = len(self._of(end.choice))
+        if end.output_tokens != received:
+            raise StreamCorrupt(end.choice, received, end.output_tokens)
+        known = self._finished.setdefault(end.choice, end)
+        return known is end
+
+    def _check_all_ended(self) -> None:
+        missing = sorted(set(self._token_ids) - set(self._finished))
+        if missing:
+            raise Internal(f"the generation ended without an end of choices {missing}")
+
+    def _of(self, choice: int) -> array[int]:
+        if choice not in self._token_ids:
+            raise Internal(f"choice {choice} came, but {len(self._token_ids)} were asked for")
+        return self._token_ids[choice]
+
+
+class Collector:
+    """Puts the events of a stream together into a `Completion`."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._accepted: Accepted | None = None
+        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._token_ids: list[list[int]] = [[] for _ in range(num_choices)]
+        self._logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_choices)]
+        self._reasons = [FinishReason.FAILED] * num_choices
+        self._finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Tokens():
+                self._texts[event.choice].append(event.text)
+                self._token_ids[event.choice].extend(event.token_ids)
+                self._logprobs[event.choice].extend(event.logprobs)
+            case Accepted():
+                self._accepted = event
+            case ChoiceFinished():
+                self._reasons[event.choice] = event.reason
+            case Finished():
+                self._finished = event
+
+    def completion(self, resumes: int) -> Completion:
+        """Raises `Internal` when the stream did not begin and end as the contract says."""
+        if self._accepted is None or self._finished is None:
+            raise Internal("the stream ended without being accepted or finished")
+        return Completion(
+            request_id=self._accepted.request_id,
+            seed=self._accepted.seed,
+            choices=tuple(self._choice(index) for index in range(len(self._texts))),
+            finished=self._finished,
+            resumes=resumes,
+        )
+
+    def _choice(self, index: int) -> Choice:
+        return Choice(
+            index=index,
+            text="".join(self._texts[index]),
+            token_ids=tuple(self._token_ids[index]),
+            finish_reason=self._reasons[index],
+            logprobs=tuple(self._logprobs[index]),
+        )

@@ -1,0 +1,96 @@
+"""The routers a client knows: which to call next, and how long to go on trying."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from baton.errors import Unavailable
+from baton.transport import Connect, Transport
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+# A router that just failed is asked last for so long.
+_SHUNNED_S = 1.0
+
+
+class Routers:
+    """One transport per address. Calls are spread over them in turn."""
+
+    def __init__(self, addresses: Sequence[str], connect: Connect) -> None:
+        if not addresses:
+            raise ValueError("addresses is empty: name at least one router as host:port")
+        self._transports = [connect(address) for address in addresses]
+        self._failed_at = dict.fromkeys(range(len(addresses)), float("-inf"))
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._transports)
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        return tuple(self._transports)
+
+    def next(self) -> Transport:
+        """The next in turn that has not failed within the last second, else the one that failed first."""
+        now = time.monotonic()
+        turn = [(self._turn + step) % len(self) for step in range(len(self))]
+        healthy = [index for index in turn if now - self._failed_at[index] > _SHUNNED_S]
+        index = healthy[0] if healthy else min(turn, key=self._failed_at.__getitem__)
+        self._turn = index + 1
+        return self._transports[index]
+
+    def failed(self, transport: Transport) -> None:
+        self._failed_at[self._transports.index(transport)] = time.monotonic()
+
+    async def ask(self, call: Callable[[Transport], Awaitable[T]], patience_s: float) -> T:
+        """One answer from any router, for calls that may be repeated without harm.
+
+        Raises `Unavailable` when none answered for `patience_s`.
+        """
+        patience = Patience(patience_s, len(self))
+        while True:
+            transport = self.next()
+            try:
+                return await call(transport)
+            except Unavailable as error:
+                self.failed(transport)
+                await patience.wait_after(error)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(transport.close() for transport in self._transports))
+
+
+class Patience:
+    """Pauses between tries: none until every router has failed once, then longer and longer ones."""
+
+    def __init__(self, limit_s: float, num_routers: int) -> None:
+        self._limit_s = limit_s
+        self._num_routers = num_routers
+        self._failures = 0
+        self._since: float | None = None
+
+    def renew(self) -> None:
+        """It went well: the next failure is a first one again."""
+        self._failures = 0
+        self._since = None
+
+    async def wait_after(self, error: Unavailable) -> None:
+        """Returns when to try again; raises `error` when the limit is reached."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        left_s = self._since + self._limit_s - now
+        self._failures += 1
+        rounds, within = divmod(self._failures, self._num_routers)
+        if within:
+            return
+        if left_s <= 0:
+            raise error
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(rounds - 1, 10))
+        await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))

@@ -1,0 +1,178 @@
+"""One generation as its caller sees it: an iterator of events that outlives routers.
+
+    Generate ──break before any event──▶ Generate again: the same request_id, so nothing is done twice
+        └─────break after an event─────▶ Resume: session + 1 and the tokens received, on any router
+
+Every call that breaks is followed by one with the next session number, so that a router which wakes late is
+refused. What a resumed session says again is not said to the caller again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, TypeVar
+
+from baton.convert import event_from_pb, resume_to_pb
+from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
+from baton.progress import Collector, Progress
+from baton.routers import Patience, Routers
+from baton.transport import GENERATE, RESUME, Transport
+from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
+from baton.v1 import inference_pb2
+
+T = TypeVar("T")
+
+# Errors found on this side: the fleet does not know yet that nobody listens. All others it told us itself.
+_STILL_RUNNING = (TimedOut, StreamCorrupt, Internal, Unavailable)
+
+
+class GenerationStream:
+    """`async for event in stream`, once.
+
+    Leaving it early ends the generation on the fleet: at once if it was entered with `async with`, else as
+    soon as the interpreter drops the iteration.
+    `resumes` counts the breaks that were bridged, `retries` the calls sent again before anything had come.
+    """
+
+    def __init__(
+        self,
+        request: inference_pb2.GenerateRequest,
+        routers: Routers,
+        timeout: Timeout,
+        abandon: Callable[[str], None],
+    ) -> None:
+        self.request_id = request.request_id
+        self.resumes = 0
+        self.retries = 0
+        self._request = request
+        self._num_choices = max(1, request.sampling.n)
+        self._routers = routers
+        self._timeout = timeout
+        self._abandon = abandon
+        self._held: AsyncGenerator[Event, None] | None = None
+        self._begun = False
+
+    # A generator, and said to be one, since the blocking client closes it.
+    def __aiter__(self) -> AsyncGenerator[Event, None]:  # noqa: PYI058
+        # Unless held it belongs to the caller's loop alone: a `break` drops it, and that closes it.
+        return self._held if self._held is not None else self._begin()
+
+    async def __aenter__(self) -> Self:
+        self._held = self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        await self._held.aclose()
+
+    async def collect(self) -> Completion:
+        """The whole generation. Raises `GenerationFailed` when the fleet could not bring it to its end."""
+        collector = Collector(self._num_choices)
+        async with aclosing(self._begin()) as events:
+            async for event in events:
+                collector.take(event)
+        completion = collector.completion(self.resumes)
+        if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
+            raise GenerationFailed(completion)
+        return completion
+
+    def _begin(self) -> AsyncGenerator[Event, None]:
+        if self._begun:
+            raise RuntimeError("a generation can be iterated only once")
+        self._begun = True
+        return self._events()
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        over = False
+        try:
+            async with aclosing(self._sessions()) as events:
+                async for event in events:
+                    over = isinstance(event, Finished)
+                    yield event
+        except BatonError as error:
+            over = not isinstance(error, _STILL_RUNNING)
+            raise
+        finally:
+            if not over:
+                self._abandon(self.request_id)
+
+    async def _sessions(self) -> AsyncGenerator[Event, None]:
+        progress = Progress(self._num_choices)
+        patience = Patience(self._timeout.connect_s, len(self._routers))
+        clock = _Clock(self._timeout)
+        session = 0
+        while True:
+            router = self._routers.next()
+            try:
+                async with aclosing(self._session(router, session, progress, clock)) as events:
+                    async for event in events:
+                        if not isinstance(event, Accepted):
+                            patience.renew()
+                        yield event
+                        if isinstance(event, Finished):
+                            return
+                raise Unavailable("the stream ended before the generation did", router.address)
+            except Unavailable as error:
+                self._routers.failed(router)
+                await clock.limit(patience.wait_after(error), has_tokens=progress.has_tokens)
+            if progress.started:
+                session += 1
+            else:
+                self.retries += 1
+
+    async def _session(
+        self, router: Transport, session: int, progress: Progress, clock: _Clock
+    ) -> AsyncGenerator[Event, None]:
+        async with aclosing(self._call(router, session, progress)) as messages:
+            bridged = session == 0
+            while True:
+                message = await clock.limit(anext(messages, None), has_tokens=progress.has_tokens)
+                if message is None:
+                    return
+                if not bridged:
+                    bridged = True
+                    self.resumes += 1
+                event = event_from_pb(message)
+                if progress.admit(event):
+                    yield event
+
+    async def _call(
+        self, router: Transport, session: int, progress: Progress
+    ) -> AsyncGenerator[inference_pb2.GenerationEvent, None]:
+        if session == 0:
+            async with aclosing(router.stream(GENERATE, self._request)) as fresh:
+                async for generated in fresh:
+                    yield generated.event
+            return
+        resume = resume_to_pb(self._request, session, progress.received())
+        async with aclosing(router.stream(RESUME, resume)) as resumed:
+            async for continued in resumed:
+                yield continued.event
+
+
+class _Clock:
+    """Holds every wait to what is left of the caller's `Timeout`."""
+
+    def __init__(self, timeout: Timeout) -> None:
+        self._timeout = timeout
+        self._began = time.monotonic()
+
+    async def limit(self, work: Awaitable[T], *, has_tokens: bool) -> T:
+        limits = [("total_s", self._timeout.total_s)]
+        if not has_tokens:
+            limits.append(("first_token_s", self._timeout.first_token_s))
+        stated = [(limit_s, phase) for phase, limit_s in limits if limit_s is not None]
+        if not stated:
+            return await work
+        limit_s, phase = min(stated)
+        try:
+            async with asyncio.timeout(max(0.0, self._began + limit_s - time.monotonic())):
+                return await work
+        except TimeoutError:
+            raise TimedOut(phase, limit_s) from None

@@ -1,0 +1,259 @@
+"""What a caller says and hears: request parts, the events of a stream, and the answers of the other calls.
+
+A request part's field left at None takes the fleet's default, which `proto/baton/v1/generation.proto` names
+beside each field together with the range accepted. Times are milliseconds where the name ends in `_ms`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+class SloClass(enum.StrEnum):
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class FinishReason(enum.StrEnum):
+    EOS = "eos"
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    FAILED = "failed"
+
+
+class Verdict(enum.StrEnum):
+    ACCEPTED = "accepted"
+    AT_RISK = "at risk"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """`role` is what the model's chat template accepts, usually system, user or assistant."""
+
+    role: str
+    content: str
+
+
+Prompt = str | Sequence[ChatMessage] | Sequence[int]
+"""Text, the messages of a chat, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is drawn. `temperature` 0 is greedy; `logprobs` n asks for n alternatives each."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    n: int | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a choice ends."""
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    strings: Sequence[str] = ()
+    token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What to be promised; without `ttft_ms` and `tpot_ms` a request is never refused for latency."""
+
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: SloClass = SloClass.STANDARD
+    allow_at_risk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """How long this client waits; None is for ever. Unlike `Slo.deadline_ms` it ends in an error.
+
+    connect_s      routers may be out of reach for so long, at the start or after a break
+    first_token_s  from the call to the first token
+    total_s        from the call to its end
+    """
+
+    connect_s: float = 10.0
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "first_token_s", "total_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}: it must be over 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Predictions are the 90 % quantiles the admission was decided on; the SLO is None where none was set."""
+
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+    ttft_ms: int | None
+    tpot_ms: int | None
+    at_risk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Of one token; `top` is (token id, log-probability), most likely first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The first event."""
+
+    request_id: str
+    promise: Promise
+    seed: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Comes now and then while the request waits."""
+
+    position: int
+    work_ahead_tokens: int
+    predicted_ttft_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Consecutive tokens of one choice, and what they add to its text."""
+
+    choice: int
+    first_index: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    choice: int
+    reason: FinishReason
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What was delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens."""
+
+    ttft_ms: float
+    tpot_ms: float | None
+    max_gap_ms: float
+    e2e_ms: float
+    ttft_kept: bool
+    tpot_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSplit:
+    """Where the time went; the parts add up to `Delivery.e2e_ms`."""
+
+    queue_ms: float
+    prefill_ms: float
+    handoff_ms: float
+    decode_ms: float
+    relay_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event. `error` is empty unless a choice ended with `FinishReason.FAILED`."""
+
+    usage: Usage
+    promise: Promise
+    delivery: Delivery
+    split: TimeSplit
+    error: str = ""
+
+
+Event = Accepted | Queued | Tokens | ChoiceFinished | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole generation. `resumes` counts the breaks it lived through."""
+
+    request_id: str
+    seed: int
+    choices: tuple[Choice, ...]
+    finished: Finished
+    resumes: int = 0
+
+    @property
+    def text(self) -> str:
+        """The first choice's."""
+        return self.choices[0].text
+
+
+@dataclass(frozen=True, slots=True)
+class Attainable:
+    """The tightest SLO that would have been accepted, and what was predicted."""
+
+    ttft_ms: int
+    tpot_ms: int
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The promise a request would get now; the last two only when refused."""
+
+    verdict: Verdict
+    promise: Promise
+    prompt_tokens: int
+    retry_after_s: float | None = None
+    attainable: Attainable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    architecture: str
+    max_context_tokens: int
+    vocab_size: int
+    has_chat_template: bool

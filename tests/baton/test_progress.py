@@ -1,0 +1,48 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.errors import StreamCorrupt
+from baton.progress import Progress
+from baton.types import Tokens
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[Tokens]:
+    """Consecutive runs of tokens of up to three choices, interleaved."""
+    next_index = [0, 0, 0]
+    events: list[Tokens] = []
+    for _ in range(draw(st.integers(1, 12))):
+        choice, count = draw(st.integers(0, 2)), draw(st.integers(1, 5))
+        first = next_index[choice]
+        events.append(Tokens(choice, first, tuple(range(first, first + count)), ""))
+        next_index[choice] += count
+    return events
+
+
+@given(deliveries())
+def test_what_comes_in_order_is_received_whole(events: list[Tokens]) -> None:
+    progress = Progress(3)
+    for event in events:
+        assert progress.admit(event)
+    for choice, token_ids in progress.received().items():
+        assert token_ids == list(range(len(token_ids)))
+        assert len(token_ids) == sum(len(event.token_ids) for event in events if event.choice == choice)
+
+
+@given(deliveries(), st.data())
+def test_leaving_out_or_repeating_any_run_is_noticed_at_the_next_of_its_choice(
+    events: list[Tokens], data: st.DataObject
+) -> None:
+    victim = data.draw(st.integers(0, len(events) - 1))
+    repeat = data.draw(st.booleans())
+    changed = events[: victim + 1] + events[victim:] if repeat else events[:victim] + events[victim + 1 :]
+    later_of_choice = any(event.choice == events[victim].choice for event in events[victim + 1 :])
+    progress = Progress(3)
+    noticed = False
+    for event in changed:
+        try:
+            progress.admit(event)
+        except StreamCorrupt:
+            noticed = True
+            break
+    assert noticed == (repeat or later_of_choice)

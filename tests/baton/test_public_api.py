@@ -1,0 +1,33 @@
+import subprocess
+import sys
+
+import baton
+
+
+def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
+    assert sorted(baton.__all__) == [
+        "Accepted",
+        "AsyncClient",
+        "BatonError",
+        "ChatMessage",
+        "ChoiceFinished",
+        "Client",
+        "Completion",
+        "FinishReason",
+        "Finished",
+        "Queued",
+        "Sampling",
+        "Slo",
+        "SloClass",
+        "Stop",
+        "Timeout",
+        "Tokens",
+    ]
+    assert all(hasattr(baton, name) for name in baton.__all__)
+
+
+def test_importing_the_sdk_and_the_launcher_stays_light() -> None:
+    script = "import sys, baton, baton.fleet; print(*{name.partition('.')[0] for name in sys.modules})"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    heavy = {"torch", "numpy", "transformers", "tokenizers", "redis", "rich", "structlog"}
+    assert heavy.isdisjoint(run.stdout.split())
