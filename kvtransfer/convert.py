@@ -1,0 +1,139 @@
+"""The handoff's words to and from the protocol."""
+
+from __future__ import annotations
+
+from baton.v1 import generation_pb2, kvtransfer_pb2
+from kvtransfer.errors import ProtocolError
+from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, OpenEvent, SenderAbort
+from scheduling.columns import TokenColumns
+from scheduling.request import Fence
+
+
+def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
+    return generation_pb2.Fence(
+        tenant=fence.tenant,
+        request_id=fence.request_id,
+        session=fence.session,
+        attempt=fence.attempt,
+        choice=fence.choice,
+        source_incarnation=fence.source_incarnation,
+        target_incarnation=fence.target_incarnation,
+    )
+
+
+def fence_from_pb(message: generation_pb2.Fence) -> Fence:
+    return Fence(
+        tenant=message.tenant,
+        request_id=message.request_id,
+        session=message.session,
+        attempt=message.attempt,
+        choice=message.choice,
+        source_incarnation=message.source_incarnation,
+        target_incarnation=message.target_incarnation,
+    )
+
+
+def columns_to_pb(columns: TokenColumns) -> generation_pb2.TokenColumns:
+    return generation_pb2.TokenColumns(
+        handles=columns.handles,
+        choices=columns.choices,
+        indexes=columns.indexes,
+        token_ids=columns.token_ids,
+        # An enum column takes plain numbers; the stub asks for the enum's own type.
+        finish_reasons=columns.finish_reasons,  # type: ignore[arg-type]
+        text_lengths=columns.text_lengths,
+        text_utf8=columns.text_utf8,
+        logprob_rows=columns.logprob_rows,
+        logprobs=columns.logprobs,
+        top_counts=columns.top_counts,
+        top_token_ids=columns.top_token_ids,
+        top_logprobs=columns.top_logprobs,
+    )
+
+
+def columns_from_pb(message: generation_pb2.TokenColumns) -> TokenColumns:
+    return TokenColumns(
+        handles=list(message.handles),
+        choices=list(message.choices),
+        indexes=list(message.indexes),
+        token_ids=list(message.token_ids),
+        finish_reasons=list(message.finish_reasons),
+        text_lengths=list(message.text_lengths),
+        text_utf8=message.text_utf8,
+        logprob_rows=list(message.logprob_rows),
+        logprobs=list(message.logprobs),
+        top_counts=list(message.top_counts),
+        top_token_ids=list(message.top_token_ids),
+        top_logprobs=list(message.top_logprobs),
+    )
+
+
+def event_to_pb(event: OpenEvent) -> kvtransfer_pb2.OpenResponse:
+    match event:
+        case Manifest():
+            return kvtransfer_pb2.OpenResponse(manifest=_manifest_to_pb(event))
+        case Offer():
+            return kvtransfer_pb2.OpenResponse(offer=_offer_to_pb(event))
+        case Commit(num_tokens, first_tokens):
+            commit = kvtransfer_pb2.Commit(num_tokens=num_tokens, first_tokens=columns_to_pb(first_tokens))
+            return kvtransfer_pb2.OpenResponse(commit=commit)
+        case SenderAbort(reason):
+            return kvtransfer_pb2.OpenResponse(abort=kvtransfer_pb2.SenderAbort(reason=reason))
+
+
+def event_from_pb(message: kvtransfer_pb2.OpenResponse) -> OpenEvent:
+    """Raises ProtocolError for an event that is empty or of a kind not known here."""
+    match message.WhichOneof("event"):
+        case "manifest":
+            return _manifest_from_pb(message.manifest)
+        case "offer":
+            return _offer_from_pb(message.offer)
+        case "commit":
+            return Commit(message.commit.num_tokens, columns_from_pb(message.commit.first_tokens))
+        case "abort":
+            return SenderAbort(message.abort.reason)
+        case _:
+            raise ProtocolError("event is empty; accepted: manifest, offer, commit or abort")
+
+
+def _manifest_to_pb(manifest: Manifest) -> kvtransfer_pb2.Manifest:
+    return kvtransfer_pb2.Manifest(
+        num_blocks=manifest.num_blocks,
+        block_size=manifest.block_size,
+        block_bytes=manifest.block_bytes,
+        checksum_kind=kvtransfer_pb2.ChecksumKind.Name(manifest.checksum_kind),
+        shm_socket=manifest.shm_socket,
+    )
+
+
+def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
+    try:
+        kind = ChecksumKind(message.checksum_kind)
+    except ValueError:
+        known = ", ".join(kind.name for kind in ChecksumKind)
+        raise ProtocolError(f"checksum_kind is {message.checksum_kind}; accepted: {known}") from None
+    return Manifest(
+        num_blocks=message.num_blocks,
+        block_size=message.block_size,
+        block_bytes=message.block_bytes,
+        checksum_kind=kind,
+        shm_socket=message.shm_socket,
+    )
+
+
+def _offer_to_pb(offer: Offer) -> kvtransfer_pb2.Offer:
+    return kvtransfer_pb2.Offer(
+        indexes=offer.indexes,
+        sender_blocks=offer.sender_blocks,
+        block_hashes=offer.block_hashes,
+        checksums=offer.checksums,
+    )
+
+
+def _offer_from_pb(message: kvtransfer_pb2.Offer) -> Offer:
+    return Offer(
+        indexes=list(message.indexes),
+        sender_blocks=list(message.sender_blocks),
+        block_hashes=list(message.block_hashes),
+        checksums=list(message.checksums),
+    )

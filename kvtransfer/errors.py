@@ -1,0 +1,100 @@
+"""What a handoff can go wrong with.
+
+KVTransferError
+├── FenceError                  the named attempt may not do this here
+│   ├── UnknownFenceError       nothing is known of it (yet): worth asking again for a while
+│   ├── StaleFenceError         a newer session or attempt was seen
+│   ├── WrongIncarnationError   it is meant for another process
+│   └── FenceBrokenError        its handoff is over
+├── ProtocolError               the other side said something it may not say
+├── LayoutMismatchError         the two sides do not mean the same blocks
+├── TransportUnavailableError   no way to read the sender's blocks
+├── PeerLostError               the other side is gone
+├── HandoffTimeoutError         nothing moved for too long
+└── SenderAbortedError          the sender gave the handoff up
+"""
+
+from __future__ import annotations
+
+from scheduling.request import Fence
+
+
+def describe(fence: Fence) -> str:
+    """The fence as log lines and error messages name it."""
+    return f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}"
+
+
+class KVTransferError(Exception):
+    """Any failure of a handoff."""
+
+
+class FenceError(KVTransferError):
+    def __init__(self, fence: Fence, message: str) -> None:
+        super().__init__(f"{describe(fence)}: {message}")
+        self.fence = fence
+
+
+class UnknownFenceError(FenceError):
+    def __init__(self, fence: Fence) -> None:
+        super().__init__(fence, "no handoff of this fence is known here")
+
+
+class StaleFenceError(FenceError):
+    def __init__(self, fence: Fence, session: int, attempt: int) -> None:
+        super().__init__(fence, f"session {session} attempt {attempt} has been seen; accepted: a later one")
+        self.session = session
+        self.attempt = attempt
+
+
+class WrongIncarnationError(FenceError):
+    def __init__(self, fence: Fence, field: str, found: str, expected: str) -> None:
+        super().__init__(fence, f"{field} is {found!r}; this process is {expected!r}")
+        self.field = field
+        self.found = found
+        self.expected = expected
+
+
+class FenceBrokenError(FenceError):
+    def __init__(self, fence: Fence, reason: str) -> None:
+        super().__init__(fence, f"the handoff is over: {reason}")
+        self.reason = reason
+
+
+class ProtocolError(KVTransferError):
+    pass
+
+
+class LayoutMismatchError(KVTransferError):
+    def __init__(self, field: str, found: object, expected: object) -> None:
+        super().__init__(f"{field} is {found!r}; accepted: {expected!r}")
+        self.field = field
+        self.found = found
+        self.expected = expected
+
+
+class TransportUnavailableError(KVTransferError):
+    def __init__(self, transport: str, peer: str, reason: str) -> None:
+        super().__init__(f"transport {transport} cannot reach {peer}: {reason}")
+        self.transport = transport
+        self.peer = peer
+        self.reason = reason
+
+
+class PeerLostError(KVTransferError):
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(f"lost {peer}: {reason}")
+        self.peer = peer
+        self.reason = reason
+
+
+class HandoffTimeoutError(KVTransferError):
+    def __init__(self, phase: str, waited_s: float) -> None:
+        super().__init__(f"no progress for {waited_s:g} s while {phase}")
+        self.phase = phase
+        self.waited_s = waited_s
+
+
+class SenderAbortedError(KVTransferError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the sender gave up: {reason}")
+        self.reason = reason

@@ -1,0 +1,55 @@
+"""What the sender tells the receiver about its blocks; the same for every transport."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduling.columns import TokenColumns
+
+
+class ChecksumKind(enum.IntEnum):
+    """Values as in the protocol."""
+
+    XXH3_64 = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The header: what is the same for all blocks of a handoff."""
+
+    num_blocks: int
+    block_size: int
+    block_bytes: int
+    checksum_kind: ChecksumKind
+    shm_socket: str = ""
+    """Unix socket that hands out the pool's memory; empty when the sender has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Filled blocks as columns of equal length. What is offered does not change until acknowledged."""
+
+    indexes: Sequence[int]
+    """Positions in the sequence."""
+    sender_blocks: Sequence[int]
+    """Places in the sender's pool."""
+    block_hashes: Sequence[bytes]
+    checksums: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Every block has been offered; the first token of every choice comes along."""
+
+    num_tokens: int
+    first_tokens: TokenColumns
+
+
+@dataclass(frozen=True, slots=True)
+class SenderAbort:
+    reason: str
+
+
+OpenEvent = Manifest | Offer | Commit | SenderAbort

@@ -1,0 +1,133 @@
+"""The senders a receiver talks to: one connection and one mapping per process, shared by all its handoffs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+
+import grpc
+import structlog
+
+from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from kvtransfer.errors import TransportUnavailableError
+from kvtransfer.manifest import Manifest
+from kvtransfer.pool import BlockPool
+from kvtransfer.transport import BlockReader
+from kvtransfer.transports import shm
+from kvtransfer.transports.grpc import GrpcReader
+
+log = structlog.get_logger()
+
+CHANNEL_OPTIONS = (
+    # Half-open links are found within seconds, also while a long chunk is being computed and nothing is said.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Without this, a restarted process inherits its predecessor's reconnect backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class TransportMode(enum.Enum):
+    AUTO = "auto"
+    SHM = "shm"
+    GRPC = "grpc"
+
+
+class Peer:
+    """One sender process, by address and incarnation. `on_lost` is called when it turns out to be gone."""
+
+    def __init__(self, address: str, incarnation: str, on_lost: Callable[[], None]) -> None:
+        self.address = address
+        self.incarnation = incarnation
+        self.leases = 0
+        self.is_lost = False
+        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
+        self._on_lost = on_lost
+        self._reader: BlockReader | None = None
+        self._probing = asyncio.Lock()
+
+    def mark_lost(self) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self._on_lost()
+
+    async def reader(
+        self, mode: TransportMode, manifest: Manifest, pool: BlockPool, executor: Executor
+    ) -> BlockReader:
+        """The way to this sender's blocks, probed on first use."""
+        async with self._probing:
+            if self._reader is None:
+                self._reader = await self._probe(mode, manifest, pool, executor)
+            return self._reader
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.close()
+        await self.channel.close()
+
+    async def _probe(
+        self, mode: TransportMode, manifest: Manifest, pool: BlockPool, executor: Executor
+    ) -> BlockReader:
+        if mode is not TransportMode.GRPC:
+            try:
+                if not manifest.shm_socket:
+                    raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
+                socket = manifest.shm_socket
+                return await shm.connect(pool, socket, self.incarnation, executor, self.mark_lost)
+            except TransportUnavailableError as error:
+                if mode is TransportMode.SHM:
+                    raise
+                log.warning("kv_transport_fallback", peer=self.address, used="grpc", reason=str(error))
+        return GrpcReader(pool, self.stub, self.address)
+
+
+class Peers:
+    """Hands out peers, and closes those that nobody uses and that are gone or have been replaced."""
+
+    def __init__(self) -> None:
+        self._peers: dict[tuple[str, str], Peer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    @contextlib.asynccontextmanager
+    async def lease(self, address: str, incarnation: str) -> AsyncIterator[Peer]:
+        """The peer, kept open until the lease ends, and for the next one unless it is lost."""
+        peer = self._take(address, incarnation)
+        peer.leases += 1
+        try:
+            yield peer
+        finally:
+            peer.leases -= 1
+            if peer.is_lost and peer.leases == 0:
+                await peer.close()
+
+    async def close(self) -> None:
+        peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            await peer.close()
+        await asyncio.gather(*self._closing)
+
+    def _take(self, address: str, incarnation: str) -> Peer:
+        peer = self._peers.get((address, incarnation))
+        if peer is None:
+            for other in [peer for peer in self._peers.values() if peer.address == address]:
+                other.mark_lost()  # an address belongs to one process at a time
+            peer = self._peers[address, incarnation] = Peer(address, incarnation, self._drop_lost)
+        return peer
+
+    def _drop_lost(self) -> None:
+        """Those in use are closed by their last lease."""
+        for key, peer in list(self._peers.items()):
+            if peer.is_lost:
+                del self._peers[key]
+                if peer.leases == 0:
+                    closing = asyncio.create_task(peer.close(), name="peer-close")
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)

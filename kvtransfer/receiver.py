@@ -1,0 +1,319 @@
+"""Receiving one handoff: open, fetch what is offered while the sender still computes, verify, acknowledge.
+
+The lifecycle is drawn in `handoff.py`. Whatever way a receive ends, no thread writes to, and no call fills,
+its blocks any more when it has: the engine may give them to the next sequence at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from baton.v1 import kvtransfer_pb2 as pb
+from kvtransfer.convert import event_from_pb, fence_to_pb
+from kvtransfer.errors import (
+    HandoffTimeoutError,
+    KVTransferError,
+    PeerLostError,
+    ProtocolError,
+    SenderAbortedError,
+    describe,
+)
+from kvtransfer.manifest import Commit, Manifest, Offer, OpenEvent, SenderAbort
+from kvtransfer.peers import Peer, Peers, TransportMode
+from kvtransfer.pool import BlockPool
+from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
+from kvtransfer.threads import run_to_end
+from kvtransfer.transport import BlockReader
+from kvtransfer.verify import checksum_blocks
+from scheduling.columns import TokenColumns
+from scheduling.request import Fence
+
+log = structlog.get_logger()
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""Fetched and verified at a time: pays for a thread's wake-up, is little to wait for when cancelled."""
+BATCHES_PER_HANDOFF = 2
+"""One is being verified while the other one is fetched."""
+OPEN_BACKOFF_S = (0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverLimits:
+    no_progress_s: float = 10.0
+    """Also bounds how long a sender may not know the fence yet: the two workers' commands race."""
+    acknowledge_s: float = 5.0
+    max_batches: int = 4
+    """In flight at once, over all handoffs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveTask:
+    """The blocks of one sequence; the first `num_held` are not asked for."""
+
+    fence: Fence
+    source_address: str
+    blocks: Sequence[int]
+    hashes: Sequence[bytes]
+    num_held: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveResult:
+    num_verified_blocks: int
+    """Leading blocks that may be used, held ones included."""
+    num_corrupt_blocks: int
+    num_fetched_blocks: int
+    num_bytes: int
+    transport: str
+    first_tokens: TokenColumns
+    total_s: float
+    """First fetch to acknowledgement."""
+    exposed_s: float
+    """The part of it after the sender was done: what a client would have waited for."""
+
+
+class Receiver:
+    """Receives handoffs into `pool`. Lives on the event loop; copies and checksums run on threads."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        fingerprint: str,
+        mode: TransportMode,
+        limits: ReceiverLimits | None = None,
+    ) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.fingerprint = fingerprint
+        self.mode = mode
+        self.limits = limits or ReceiverLimits()
+        self.executor = ThreadPoolExecutor(2, thread_name_prefix="kv-copy")
+        self.batches = asyncio.Semaphore(self.limits.max_batches)
+        self.peers = Peers()
+        self._goodbyes: set[asyncio.Task[None]] = set()
+
+    async def receive(self, task: ReceiveTask) -> ReceiveResult:
+        """Raises KVTransferError when the blocks will not come, CancelledError when cancelled."""
+        async with self.peers.lease(task.source_address, task.fence.source_incarnation) as peer:
+            try:
+                return await _Receive(self, peer, task).run()
+            except BaseException as error:
+                if not isinstance(error, PeerLostError | SenderAbortedError):
+                    self._say_goodbye(peer, task.fence, str(error) or "cancelled by the receiver")
+                raise
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._goodbyes, return_exceptions=True)
+        await self.peers.close()
+        self.executor.shutdown()
+
+    def _say_goodbye(self, peer: Peer, fence: Fence, reason: str) -> None:
+        """So that the sender frees now and not when its deadline has passed."""
+        goodbye = asyncio.create_task(
+            self._abort(peer, pb.AbortRequest(fence=fence_to_pb(fence), reason=reason))
+        )
+        self._goodbyes.add(goodbye)
+        goodbye.add_done_callback(self._goodbyes.discard)
+
+    async def _abort(self, peer: Peer, request: pb.AbortRequest) -> None:
+        async with self.peers.lease(peer.address, peer.incarnation) as leased:
+            try:
+                await leased.stub.Abort(request, timeout=1.0)
+            except grpc.aio.AioRpcError as error:
+                log.info("kv_abort_unheard", peer=peer.address, reason=error.details())
+
+
+class _Receive:
+    """One run of one task."""
+
+    def __init__(self, receiver: Receiver, peer: Peer, task: ReceiveTask) -> None:
+        self._receiver = receiver
+        self._peer = peer
+        self._task = task
+        self._handoff = ReceiverHandoff(task.fence, task.blocks, task.hashes, task.num_held)
+        self._batches: asyncio.Queue[list[BlockCopy] | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._phase = "waiting for the sender to know the handoff"
+        self._num_fetched = 0
+        self._first_fetch_s: float | None = None
+        self._committed_s = 0.0
+
+    async def run(self) -> ReceiveResult:
+        limit_s = self._receiver.limits.no_progress_s
+        try:
+            async with asyncio.timeout(limit_s) as self._timeout:
+                reader = await self._fetch_all()
+        except TimeoutError as error:
+            raise HandoffTimeoutError(self._phase, limit_s) from error
+        self._log_mismatches()
+        await self._acknowledge()
+        return self._result(reader.transport)
+
+    async def _fetch_all(self) -> BlockReader:
+        stream, manifest = await self._open()
+        try:
+            self._handoff.check_manifest(manifest, self._receiver.block_size, self._receiver.pool.block_bytes)
+            receiver = self._receiver
+            reader = await self._peer.reader(receiver.mode, manifest, receiver.pool, receiver.executor)
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(BATCHES_PER_HANDOFF):
+                    tasks.create_task(self._fetch_batches(reader))
+                tasks.create_task(self._listen(stream))
+        except ExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            stream.cancel()
+        assert self._handoff.is_settled, describe(self._task.fence)
+        return reader
+
+    async def _open(self) -> tuple[grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse], Manifest]:
+        """Asks until the sender knows the handoff."""
+        request = pb.OpenRequest(
+            fence=fence_to_pb(self._task.fence),
+            num_held_blocks=self._task.num_held,
+            fingerprint=self._receiver.fingerprint,
+        )
+        for backoff_s in itertools.chain(OPEN_BACKOFF_S, itertools.repeat(OPEN_BACKOFF_S[-1])):
+            stream = self._peer.stub.Open(request)
+            try:
+                event = await self._next_event(stream)
+            except _NotYetKnownError:
+                await asyncio.sleep(backoff_s)
+                continue
+            except BaseException:
+                stream.cancel()
+                raise
+            if not isinstance(event, Manifest):
+                raise ProtocolError(f"the first event is {type(event).__name__}; accepted: Manifest")
+            return stream, event
+        raise AssertionError("the backoffs never end")
+
+    async def _listen(self, stream: grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse]) -> None:
+        self._phase = "waiting for the sender to compute"
+        while self._handoff.committed is None:
+            match await self._next_event(stream):
+                case Offer() as offer:
+                    for batch in _batches(self._handoff.take(offer), self._receiver.pool.block_bytes):
+                        self._batches.put_nowait(batch)
+                case Commit() as commit:
+                    self._handoff.commit(commit)
+                    self._committed_s = self._loop.time()
+                case SenderAbort(reason):
+                    raise SenderAbortedError(reason)
+                case Manifest():
+                    raise ProtocolError("a second manifest came")
+            self._progress()
+        self._phase = "fetching the last blocks"
+        # To the very end: hanging up on a sender that still writes its commit would read as giving up.
+        if await stream.read() is not grpc.aio.EOF:
+            raise ProtocolError("an event came after the commit")
+        for _ in range(BATCHES_PER_HANDOFF):
+            self._batches.put_nowait(None)
+
+    async def _fetch_batches(self, reader: BlockReader) -> None:
+        while (batch := await self._batches.get()) is not None:
+            async with self._receiver.batches:
+                wanted = [copy for copy in batch if self._handoff.wants(copy)]
+                if wanted:
+                    await self._fetch(reader, wanted)
+
+    async def _fetch(self, reader: BlockReader, copies: list[BlockCopy]) -> None:
+        if self._first_fetch_s is None:
+            self._first_fetch_s = self._loop.time()
+        await reader.read(self._task.fence, copies)
+        pool, targets = self._receiver.pool, [copy.target_block for copy in copies]
+        found = await run_to_end(self._receiver.executor, lambda stop: checksum_blocks(pool, targets, stop))
+        for copy, checksum in zip(copies, found, strict=True):
+            self._handoff.put_checksum(copy, checksum)
+        self._num_fetched += len(copies)
+        self._progress()
+
+    async def _next_event(
+        self, stream: grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse]
+    ) -> OpenEvent:
+        try:
+            message = await stream.read()
+        except grpc.aio.AioRpcError as error:
+            raise self._error_of(error) from error
+        if not isinstance(message, pb.OpenResponse):
+            raise ProtocolError("the sender ended without a commit or an abort")
+        return event_from_pb(message)
+
+    async def _acknowledge(self) -> None:
+        """Makes this side the owner; raises when the sender has broken the fence meanwhile."""
+        request = pb.AcknowledgeRequest(
+            fence=fence_to_pb(self._task.fence), num_corrupt_blocks=len(self._handoff.mismatches)
+        )
+        try:
+            await self._peer.stub.Acknowledge(request, timeout=self._receiver.limits.acknowledge_s)
+        except grpc.aio.AioRpcError as error:
+            lost = self._error_of(error)
+            if not isinstance(lost, PeerLostError):
+                raise lost from error
+            # Everything is here and verified, first tokens included: a sender that is gone is not needed.
+            log.info("kv_acknowledge_unheard", fence=describe(self._task.fence), reason=str(lost))
+
+    def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
+        details = error.details() or error.code().name
+        match error.code():
+            case grpc.StatusCode.NOT_FOUND:
+                return _NotYetKnownError(details)
+            case grpc.StatusCode.UNAVAILABLE:
+                self._peer.mark_lost()
+                return PeerLostError(self._peer.address, details)
+            case _:
+                return SenderAbortedError(details)
+
+    def _progress(self) -> None:
+        self._timeout.reschedule(self._loop.time() + self._receiver.limits.no_progress_s)
+
+    def _log_mismatches(self) -> None:
+        for mismatch in self._handoff.mismatches:
+            log.error(
+                "kv_block_corrupt",
+                fence=describe(self._task.fence),
+                index=mismatch.index,
+                what=mismatch.what,
+                expected=mismatch.expected,
+                found=mismatch.found,
+            )
+
+    def _result(self, transport: str) -> ReceiveResult:
+        commit = self._handoff.committed
+        assert commit is not None, describe(self._task.fence)
+        now_s = self._loop.time()
+        started_s = self._committed_s if self._first_fetch_s is None else self._first_fetch_s
+        return ReceiveResult(
+            num_verified_blocks=self._handoff.num_verified_blocks,
+            num_corrupt_blocks=len(self._handoff.mismatches),
+            num_fetched_blocks=self._num_fetched,
+            num_bytes=self._num_fetched * self._receiver.pool.block_bytes,
+            transport=transport,
+            first_tokens=commit.first_tokens,
+            total_s=now_s - min(started_s, self._committed_s),
+            exposed_s=now_s - self._committed_s,
+        )
+
+
+class _NotYetKnownError(KVTransferError):
+    pass
+
+
+def _batches(copies: Sequence[BlockCopy], block_bytes: int) -> Iterator[list[BlockCopy]]:
+    size = max(1, BATCH_BYTES // block_bytes)
+    for start in range(0, len(copies), size):
+        yield list(copies[start : start + size])
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The tasks of one receive fail together; the first reason is the reason."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

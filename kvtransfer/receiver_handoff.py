@@ -1,0 +1,134 @@
+"""The receiver's half of a handoff, without any I/O; its states are drawn in `handoff.py`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvtransfer.errors import LayoutMismatchError, ProtocolError
+from kvtransfer.manifest import Commit, Manifest, Offer
+from scheduling.request import Fence
+
+
+class ReceivedState(enum.Enum):
+    EXPECTED = "expected"
+    OFFERED = "offered"
+    VERIFIED = "verified"
+    CORRUPT = "corrupt"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """One block to fetch: from a place in the sender's pool into a place in ours."""
+
+    index: int
+    sender_block: int
+    target_block: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A block that is not what it should be; `what` is hash or checksum."""
+
+    index: int
+    what: str
+    expected: str
+    found: str
+
+
+class ReceiverHandoff:
+    """The receiver's half: what to fetch, what came, and how much of it may be used."""
+
+    def __init__(self, fence: Fence, blocks: Sequence[int], hashes: Sequence[bytes], num_held: int) -> None:
+        assert len(blocks) == len(hashes), (len(blocks), len(hashes))
+        assert 0 <= num_held <= len(blocks), num_held
+        self.fence = fence
+        self.num_held = num_held
+        self.committed: Commit | None = None
+        self.mismatches: list[Mismatch] = []
+        self._blocks = blocks
+        self._hashes = hashes
+        self._states = [ReceivedState.HELD] * num_held + [ReceivedState.EXPECTED] * (len(blocks) - num_held)
+        self._first_bad = len(blocks)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
+    def state(self, index: int) -> ReceivedState:
+        return self._states[index]
+
+    def check_manifest(self, manifest: Manifest, block_size: int, block_bytes: int) -> None:
+        """Raises LayoutMismatchError unless both sides mean the same blocks."""
+        for field, found, expected in (
+            ("num_blocks", manifest.num_blocks, self.num_blocks),
+            ("block_size", manifest.block_size, block_size),
+            ("block_bytes", manifest.block_bytes, block_bytes),
+        ):
+            if found != expected:
+                raise LayoutMismatchError(field, found, expected)
+
+    def take(self, offer: Offer) -> list[BlockCopy]:
+        """What to fetch of an offer; they come in any order. Blocks after a bad one are not worth it."""
+        copies: list[BlockCopy] = []
+        columns = (offer.indexes, offer.sender_blocks, offer.block_hashes, offer.checksums)
+        if len({len(column) for column in columns}) != 1:
+            raise ProtocolError(
+                f"columns of an offer differ in length: {[len(column) for column in columns]}"
+            )
+        for index, sender_block, block_hash, checksum in zip(*columns, strict=True):
+            self._expect_offer(index)
+            if block_hash != self._hashes[index]:
+                self._mark_corrupt(index, "hash", self._hashes[index].hex(), block_hash.hex())
+                continue
+            self._states[index] = ReceivedState.OFFERED
+            copies.append(BlockCopy(index, sender_block, self._blocks[index], checksum))
+        return [copy for copy in copies if copy.index < self._first_bad]
+
+    def wants(self, copy: BlockCopy) -> bool:
+        """Whether fetching `copy` still serves something."""
+        return copy.index < self._first_bad
+
+    def put_checksum(self, copy: BlockCopy, found: int) -> bool:
+        """What the private copy's content sums up to; whether that is right."""
+        assert self._states[copy.index] is ReceivedState.OFFERED, (copy, self._states[copy.index])
+        if found != copy.checksum:
+            self._mark_corrupt(copy.index, "checksum", f"{copy.checksum:016x}", f"{found:016x}")
+            return False
+        self._states[copy.index] = ReceivedState.VERIFIED
+        return True
+
+    def commit(self, commit: Commit) -> None:
+        """The sender has said everything; raises ProtocolError when it cannot have."""
+        if self.committed is not None:
+            raise ProtocolError(f"{self.fence.request_id}: committed twice")
+        if ReceivedState.EXPECTED in self._states:
+            raise ProtocolError(
+                f"block {self._states.index(ReceivedState.EXPECTED)} committed but not offered"
+            )
+        self.committed = commit
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to wait for: committed, and every block that counts has been checked."""
+        return self.committed is not None and ReceivedState.OFFERED not in self._states[: self._first_bad]
+
+    @property
+    def num_verified_blocks(self) -> int:
+        """Leading blocks, held ones included, that hold what they should."""
+        good = (ReceivedState.HELD, ReceivedState.VERIFIED)
+        return next((i for i, state in enumerate(self._states) if state not in good), self.num_blocks)
+
+    def _expect_offer(self, index: int) -> None:
+        if not 0 <= index < self.num_blocks:
+            raise ProtocolError(f"block {index} offered; the sequence has {self.num_blocks}")
+        if self._states[index] is not ReceivedState.EXPECTED:
+            raise ProtocolError(f"block {index} offered, which is {self._states[index].value}")
+
+    def _mark_corrupt(self, index: int, what: str, expected: str, found: str) -> None:
+        self._states[index] = ReceivedState.CORRUPT
+        self._first_bad = min(self._first_bad, index)
+        self.mismatches.append(Mismatch(index, what, expected, found))

@@ -1,0 +1,201 @@
+"""All handoffs a process is the sender of: what its engine reports goes in, what receivers ask for comes out.
+
+Lives on the event loop, except for the checksums, which are taken on a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import structlog
+
+from kvtransfer.errors import (
+    FenceBrokenError,
+    StaleFenceError,
+    UnknownFenceError,
+    WrongIncarnationError,
+    describe,
+)
+from kvtransfer.fence import FenceGuard, GroupKey, group_key
+from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
+from kvtransfer.manifest import Commit, Offer, SenderAbort
+from kvtransfer.pool import BlockPool
+from kvtransfer.verify import checksum_blocks
+from scheduling.request import Fence
+
+log = structlog.get_logger()
+
+AttemptKey = tuple[GroupKey, int, int]
+REMEMBERED_OUTCOMES = 4096
+"""So that a repeated or late acknowledgement gets the answer it deserves instead of "unknown"."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """A handoff that is not over, and the engine's handle of its sequence."""
+
+    handle: int
+    handoff: SenderHandoff
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: asyncio.TimerHandle | None = None
+
+
+def _attempt_key(fence: Fence) -> AttemptKey:
+    return (group_key(fence), fence.session, fence.attempt)
+
+
+class Handoffs:
+    """`on_over(handle, outcome)` is called once per handoff, when the sender may free its blocks."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        pool: BlockPool,
+        guard: FenceGuard,
+        on_over: Callable[[int, Outcome], None],
+        limits: SenderLimits | None = None,
+    ) -> None:
+        self._incarnation = incarnation
+        self._pool = pool
+        self._guard = guard
+        self._on_over = on_over
+        self._limits = limits or SenderLimits()
+        self._loop = asyncio.get_running_loop()
+        self._by_handle: dict[int, Sending] = {}
+        self._by_attempt: dict[AttemptKey, Sending] = {}
+        self._ended: OrderedDict[AttemptKey, Outcome] = OrderedDict()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-checksum")
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def close(self) -> None:
+        for handle in list(self._by_handle):
+            self.abort(handle, "the sender stops")
+        self._executor.shutdown(cancel_futures=True)
+
+    # The engine's side.
+
+    def begin(self, handle: int, fence: Fence, num_blocks: int) -> None:
+        """A sequence whose `num_blocks` blocks will be handed over has been taken in."""
+        entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), self._limits))
+        self._by_handle[handle] = entry
+        self._by_attempt[_attempt_key(fence)] = entry
+        self._arm(entry)
+
+    def fill(self, handle: int, first_index: int, places: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Blocks have their final content; they are offered once their checksums have been taken."""
+        entry = self._by_handle.get(handle)
+        if entry is None:
+            return
+        entry.handoff.fill(first_index, places, hashes)
+        checksums = self._loop.run_in_executor(self._executor, checksum_blocks, self._pool, tuple(places))
+        checksums.add_done_callback(lambda done: self._on_checksums(entry, first_index, done))
+
+    def commit(self, handle: int, commit: Commit) -> None:
+        """The prompt is complete and its first tokens are known."""
+        entry = self._by_handle.get(handle)
+        if entry is not None:
+            entry.handoff.commit(commit)
+            entry.changed.set()
+
+    def abort(self, handle: int, reason: str) -> None:
+        """Nothing happens when the handoff is over already."""
+        entry = self._by_handle.get(handle)
+        if entry is not None and entry.handoff.abort(reason):
+            self._conclude(entry)
+
+    # The receiver's side; every method raises FenceError for an attempt that has no business here.
+
+    def open(self, fence: Fence, num_held: int) -> Sending:
+        entry = self._find(fence)
+        entry.handoff.open(fence, num_held)
+        self._arm(entry)
+        return entry
+
+    def find(self, fence: Fence) -> SenderHandoff:
+        return self._find(fence).handoff
+
+    async def events(self, entry: Sending) -> AsyncIterator[Offer | Commit | SenderAbort]:
+        """What an opened handoff has to say, as it comes, until its commit or abort."""
+        while True:
+            entry.changed.clear()
+            while (offer := entry.handoff.take_offer()) is not None:
+                yield offer
+            if entry.handoff.outcome is not None:
+                yield SenderAbort(entry.handoff.outcome.reason)
+                return
+            if (commit := entry.handoff.take_commit(self._loop.time())) is not None:
+                self._arm(entry)
+                yield commit
+                return
+            await entry.changed.wait()
+
+    def acknowledge(self, fence: Fence, num_corrupt_blocks: int) -> None:
+        """Saying it again is harmless."""
+        ended = self._ended.get(_attempt_key(fence))
+        if ended is not None and ended.end is End.ACKNOWLEDGED:
+            return
+        entry = self._find(fence)
+        if entry.handoff.acknowledge(fence, num_corrupt_blocks):
+            self._conclude(entry)
+
+    def give_up(self, fence: Fence, reason: str) -> None:
+        """The receiver wants no more; saying so twice, or too late, is harmless."""
+        if _attempt_key(fence) not in self._ended:
+            self.abort(self._find(fence).handle, reason)
+
+    def _find(self, fence: Fence) -> Sending:
+        if fence.source_incarnation != self._incarnation:
+            raise WrongIncarnationError(
+                fence, "source_incarnation", fence.source_incarnation, self._incarnation
+            )
+        key = _attempt_key(fence)
+        if key in self._ended:
+            outcome = self._ended[key]
+            raise FenceBrokenError(fence, outcome.reason or outcome.end.value)
+        if key in self._by_attempt:
+            return self._by_attempt[key]
+        newest = self._guard.newest(fence)
+        if newest is not None and newest > (fence.session, fence.attempt):
+            raise StaleFenceError(fence, *newest)
+        raise UnknownFenceError(fence)
+
+    def _on_checksums(self, entry: Sending, first_index: int, done: asyncio.Future[list[int]]) -> None:
+        if done.cancelled() or entry.handoff.outcome is not None:
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("kv_checksum_failed", fence=describe(entry.handoff.fence), exc_info=error)
+            self.abort(entry.handle, f"checksum failed: {error}")
+            return
+        entry.handoff.put_checksums(first_index, done.result())
+        entry.changed.set()
+
+    def _arm(self, entry: Sending) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+        deadline_s = entry.handoff.deadline_s
+        entry.timer = None if deadline_s is None else self._loop.call_at(deadline_s, self._on_deadline, entry)
+
+    def _on_deadline(self, entry: Sending) -> None:
+        if entry.handoff.expire(self._loop.time()):
+            self._conclude(entry)
+        else:
+            self._arm(entry)
+
+    def _conclude(self, entry: Sending) -> None:
+        outcome = entry.handoff.outcome
+        assert outcome is not None, entry.handle
+        self._arm(entry)
+        entry.changed.set()
+        key = _attempt_key(entry.handoff.fence)
+        del self._by_handle[entry.handle], self._by_attempt[key]
+        self._ended[key] = outcome
+        if len(self._ended) > REMEMBERED_OUTCOMES:
+            self._ended.popitem(last=False)
+        self._on_over(entry.handle, outcome)

@@ -1,0 +1,110 @@
+"""Blocks of a process anywhere: its Fetch RPC, in pieces that keep the interpreter lock and memory free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import grpc
+
+from baton.v1 import kvtransfer_pb2 as pb
+from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from kvtransfer.convert import fence_to_pb
+from kvtransfer.errors import KVTransferError, PeerLostError, ProtocolError, TransportUnavailableError
+from kvtransfer.pool import BlockPool
+from kvtransfer.receiver_handoff import BlockCopy
+from scheduling.request import Fence
+
+PIECE_BYTES = 256 * 1024
+"""A message holds the interpreter lock while it is parsed: larger ones make the step thread stutter."""
+
+
+class GrpcReader:
+    """Writes the pieces of a Fetch into the pool as they come; nothing is held back in between."""
+
+    transport = "grpc"
+
+    def __init__(self, pool: BlockPool, stub: pb_grpc.KVTransferServiceAsyncStub, address: str) -> None:
+        self._pool = pool
+        self._stub = stub
+        self._address = address
+
+    async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
+        writer = PieceWriter(self._pool, copies)
+        request = pb.FetchRequest(fence=fence_to_pb(fence), indexes=[copy.index for copy in copies])
+        try:
+            async for piece in self._stub.Fetch(request):
+                writer.write(piece.index, piece.offset_bytes, piece.data)
+        except grpc.aio.AioRpcError as error:
+            raise self._error_of(error) from error
+        writer.check_complete()
+
+    async def close(self) -> None:
+        """The channel belongs to whoever made the stub."""
+
+    def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
+        details = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return PeerLostError(self._address, details)
+        return TransportUnavailableError("grpc", self._address, details)
+
+
+class PieceWriter:
+    """Puts pieces where they belong; they must come in order and complete."""
+
+    def __init__(self, pool: BlockPool, copies: Sequence[BlockCopy]) -> None:
+        self._pool = pool
+        self._copies = copies
+        self._next = 0
+        self._offset = 0
+
+    def write(self, index: int, offset_bytes: int, data: bytes) -> None:
+        """A piece that starts in block `index` at `offset_bytes` and may run on into the ones after it."""
+        if self._next == len(self._copies):
+            raise ProtocolError(f"a piece of block {index} came after the last one")
+        expected = (self._copies[self._next].index, self._offset)
+        if (index, offset_bytes) != expected:
+            raise ProtocolError(f"a piece of block {index} at {offset_bytes} came; expected: {expected}")
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._write_into_block(rest) :]
+
+    def check_complete(self) -> None:
+        if self._next < len(self._copies):
+            raise ProtocolError(
+                f"the fetch ended in block {self._copies[self._next].index} at {self._offset}"
+            )
+
+    def _write_into_block(self, data: memoryview) -> int:
+        if self._next == len(self._copies):
+            raise ProtocolError(f"{len(data)} bytes came after the last block")
+        target = self._pool.block_bytes_view(self._copies[self._next].target_block)
+        size = min(len(data), len(target) - self._offset)
+        target[self._offset : self._offset + size] = data[:size]
+        self._offset += size
+        if self._offset == len(target):
+            self._next, self._offset = self._next + 1, 0
+        return size
+
+
+def cut_pieces(
+    blocks: Iterable[tuple[int, memoryview]], piece_bytes: int = PIECE_BYTES
+) -> Iterator[tuple[int, int, bytes]]:
+    """(index, offset, data) of blocks back to back, each as long as `piece_bytes` but the last.
+
+    Lazy: a block is read when its first piece is asked for.
+    """
+    slices: list[memoryview] = []
+    start: tuple[int, int] | None = None
+    room = piece_bytes
+    for index, view in blocks:
+        offset = 0
+        while offset < len(view):
+            start = start or (index, offset)
+            slices.append(view[offset : offset + room])
+            offset += len(slices[-1])
+            room -= len(slices[-1])
+            if room == 0:
+                yield (*start, b"".join(slices))
+                slices, start, room = [], None, piece_bytes
+    if start is not None:
+        yield (*start, b"".join(slices))

@@ -1,0 +1,238 @@
+"""Blocks of a process on the same host: its pool's memfd, passed over a unix socket and mapped read-only.
+
+A memfd has no name, so nothing is left behind by a killed group and no exiting peer unlinks it, as happens to
+`multiprocessing.shared_memory` on Python 3.11. The connection stays open for as long as the mapping is used:
+its end tells that the sender is gone.
+
+On connecting, the sender says one line of JSON, {"incarnation", "num_blocks", "block_bytes"}, and passes a
+read-only descriptor of the pool with its first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kvtransfer.errors import LayoutMismatchError, TransportUnavailableError
+from kvtransfer.pool import BlockPool
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.threads import run_to_end
+from scheduling.request import Fence
+
+SOCKET_PREFIX = "baton-kv-"
+MAX_SOCKET_PATH_BYTES = 107
+"""What fits into sockaddr_un with its closing zero."""
+PROBE_TIMEOUT_S = 1.0
+MAX_HELLO_BYTES = 4096
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ShmServer:
+    """The sender's end: hands the pool's memory to whoever may open the socket (mode 0600: the same user)."""
+
+    def __init__(self, pool: BlockPool, incarnation: str, directory: Path) -> None:
+        if pool.fd is None:
+            raise TransportUnavailableError("shm", "this process", "the pool does not live in a memfd")
+        self.path = directory / f"{SOCKET_PREFIX}{incarnation}.sock"
+        if len(os.fsencode(self.path)) > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(f"--shm-dir is {str(directory)!r}; accepted: a path of fewer bytes")
+        self._fd = os.open(f"/proc/self/fd/{pool.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        hello = {"incarnation": incarnation, "num_blocks": pool.num_blocks, "block_bytes": pool.block_bytes}
+        self._hello = json.dumps(hello).encode() + b"\n"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._task: asyncio.Task[None] | None = None
+        self._receivers: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        remove_stale_sockets(self.path.parent)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o600)
+        self._socket.listen(128)
+        self._task = asyncio.create_task(self._accept(), name="shm-accept")
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._task, *self._receivers) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(self._socket)
+            task = asyncio.create_task(self._serve(connection), name="shm-receiver")
+            self._receivers.add(task)
+            task.add_done_callback(self._receivers.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.setblocking(False)
+            # A fresh socket's buffer holds the hello, so this does not block.
+            socket.send_fds(connection, [self._hello], [self._fd])
+            while await asyncio.get_running_loop().sock_recv(connection, 64):
+                pass
+
+
+def remove_stale_sockets(directory: Path) -> None:
+    """Unlinks what processes left behind that were killed: sockets of ours that nobody listens on.
+
+    Asking the socket, not the process table: another container's processes are not in ours.
+    """
+    for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            probe.settimeout(PROBE_TIMEOUT_S)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+
+
+class ShmReader:
+    """The receiver's end: copies from the sender's mapped pool on a thread, a block at a time."""
+
+    transport = "shm"
+
+    def __init__(
+        self,
+        *,
+        pool: BlockPool,
+        connection: socket.socket,
+        mapping: mmap.mmap,
+        num_blocks: int,
+        executor: Executor,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._mapping = mapping
+        self._executor = executor
+        self._on_lost = on_lost
+        self._blocks: Bytes | None = np.frombuffer(mapping, dtype=np.uint8).reshape(
+            num_blocks, pool.block_bytes
+        )
+        asyncio.get_running_loop().add_reader(connection.fileno(), self._on_end)
+
+    async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
+        assert self._blocks is not None, "read after close"
+        for copy in copies:
+            if copy.sender_block >= len(self._blocks):
+                raise LayoutMismatchError("sender_block", copy.sender_block, f"under {len(self._blocks)}")
+        blocks = self._blocks
+        await run_to_end(self._executor, lambda stop: _copy(blocks, self._pool, copies, stop))
+
+    async def close(self) -> None:
+        """Not while a `read` runs."""
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._connection.close()
+        self._blocks = None
+        self._mapping.close()
+
+    def _on_end(self) -> None:
+        # The sender says nothing after its hello: readable means closed.
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._on_lost()
+
+
+def _copy(source: Bytes, pool: BlockPool, copies: Sequence[BlockCopy], stop: threading.Event) -> None:
+    for copy in copies:
+        if stop.is_set():
+            return
+        # copyto lets go of the interpreter lock; assigning to the memoryview would hold it.
+        target = np.frombuffer(pool.block_bytes_view(copy.target_block), dtype=np.uint8)
+        np.copyto(target, source[copy.sender_block])
+
+
+async def connect(
+    pool: BlockPool, path: str, incarnation: str, executor: Executor, on_lost: Callable[[], None]
+) -> ShmReader:
+    """Maps the pool of the process `incarnation` that listens at `path`; `on_lost` is called when it ends.
+
+    Raises TransportUnavailableError when nobody, or somebody else, answers there within a second.
+    """
+    loop = asyncio.get_running_loop()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await loop.sock_connect(connection, path)
+            hello, fd = await _receive_hello(connection)
+        mapping, num_blocks = _map(pool, path, incarnation, hello, fd)
+        return ShmReader(
+            pool=pool,
+            connection=connection,
+            mapping=mapping,
+            num_blocks=num_blocks,
+            executor=executor,
+            on_lost=on_lost,
+        )
+    except (OSError, TimeoutError, ValueError, KeyError) as error:
+        connection.close()
+        reason = str(error) or type(error).__name__
+        raise TransportUnavailableError("shm", path, reason) from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _receive_hello(connection: socket.socket) -> tuple[bytes, int]:
+    """The hello line and the descriptor that comes with its first byte."""
+    await _readable(connection)
+    hello, fds, _, _ = socket.recv_fds(connection, MAX_HELLO_BYTES, 1)
+    if len(fds) != 1:
+        raise ValueError(f"the hello brought {len(fds)} descriptors; accepted: 1")
+    try:
+        while not hello.endswith(b"\n") and len(hello) < MAX_HELLO_BYTES:
+            more = await asyncio.get_running_loop().sock_recv(connection, MAX_HELLO_BYTES)
+            if not more:
+                raise ValueError("the sender hung up during its hello")
+            hello += more
+    except BaseException:
+        os.close(fds[0])
+        raise
+    return hello, fds[0]
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection.fileno())
+
+
+def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) -> tuple[mmap.mmap, int]:
+    try:
+        fields = json.loads(hello)
+        if fields["incarnation"] != incarnation:
+            raise ValueError(f"{path} belongs to process {fields['incarnation']}, not {incarnation}")
+        if fields["block_bytes"] != pool.block_bytes:
+            raise LayoutMismatchError("block_bytes", fields["block_bytes"], pool.block_bytes)
+        num_blocks = int(fields["num_blocks"])
+        size = num_blocks * pool.block_bytes
+        if os.fstat(fd).st_size < size:
+            raise ValueError(f"the pool has {os.fstat(fd).st_size} bytes; {size} were announced")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            # A pool cut short under our feet would end this process, not the handoff.
+            raise ValueError("the pool's memfd may shrink; accepted: one sealed against it")
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ), num_blocks
+    finally:
+        os.close(fd)
