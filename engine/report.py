@@ -47,7 +47,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A `Receive` sequence has its blocks: the first `num_held` are cached, the rest may be written by a copy."""
+    """A `Receive` sequence has its blocks: the first `num_held` are cached, a copy may write to the rest."""
 
     handle: int
     blocks: tuple[int, ...]
@@ -78,3 +78,9 @@ class StepReport:
     failures: list[Failure] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     """Handles whose blocks have been returned; nothing is reported of them again."""
+    cached_hashes: tuple[bytes, ...] = ()
+    """Blocks that entered the prefix cache."""
+    evicted_hashes: tuple[bytes, ...] = ()
+    """Blocks that left it."""
+    step_error: str = ""
+    """The traceback of a step that failed as a whole, for the log; its sequences are among the failures."""

@@ -1,0 +1,87 @@
+"""What a step loop accepts, and the sentence for what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from scheduling.request import SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What the model and the pool allow."""
+
+    vocab_size: int
+    max_context: int
+    """Most tokens of prompt and output together."""
+    max_num_seqs: int
+    """Most choices in the batch."""
+    token_budget: int
+    """Most tokens of one step, as far as the running choices leave some for prefill."""
+    eos_token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_context", "max_num_seqs", "token_budget"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str | None:
+    """Why a sequence cannot run here at all; None if it can.
+
+    What slips through would fail the step, and with it the neighbours.
+    """
+    sentences = chain(
+        _check_context(spec, limits),
+        _check_choices(spec, limits),
+        _check_token_ids(spec, limits),
+        _check_text(spec, has_text=has_text),
+    )
+    return next(sentences, None)
+
+
+def _check_context(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
+    num_prompt, num_output = len(spec.prompt_token_ids), len(spec.output_token_ids)
+    if num_prompt == 0:
+        yield "prompt_token_ids is empty; at least one token is needed"
+    if num_prompt + num_output >= limits.max_context:
+        yield (
+            f"prompt_token_ids and output_token_ids have {num_prompt + num_output} tokens; "
+            f"at most {limits.max_context - 1} leave room for one more"
+        )
+    if num_output >= spec.stop.max_tokens:
+        yield f"max_tokens is {spec.stop.max_tokens}, and output_token_ids already has {num_output} tokens"
+
+
+def _check_choices(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
+    num_choices = len(spec.choices)
+    if not 1 <= num_choices <= limits.max_num_seqs:
+        yield f"choices has {num_choices} entries; accepted are 1 to {limits.max_num_seqs}"
+    if len(set(spec.choices)) != num_choices:
+        yield f"choices is {spec.choices}; each choice may appear once"
+    if spec.output_token_ids and num_choices != 1:
+        yield f"output_token_ids is given for {num_choices} choices; it belongs to a single one"
+
+
+def _check_token_ids(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
+    bias_ids = (token_id for token_id, _ in spec.sampling.logit_bias)
+    fields: tuple[tuple[str, Iterable[int]], ...] = (
+        ("prompt_token_ids", spec.prompt_token_ids),
+        ("output_token_ids", spec.output_token_ids),
+        ("stop_token_ids", spec.stop.stop_token_ids),
+        ("logit_bias", bias_ids),
+    )
+    for name, token_ids in fields:
+        for token_id in token_ids:
+            if not 0 <= token_id < limits.vocab_size:
+                yield f"{name} holds token {token_id}; accepted are 0 to {limits.vocab_size - 1}"
+
+
+def _check_text(spec: SequenceSpec, *, has_text: bool) -> Iterator[str]:
+    if spec.stop.stop_strings and not has_text:
+        yield "stop_strings needs a tokenizer, and this model has none; use stop_token_ids"
+    if "" in spec.stop.stop_strings:
+        yield "stop_strings holds an empty string; each must have at least one character"

@@ -1,0 +1,239 @@
+"""Who holds which block of the KV pool.
+
+A block is in exactly one of three places: free (no content worth keeping), cached (nobody references it, but
+it holds a known prefix and is kept until its place is needed, least recently used first), or used (referenced
+by one or more sequences). Every sequence reserves what it can grow to before it starts, so `allocate` never
+fails. All operations cost O(1) per block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class BlockShortage(Exception):  # noqa: N818 - a shortage is an answer to a caller, not a defect
+    """A reservation asks for more blocks than are free and not promised to others."""
+
+    def __init__(self, num_wanted: int, num_available: int, num_blocks: int) -> None:
+        super().__init__(
+            f"{num_wanted} more blocks are needed, {num_available} of the pool's {num_blocks} are available"
+        )
+        self.num_wanted = num_wanted
+        self.num_available = num_available
+        self.num_blocks = num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEvents:
+    """Hashes that entered and left the prefix cache since the last time somebody asked, in no order."""
+
+    added: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A second block table over the same tokens; `copy` is the (source, target) of its partial last block."""
+
+    block_table: list[int]
+    copy: tuple[int, int] | None
+
+
+class BlockManager:
+    """Reference-counted blocks with a prefix cache and reservations."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"num_blocks, block_size must be at least 1, not {num_blocks}, {block_size}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._num_references = [0] * num_blocks
+        self._num_used = 0
+        self._num_reserved = 0
+        # Popped from the end: the lowest block first in a fresh pool, the last freed one afterwards.
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        # A net change per hash: what came and went between two reports is not news.
+        self._events: dict[bytes, bool] = {}
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that hold a cached prefix and that no sequence references."""
+        return len(self._cached)
+
+    @property
+    def num_unreferenced_blocks(self) -> int:
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Unreferenced blocks that are not promised to a sequence."""
+        return self.num_unreferenced_blocks - self._num_reserved
+
+    def find(self, block_hash: bytes) -> int | None:
+        """The block that holds this content, used or cached."""
+        return self._block_of.get(block_hash)
+
+    def can_reserve(self, num_blocks: int, prefix: Sequence[bytes] = ()) -> bool:
+        """Whether `reserve` with the same arguments succeeds."""
+        return self._shortage(num_blocks, self._match(prefix)) is None
+
+    def reserve(self, num_blocks: int, prefix: Sequence[bytes] = ()) -> list[int]:
+        """Promise `num_blocks` to a sequence, the cached leading blocks of `prefix` among them.
+
+        Those are pinned and returned; the caller owns a reference to each and `num_blocks - len(pinned)`
+        allocations. Raises `BlockShortage` and changes nothing if that is more than there is.
+        """
+        held = self._match(prefix)
+        assert len(held) <= num_blocks
+        shortage = self._shortage(num_blocks, held)
+        if shortage is not None:
+            raise shortage
+        for block in held:
+            self._pin(block)
+        self._num_reserved += num_blocks - len(held)
+        return held
+
+    def unreserve(self, num_blocks: int) -> None:
+        """Give back promised blocks that were not allocated."""
+        assert 0 <= num_blocks <= self._num_reserved
+        self._num_reserved -= num_blocks
+
+    def exchange(self, block_hash: bytes) -> int | None:
+        """Pin the block that holds this content in place of one promised block, if there is one."""
+        block = self._block_of.get(block_hash)
+        if block is None:
+            return None
+        self.unreserve(1)
+        self._pin(block)
+        return block
+
+    def allocate(self) -> int:
+        """A block out of the caller's reservation, with one reference and undefined content."""
+        self.unreserve(1)
+        block = self._free.pop() if self._free else self._evict()
+        self._num_references[block] = 1
+        self._num_used += 1
+        return block
+
+    def share(self, block_table: Sequence[int]) -> list[int]:
+        """One more reference to every block."""
+        for block in block_table:
+            self._pin(block)
+        return list(block_table)
+
+    def fork(self, block_table: Sequence[int], num_tokens: int) -> Fork:
+        """Share the first `num_tokens` of `block_table` with one more sequence.
+
+        Full blocks are shared by reference. A partial last block will be written by both, so it is allocated
+        anew out of the caller's reservation and has to be copied before either writes.
+        """
+        num_full, partial = divmod(num_tokens, self.block_size)
+        shared = self.share(block_table[:num_full])
+        if partial == 0:
+            return Fork(shared, None)
+        target = self.allocate()
+        return Fork([*shared, target], (block_table[num_full], target))
+
+    def register(self, block: int, block_hash: bytes) -> None:
+        """The used `block` is full and will not change: whoever needs this content may share it."""
+        assert self._num_references[block] > 0
+        if block_hash in self._block_of or self._hash_of[block] is not None:
+            return  # the content is there already; this copy of it is freed with its sequence
+        self._hash_of[block] = block_hash
+        self._block_of[block_hash] = block
+        self._note(block_hash, added=True)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Take blocks whose content turned out wrong out of the cache; who references them keeps them."""
+        for block in blocks:
+            self._unhash(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
+
+    def free(self, block_table: Sequence[int]) -> None:
+        """Drop one reference to each block; what nobody references any more is cached or free."""
+        # Last block first: a prefix without its continuation is still useful, the reverse is not.
+        for block in reversed(block_table):
+            count = self._num_references[block] - 1
+            assert count >= 0, f"block {block} is freed twice"
+            self._num_references[block] = count
+            if count > 0:
+                continue
+            self._num_used -= 1
+            if self._hash_of[block] is None:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
+
+    def take_cache_events(self) -> CacheEvents:
+        """What to tell the prefix directory."""
+        if not self._events:
+            return CacheEvents((), ())
+        events, self._events = self._events, {}
+        added = tuple(block_hash for block_hash, is_added in events.items() if is_added)
+        removed = tuple(block_hash for block_hash, is_added in events.items() if not is_added)
+        return CacheEvents(added, removed)
+
+    def check_integrity(self, block_tables: Iterable[Sequence[int]], num_reserved: int) -> None:
+        """Assert that every block is in one place, and that references and promises are the sequences'.
+
+        Costs O(used blocks), not O(pool).
+        """
+        assert len(self._free) + len(self._cached) + self._num_used == self.num_blocks
+        assert self._num_reserved == num_reserved, f"{self._num_reserved} promised, {num_reserved} expected"
+        assert self.num_available_blocks >= 0
+        counts = Counter(block for table in block_tables for block in table)
+        assert len(counts) == self._num_used, f"{self._num_used} used, {len(counts)} in block tables"
+        for block, count in counts.items():
+            held = self._num_references[block]
+            assert held == count, f"block {block} has {held} references, {count} in block tables"
+        for block in self._cached:
+            assert self._num_references[block] == 0
+            assert self._hash_of[block] is not None
+
+    def _match(self, prefix: Sequence[bytes]) -> list[int]:
+        held: list[int] = []
+        for block_hash in prefix:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            held.append(block)
+        return held
+
+    def _shortage(self, num_blocks: int, held: Sequence[int]) -> BlockShortage | None:
+        # A cached block that is pinned is one less to allocate, and one less that is free.
+        num_wanted = num_blocks - len(held) + sum(1 for block in held if self._num_references[block] == 0)
+        if num_wanted <= self.num_available_blocks:
+            return None
+        return BlockShortage(num_wanted, self.num_available_blocks, self.num_blocks)
+
+    def _pin(self, block: int) -> None:
+        if self._num_references[block] == 0:
+            del self._cached[block]
+            self._num_used += 1
+        self._num_references[block] += 1
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        self._unhash(block)
+        return block
+
+    def _unhash(self, block: int) -> None:
+        block_hash = self._hash_of[block]
+        if block_hash is None:
+            return
+        self._hash_of[block] = None
+        del self._block_of[block_hash]
+        self._note(block_hash, added=False)
+
+    def _note(self, block_hash: bytes, *, added: bool) -> None:
+        if self._events.get(block_hash, added) != added:
+            del self._events[block_hash]
+        else:
+            self._events[block_hash] = added

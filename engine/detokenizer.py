@@ -1,0 +1,158 @@
+"""Text of single tokens, such that the pieces add up to exactly what the tokenizer makes of all tokens.
+
+A token may end inside a character; its bytes wait until the character is whole or turns out to be invalid.
+For byte-level vocabularies (GPT-2, Llama 3, Qwen and most others) a table of each token's bytes and an
+incremental UTF-8 decoder do that without the tokenizer. For every other decoder a short window of tokens is
+decoded with the tokenizer itself, behind the tokens that precede it, since decoders treat the beginning of a
+text apart.
+Either way the cost of a token does not depend on how many came before.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import re
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class TextStream(Protocol):
+    """Turns the tokens of one output into text; special tokens have none."""
+
+    def push(self, token_id: int) -> str:
+        """The text that became certain with this token, often empty or more than the token's own."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end: incomplete characters as U+FFFD. Nothing is pushed afterwards."""
+        ...
+
+
+class Detokenizer:
+    """Everything about one tokenizer that its streams share."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        decoder: dict[str, Any] = json.loads(tokenizer.to_str()).get("decoder") or {}
+        self._bytes = _ByteTable(tokenizer) if decoder.get("type") == "ByteLevel" else None
+        self._pieces = _PieceTable(tokenizer)
+
+    def stream(self) -> TextStream:
+        return _WindowStream(self._pieces) if self._bytes is None else _ByteStream(self._bytes)
+
+
+class _ByteTable:
+    """Bytes of each token of a byte-level vocabulary, looked up once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = _special_ids(tokenizer)
+        self._bytes: dict[int, bytes] = {}
+        self.whole: dict[int, str] = {}
+        """Tokens met so far whose bytes are whole characters: their text wherever they stand."""
+
+    def __getitem__(self, token_id: int) -> bytes:
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._look_up(token_id)
+            with contextlib.suppress(UnicodeDecodeError):  # it may begin or end inside a character
+                self.whole[token_id] = data.decode()
+        return data
+
+    def _look_up(self, token_id: int) -> bytes:
+        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        try:
+            return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+        except KeyError:
+            return token.encode()  # an added token stands for its own text
+
+
+class _ByteStream:
+    def __init__(self, table: _ByteTable) -> None:
+        self._table = table
+        self._whole = table.whole
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_inside_character = False
+
+    def push(self, token_id: int) -> str:
+        if not self._is_inside_character:
+            text = self._whole.get(token_id)
+            if text is not None:
+                return text
+        text = self._decoder.decode(self._table[token_id])
+        self._is_inside_character = bool(self._decoder.getstate()[0])
+        return text
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _PieceTable:
+    """What a window stream asks of its tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.special = _special_ids(tokenizer)
+        self._is_byte: dict[int, bool] = {}
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token stands for one raw byte. A run of those is judged as a whole when it ends:
+        a later one can still make earlier ones invalid.
+        """
+        answer = self._is_byte.get(token_id)
+        if answer is None:
+            token = self._tokenizer.id_to_token(token_id)
+            answer = token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+            self._is_byte[token_id] = answer
+        return answer
+
+    def decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+class _WindowStream:
+    def __init__(self, table: _PieceTable) -> None:
+        self._table = table
+        self._settled: list[int] = []
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._table.special:
+            return ""
+        self._pending.append(token_id)
+        if self._table.is_byte(token_id):
+            return ""
+        return self._settle()
+
+    def flush(self) -> str:
+        return self._settle() if self._pending else ""
+
+    def _settle(self) -> str:
+        before = self._table.decode(self._settled) if self._settled else ""
+        text = self._table.decode(self._settled + self._pending)
+        # Only what follows the last settled token is needed as the next window's context.
+        self._settled, self._pending = self._pending, []
+        return text[len(before) :]
+
+
+def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(token_id for token_id, token in added.items() if token.special)
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's printable stand-ins: bytes that print are themselves, the others follow from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(256 + rank): byte for rank, byte in enumerate(others)})
+    return table
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()

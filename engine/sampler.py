@@ -1,0 +1,158 @@
+"""The next token of every row, drawn at once.
+
+Order: logit bias, repetition, presence and frequency penalties, tokens banned until min_tokens, temperature,
+top-k, top-p, min-p. The draw is the inverse of the distribution function, summed in vocabulary order in
+float64, at a number that depends on (seed, choice, index) alone; so a token does not depend on who else is in
+the batch. Log-probabilities are the log-softmax of the model's own logits, before temperature, bias and
+penalties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
+from engine.noise import uniforms
+from engine.sampling_table import SamplingTable
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of the rows that want them."""
+
+    rows: NDArray[np.int64]
+    """[r], ascending"""
+    chosen: NDArray[np.float64]
+    """[r]"""
+    top_token_ids: NDArray[np.int64]
+    """[r, most alternatives of any row], most likely first; a row uses its own leading part"""
+    top_logprobs: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per row."""
+
+    token_ids: NDArray[np.int64]
+    """[rows]; meaningless where a row is broken"""
+    is_broken: NDArray[np.bool_]
+    """[rows]; the row's largest logit is NaN or infinite, so there is nothing to draw from"""
+    logprobs: Logprobs | None
+
+
+def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64]) -> Sampled:
+    """Draw a token for each of the table's first rows.
+
+    `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
+    the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
+    """
+    num_rows = logits.shape[0]
+    largest, greedy = logits.max(dim=-1)
+    is_broken: NDArray[np.bool_] = (~torch.isfinite(largest)).cpu().numpy()
+    if table.is_plain[:num_rows].all():
+        return Sampled(greedy.cpu().numpy(), is_broken, None)
+    special = np.flatnonzero(~table.is_plain[:num_rows] & ~is_broken)
+    rows = torch.from_numpy(special).to(logits.device)
+    token_ids = greedy.clone()
+    token_ids[rows] = _draw(logits[rows].double(), table, special, indexes[special])
+    _count(table, special, token_ids)
+    logprobs = _logprobs(logits, table, special, token_ids)
+    return Sampled(token_ids.cpu().numpy(), is_broken, logprobs)
+
+
+def _draw(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    """Tokens [r] of the table's `rows` from their logits [r, vocab] in float64, which may be overwritten."""
+    logits = _process(logits, table, rows, indexes)
+    temperature = table.temperature[rows]
+    is_random = temperature > 0
+    if is_random.all():
+        return _draw_random(logits, table, rows, indexes)
+    token_ids = logits.argmax(dim=-1)
+    if is_random.any():
+        chosen = torch.from_numpy(np.flatnonzero(is_random)).to(logits.device)
+        token_ids[chosen] = _draw_random(logits[chosen], table, rows[is_random], indexes[is_random])
+    return token_ids
+
+
+def _process(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    """Logits that say what the caller wants, whether the choice is then greedy or random."""
+    for place in np.flatnonzero(table.has_bias[rows]):
+        token_ids, values = zip(*table.bias[rows[place]], strict=True)
+        logits[place, list(token_ids)] += torch.tensor(values, dtype=logits.dtype, device=logits.device)
+    is_penalised = table.has_penalties[rows]
+    if is_penalised.any():
+        places = torch.from_numpy(np.flatnonzero(is_penalised)).to(logits.device)
+        penalised = rows[is_penalised]
+        logits[places] = table.counts.penalise(
+            logits[places],
+            torch.from_numpy(penalised).to(logits.device),
+            _column(table.repetition[penalised], logits),
+            _column(table.presence[penalised], logits),
+            _column(table.frequency[penalised], logits),
+        )
+    for place in np.flatnonzero(indexes < table.min_tokens[rows]):
+        logits[place, list(table.banned[rows[place]])] = float("-inf")
+    return logits
+
+
+def _draw_random(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    logits = logits / _column(table.temperature[rows], logits)
+    for keep, parameter, is_used in (
+        (keep_top_k, table.top_k[rows], table.top_k[rows] > 0),
+        (keep_top_p, table.top_p[rows], table.top_p[rows] < 1),
+        (keep_min_p, table.min_p[rows], table.min_p[rows] > 0),
+    ):
+        if is_used.all():
+            logits = keep(logits, _column(parameter, logits))
+        elif is_used.any():
+            places = torch.from_numpy(np.flatnonzero(is_used)).to(logits.device)
+            logits[places] = keep(logits[places], _column(parameter[is_used], logits))
+    noise = uniforms(table.seed[rows], table.choice[rows], indexes.astype(np.uint64))
+    return _invert(logits, _column(noise, logits))
+
+
+def _invert(logits: Tensor, noise: Tensor) -> Tensor:
+    """The first token whose cumulative probability exceeds `noise` [r, 1]."""
+    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    cumulative = weights.cumsum(dim=-1)
+    target = noise * cumulative[:, -1:]
+    # Rounding may leave no sum above the target: the last token that has any weight is meant then.
+    last = (cumulative < cumulative[:, -1:]).sum(dim=-1)
+    return torch.minimum(torch.searchsorted(cumulative, target, right=True).squeeze(-1), last)
+
+
+def _count(table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor) -> None:
+    penalised = rows[table.has_penalties[rows]]
+    if penalised.size:
+        places = torch.from_numpy(penalised).to(token_ids.device)
+        table.counts.add(places, token_ids[places])
+
+
+def _logprobs(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor
+) -> Logprobs | None:
+    wanted = rows[table.num_logprobs[rows] >= 0]
+    if not wanted.size:
+        return None
+    places = torch.from_numpy(wanted).to(logits.device)
+    logprobs = torch.log_softmax(logits[places].double(), dim=-1)
+    chosen = logprobs.gather(-1, token_ids[places].unsqueeze(-1)).squeeze(-1)
+    most = min(int(table.num_logprobs[wanted].max()), logits.shape[-1])
+    top = torch.topk(logprobs, most, dim=-1)
+    return Logprobs(wanted, chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy())
+
+
+def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
+    """[r] numbers as [r, 1] on the device of `like`."""
+    return torch.from_numpy(values).to(like.device).unsqueeze(-1)

@@ -1,0 +1,144 @@
+"""Groups of choices and where they are in their life.
+
+    Decode    WAITING ────────────────────────→ PREFILLING → RUNNING → (ended)
+    Prefill   WAITING ────────────────────────→ PREFILLING → HELD    → (ended by Release)
+    Receive   RECEIVING ─ KVArrived → WAITING → (PREFILLING →) RUNNING → (ended)
+                  └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
+
+All choices of a group share the same tokens up to the end of the prompt (and of what was delivered before a
+resume): they are computed once, in the group's block table. Running choices have a table each.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.output import OutputRules, OutputStream
+from scheduling.block_hash import hash_block
+from scheduling.columns import TokenColumns
+from scheduling.request import FinishReason, SequenceSpec
+
+
+class Goal(enum.Enum):
+    """What happens once the prompt is computed."""
+
+    HOLD = "hold"
+    DECODE = "decode"
+
+
+class Phase(enum.Enum):
+    WAITING = "waiting"
+    RECEIVING = "receiving"
+    ABANDONED = "abandoned"
+    """Cancelled, but a copy may still write to the blocks."""
+    PREFILLING = "prefilling"
+    HELD = "held"
+    RUNNING = "running"
+
+
+class Sequence:
+    """One choice: its output, and its own blocks once it runs."""
+
+    __slots__ = (
+        "block_table",
+        "choice",
+        "group",
+        "is_finished",
+        "last_hash",
+        "num_registered_blocks",
+        "num_reserved_blocks",
+        "output",
+        "output_token_ids",
+        "row",
+    )
+
+    def __init__(self, group: SequenceGroup, choice: int, output: OutputStream) -> None:
+        self.group = group
+        self.choice = choice
+        self.output = output
+        self.output_token_ids = list(group.spec.output_token_ids)
+        self.is_finished = False
+        self.row = -1
+        """Its row of the batch while it runs."""
+        self.block_table: list[int] = []
+        self.num_reserved_blocks = 0
+        self.num_registered_blocks = 0
+        self.last_hash = b""
+        """Identity of the last registered block, from which the next one's follows."""
+
+    def push(self, token_id: int) -> tuple[str, FinishReason]:
+        """Append a token; answers its text, and whether it is the last."""
+        self.output_token_ids.append(token_id)
+        text, reason = self.output.push(token_id)
+        self.is_finished = reason is not FinishReason.NONE
+        return text, reason
+
+    def hash_next_block(self, block_size: int) -> bytes:
+        """The identity of the first block that is not registered yet; all its tokens are known."""
+        begin = self.num_registered_blocks * block_size
+        return hash_block(self.last_hash, self._tokens(begin, begin + block_size))
+
+    def _tokens(self, begin: int, end: int) -> list[int]:
+        prompt = self.group.spec.prompt_token_ids
+        from_prompt = prompt[begin:end]
+        num_prompt = len(prompt)
+        return [*from_prompt, *self.output_token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)]]
+
+
+class SequenceGroup:
+    """What one `SequenceSpec` became."""
+
+    __slots__ = (
+        "block_hashes",
+        "block_table",
+        "context",
+        "first_tokens",
+        "goal",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_filled_blocks",
+        "num_reserved_blocks",
+        "phase",
+        "rules",
+        "sequences",
+        "spec",
+    )
+
+    def __init__(self, spec: SequenceSpec, goal: Goal, rules: OutputRules, block_hashes: Seq[bytes]) -> None:
+        self.spec = spec
+        self.goal = goal
+        self.rules = rules
+        self.phase = Phase.WAITING
+        self.context: NDArray[np.int64] = np.array(
+            spec.prompt_token_ids + spec.output_token_ids, dtype=np.int64
+        )
+        """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
+        self.block_hashes = block_hashes
+        """Of the context's full blocks."""
+        self.block_table: list[int] = []
+        self.num_reserved_blocks = 0
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """How many of the computed tokens came from the prefix cache."""
+        self.num_filled_blocks = 0
+        """Leading blocks that were reported as filled (`HOLD`) or registered."""
+        self.first_tokens: TokenColumns | None = None
+        """Sampled by the source of the handoff, and not to be sampled again."""
+        self.sequences: list[Sequence] = []
+
+    @property
+    def handle(self) -> int:
+        return self.spec.handle
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.spec.choices)
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens of the context that are still to be computed."""
+        return len(self.context) - self.num_computed_tokens

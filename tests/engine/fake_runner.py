@@ -1,0 +1,72 @@
+"""A model whose logits are a pure function of the tokens it finds in its paged pool.
+
+It keeps tokens instead of keys and values: a wrong block table, position, slot, fork or copy shows as wrong
+tokens, or at once as a broken assertion.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.step_batch import StepBatch
+
+
+def logits_after(tokens: Sequence[int], vocab_size: int) -> NDArray[np.float64]:
+    """What the fake model answers after `tokens`, distinct for every history."""
+    seed = zlib.crc32(np.asarray(tokens, dtype=np.int64).tobytes())
+    return np.random.default_rng(seed).normal(scale=2.0, size=vocab_size)
+
+
+def greedy(prompt: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
+    """The dumb reference: the whole history anew for each token."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(logits_after(tokens, vocab_size).argmax()))
+    return tokens[len(prompt) :]
+
+
+class FakeRunner:
+    """A pool of (token, position) per slot."""
+
+    def __init__(self, num_blocks: int, block_size: int, vocab_size: int) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.pool = torch.full((num_blocks, block_size, 2), -1, dtype=torch.int64)
+        self.batches: list[tuple[int, int]] = []
+        """(sequences, tokens) of every step."""
+        self.poison: int | None = None
+        """A token after which the logits are NaN."""
+        self.error: Exception | None = None
+        """Raised by the next step."""
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        starts, lens = batch.cu_seqlens_q.tolist(), batch.context_lens.tolist()
+        self.batches.append((len(lens), starts[-1]))
+        slots = batch.slot_mapping
+        assert len(set(slots.tolist())) == len(slots)
+        assert len(slots) == len(batch.token_ids) == len(batch.positions) == starts[-1]
+        assert batch.max_context_len == max(lens)
+        assert batch.max_query_len == max(b - a for a, b in pairwise(starts))
+        self.pool.view(-1, 2)[slots] = torch.stack([batch.token_ids, batch.positions], dim=1)
+        last_rows = {end - 1: place for place, end in enumerate(starts[1:])}
+        rows = [self._logits(batch, last_rows[row]) for row in batch.logit_rows.tolist()]
+        return torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, self.vocab_size)
+
+    def _logits(self, batch: StepBatch, place: int) -> NDArray[np.float64]:
+        length = int(batch.context_lens[place])
+        table = batch.block_tables[place, : -(-length // self.block_size)].long()
+        context = self.pool[table].reshape(-1, 2)[:length]
+        assert context[:, 1].tolist() == list(range(length)), "a slot holds another position than its own"
+        tokens = context[:, 0].tolist()
+        if self.poison is not None and tokens[-1] == self.poison:
+            return np.full(self.vocab_size, np.nan)
+        return logits_after(tokens, self.vocab_size)

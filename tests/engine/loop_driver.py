@@ -1,0 +1,150 @@
+"""Drives a step loop from a list of commands, one turn at a time, and keeps what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.admission import EngineLimits
+from engine.block_manager import BlockManager
+from engine.commands import Command
+from engine.detokenizer import Detokenizer
+from engine.report import StepReport
+from engine.step_loop import StepLoop
+from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from tests.engine.fake_runner import FakeRunner
+
+VOCAB = 97
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def spec(
+    handle: int,
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    sampling: SamplingParams = GREEDY,
+    stop: StopRules | None = None,
+    choices: tuple[int, ...] = (0,),
+    outputs: Sequence[int] = (),
+    salt: bytes = b"",
+) -> SequenceSpec:
+    fence = Fence("tenant", f"request-{handle}", 0, 0, choices[0] if choices else 0, "source", "target")
+    return SequenceSpec(
+        handle=handle,
+        fence=fence,
+        prompt_token_ids=tuple(prompt),
+        output_token_ids=tuple(outputs),
+        choices=choices,
+        sampling=sampling,
+        stop=stop or StopRules(max_tokens=max_tokens),
+        cache_salt=salt,
+    )
+
+
+class Driver:
+    """A step loop on the fake model, with everything it ever said."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        token_budget: int = 64,
+        max_num_seqs: int = 16,
+        max_context: int = 256,
+        eos: tuple[int, ...] = (),
+        detokenizer: Detokenizer | None = None,
+    ) -> None:
+        self.runner = FakeRunner(num_blocks, block_size, VOCAB)
+        self.blocks = BlockManager(num_blocks, block_size)
+        limits = EngineLimits(
+            vocab_size=VOCAB,
+            max_context=max_context,
+            max_num_seqs=max_num_seqs,
+            token_budget=token_budget,
+            eos_token_ids=eos,
+        )
+        self.loop = StepLoop(
+            self.runner,
+            self.runner.pool,
+            self.blocks,
+            limits=limits,
+            fingerprint="model",
+            detokenizer=detokenizer,
+        )
+        self.reports: list[StepReport] = []
+
+    def turn(self, *commands: Command) -> list[StepReport]:
+        """One pass of the loop, with `commands` in its inbox."""
+        before = len(self.reports)
+        inbox = [list(commands)]
+        turns = iter((False, True))
+        self.loop.run(lambda wait: inbox.pop(), self.reports.append, lambda: next(turns))
+        return self.reports[before:]
+
+    def finish(self, *commands: Command) -> list[StepReport]:
+        """Passes until the loop would wait for something to do."""
+        before = len(self.reports)
+        inbox = [list(commands)]
+        is_done = False
+
+        def drain(wait: bool) -> list[Command]:
+            nonlocal is_done
+            if inbox:
+                return inbox.pop()
+            is_done = wait
+            return []
+
+        self.loop.run(drain, self.reports.append, lambda: is_done)
+        return self.reports[before:]
+
+    def tokens(self, handle: int, choice: int = 0) -> list[int]:
+        """What was reported of a choice; indexes have to be those of one growing output."""
+        rows = self.rows(handle, choice)
+        indexes = [index for index, _, _ in rows]
+        assert indexes == list(range(indexes[0], indexes[0] + len(indexes))) if rows else True
+        return [token for _, token, _ in rows]
+
+    def rows(self, handle: int, choice: int = 0) -> list[tuple[int, int, int]]:
+        """(index, token, finish reason) of every row of a choice."""
+        return [
+            row[2:]
+            for report in self.reports
+            for row in zip(
+                report.tokens.handles,
+                report.tokens.choices,
+                report.tokens.indexes,
+                report.tokens.token_ids,
+                report.tokens.finish_reasons,
+                strict=True,
+            )
+            if row[:2] == (handle, choice)
+        ]
+
+    def text(self, handle: int, choice: int = 0) -> str:
+        parts = []
+        for report in self.reports:
+            columns, begin = report.tokens, 0
+            lengths = columns.text_lengths or [0] * len(columns.handles)
+            for row, length in enumerate(lengths):
+                if (columns.handles[row], columns.choices[row]) == (handle, choice):
+                    parts.append(columns.text_utf8[begin : begin + length])
+                begin += length
+        return b"".join(parts).decode()
+
+    def failures(self) -> dict[int, str]:
+        return {
+            failure.handle: f"{failure.reason.name}: {failure.message}"
+            for report in self.reports
+            for failure in report.failures
+        }
+
+    def freed(self) -> list[int]:
+        return [handle for report in self.reports for handle in report.freed]
+
+    def assert_at_rest(self) -> None:
+        """Nothing runs, and every block is free or cached."""
+        self.blocks.check_integrity([], 0)
+        load = self.reports[-1].load
+        assert (load.running, load.waiting, load.pending_prefill_tokens, load.context_tokens) == (0, 0, 0, 0)
+        assert load.free_blocks == self.blocks.num_blocks

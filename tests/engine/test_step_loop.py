@@ -1,0 +1,322 @@
+"""The step loop on a model whose tokens show every mistake in the books."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.commands import Cancel, Decode
+from scheduling.request import FinishReason, SamplingParams, StopRules
+from tests.engine.fake_runner import greedy
+from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
+
+PROMPTS = [[5], [1, 2, 3, 4], list(range(17)), [7] * 33, [9, 8, 7, 6, 5, 4, 3]]
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64])
+def test_ragged_concurrent_sequences_equal_each_running_alone(budget: int) -> None:
+    driver = Driver(token_budget=budget)
+    driver.finish(*(Decode(spec(handle, prompt, 9 + handle)) for handle, prompt in enumerate(PROMPTS)))
+    for handle, prompt in enumerate(PROMPTS):
+        assert driver.tokens(handle) == greedy(prompt, 9 + handle, VOCAB)
+        assert driver.rows(handle)[-1][2] == FinishReason.LENGTH
+    assert sorted(driver.freed()) == list(range(len(PROMPTS)))
+    driver.assert_at_rest()
+
+
+def test_decodes_come_first_and_chunks_fill_the_budget() -> None:
+    driver = Driver(token_budget=8)
+    driver.turn(Decode(spec(1, [1, 2, 3], 20)))
+    driver.turn(Decode(spec(2, list(range(9)), 3)), Decode(spec(3, list(range(20, 25)), 3)))
+    # One decode; seven tokens of the first prompt.
+    assert driver.runner.batches[-1] == (2, 8)
+    driver.turn()
+    # One decode; two tokens of the first prompt and all five of the second.
+    assert driver.runner.batches[-1] == (3, 8)
+
+
+def test_sequences_join_and_leave_between_steps() -> None:
+    driver = Driver()
+    driver.turn(Decode(spec(0, PROMPTS[0], 12)))
+    for handle in range(1, 5):
+        driver.turn(Decode(spec(handle, PROMPTS[handle], 3 * handle)))
+    driver.finish()
+    assert driver.tokens(0) == greedy(PROMPTS[0], 12, VOCAB)
+    for handle in range(1, 5):
+        assert driver.tokens(handle) == greedy(PROMPTS[handle], 3 * handle, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_more_sequences_than_rows_wait_for_their_turn() -> None:
+    driver = Driver(max_num_seqs=2)
+    driver.turn(*(Decode(spec(handle, [handle, 1], 5)) for handle in range(5)))
+    assert driver.reports[-1].load.running + driver.reports[-1].load.waiting == 5
+    driver.finish()
+    assert max(sequences for sequences, _ in driver.runner.batches) == 2
+    assert all(driver.tokens(handle) == greedy([handle, 1], 5, VOCAB) for handle in range(5))
+
+
+@pytest.mark.parametrize("prompt_tokens", [1, 4, 6, 8])
+def test_choices_share_the_prompt_and_go_on_apart(prompt_tokens: int) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=11, n=3)
+    prompt = list(range(prompt_tokens))
+    together, apart = Driver(token_budget=5), Driver()
+    together.finish(Decode(spec(1, prompt, 10, sampling=sampling, choices=(0, 1, 2))))
+    # A choice alone draws the same noise, so this tells whether shared and copied blocks were right.
+    for choice in range(3):
+        apart.finish(Decode(spec(choice, prompt, 10, sampling=sampling, choices=(choice,))))
+        assert together.tokens(1, choice) == apart.tokens(choice, choice)
+    outputs = {tuple(together.tokens(1, choice)) for choice in range(3)}
+    assert len(outputs) == 3
+    assert together.freed() == [1]
+    together.assert_at_rest()
+
+
+def test_choices_reserve_what_the_router_leases() -> None:
+    driver = Driver(num_blocks=64)
+    driver.turn(Decode(spec(1, list(range(10)), 7, choices=(0, 1))))
+    # 16 tokens each, of which two full blocks of the prompt are shared: 2 + 2 * 2.
+    assert driver.reports[-1].load.free_blocks == 64 - 6
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    driver = Driver()
+    prompt = list(range(22))
+    driver.finish(Decode(spec(1, prompt, 6)))
+    driver.runner.batches.clear()
+    driver.finish(Decode(spec(2, [*prompt, 50, 51], 6)))
+    assert driver.runner.batches[0] == (1, 4)  # five of the six blocks' tokens were there
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 20]
+    assert driver.tokens(2) == greedy([*prompt, 50, 51], 6, VOCAB)
+
+
+def test_outputs_are_cached_as_well() -> None:
+    driver = Driver()
+    driver.finish(Decode(spec(1, list(range(6)), 12)))
+    conversation = [*range(6), *driver.tokens(1), 3]
+    driver.finish(Decode(spec(2, conversation, 4)))
+    # 17 tokens have KV: the last one of the output was never fed to the model.
+    assert driver.reports[-1].load.cached_blocks >= 4
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 16]
+    assert driver.tokens(2) == greedy(conversation, 4, VOCAB)
+
+
+def test_a_fully_cached_prompt_still_computes_its_last_block() -> None:
+    driver = Driver()
+    prompt = list(range(12))
+    driver.finish(Decode(spec(1, prompt, 5)))
+    driver.finish(Decode(spec(2, prompt, 5)))
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 8]
+    assert driver.tokens(2) == driver.tokens(1)
+
+
+def test_prompts_with_another_salt_share_nothing() -> None:
+    driver = Driver()
+    driver.finish(Decode(spec(1, list(range(12)), 5)))
+    driver.finish(Decode(spec(2, list(range(12)), 5, salt=b"tenant")))
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 0]
+
+
+def test_a_waiting_prompt_takes_what_a_neighbour_computed_meanwhile() -> None:
+    driver = Driver(token_budget=20)
+    prompt = list(range(40))
+    driver.finish(Decode(spec(1, prompt, 3)), Decode(spec(2, prompt, 3)))
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 36]
+    assert driver.tokens(2) == greedy(prompt, 3, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_cached_and_evicted_blocks_are_reported() -> None:
+    driver = Driver(num_blocks=6)
+    driver.finish(Decode(spec(1, list(range(12)), 1)))
+    first = {block_hash for report in driver.reports for block_hash in report.cached_hashes}
+    assert len(first) == 3
+    driver.finish(Decode(spec(2, list(range(50, 72)), 1)))
+    evicted = {block_hash for report in driver.reports for block_hash in report.evicted_hashes}
+    assert evicted == first
+    driver.assert_at_rest()
+
+
+def test_delivered_output_counts_as_output_after_a_resume() -> None:
+    whole, resumed = Driver(), Driver()
+    sampling = SamplingParams(
+        temperature=0.8, seed=5, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.7
+    )
+    stop = StopRules(max_tokens=20, min_tokens=18)
+    whole.finish(Decode(spec(1, [1, 2, 3], sampling=sampling, stop=stop)))
+    delivered = whole.tokens(1)[:9]
+    resumed.finish(Decode(spec(1, [1, 2, 3], sampling=sampling, stop=stop, outputs=delivered)))
+    assert resumed.tokens(1) == whole.tokens(1)[9:]
+    assert resumed.rows(1)[0][0] == 9
+    assert resumed.rows(1)[-1][2] == FinishReason.LENGTH
+    resumed.assert_at_rest()
+
+
+def test_end_of_sequence_and_stop_tokens_end_a_choice_unless_ignored() -> None:
+    tokens = greedy([3, 1], 12, VOCAB)
+    end = tokens.index(tokens[6])  # its first occurrence
+    for eos, stop, reason, length in (
+        ((tokens[6],), StopRules(max_tokens=12), FinishReason.EOS, end + 1),
+        ((), StopRules(max_tokens=12, stop_token_ids=(tokens[6],)), FinishReason.STOP, end + 1),
+        ((tokens[6],), StopRules(max_tokens=12, ignore_eos=True), FinishReason.LENGTH, 12),
+    ):
+        driver = Driver(eos=eos)
+        driver.finish(Decode(spec(1, [3, 1], stop=stop)))
+        assert driver.tokens(1) == tokens[:length]
+        assert driver.rows(1)[-1][2] == reason
+        driver.assert_at_rest()
+
+
+def test_no_end_token_is_drawn_before_min_tokens() -> None:
+    tokens = greedy([3, 1], 12, VOCAB)
+    driver = Driver(eos=(tokens[2],))
+    driver.finish(Decode(spec(1, [3, 1], stop=StopRules(max_tokens=12, min_tokens=9))))
+    assert tokens[2] not in driver.tokens(1)[:9]
+    assert len(driver.tokens(1)) >= 9
+
+
+def test_the_context_limit_ends_a_choice() -> None:
+    driver = Driver(max_context=16)
+    driver.finish(Decode(spec(1, list(range(10)), 50)))
+    assert driver.tokens(1) == greedy(list(range(10)), 6, VOCAB)
+    assert driver.rows(1)[-1][2] == FinishReason.LENGTH
+    driver.assert_at_rest()
+
+
+def test_a_cancelled_sequence_leaves_within_one_step() -> None:
+    driver = Driver(token_budget=16, max_num_seqs=3)
+    driver.turn(
+        Decode(spec(1, [1, 2], 50)),
+        Decode(spec(2, list(range(40)), 50, choices=(0, 1))),
+        Decode(spec(3, [3, 4], 50)),
+        Decode(spec(4, [4, 4], 5)),
+    )
+    driver.turn(Cancel(1), Cancel(2), Cancel(3), Cancel(99))
+    assert driver.freed() == [1, 2, 3]
+    driver.finish()
+    assert driver.tokens(4) == greedy([4, 4], 5, VOCAB)
+    assert not driver.failures()
+    driver.assert_at_rest()
+
+
+def test_what_cannot_be_reserved_is_reported_and_harms_nobody() -> None:
+    driver = Driver(num_blocks=8)
+    driver.turn(Decode(spec(1, list(range(9)), 12)))
+    driver.turn(Decode(spec(2, list(range(40, 50)), 6)), Decode(spec(3, [1], 200)))
+    assert driver.failures() == {
+        2: "NO_BLOCKS: 4 more blocks are needed, 3 of the pool's 8 are available",
+        3: "NO_BLOCKS: 50 more blocks are needed, 3 of the pool's 8 are available",
+    }
+    driver.finish()
+    assert driver.tokens(1) == greedy(list(range(9)), 12, VOCAB)
+    assert driver.freed() == [2, 3, 1]
+    driver.assert_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (spec(2, []), "prompt_token_ids is empty"),
+        (spec(2, [VOCAB]), f"prompt_token_ids holds token {VOCAB}; accepted are 0 to {VOCAB - 1}"),
+        (spec(2, [1] * 256), "at most 255 leave room"),
+        (spec(2, [1], 3, outputs=[1, 2, 3]), "max_tokens is 3"),
+        (spec(2, [1], outputs=[1], choices=(0, 1)), "it belongs to a single one"),
+        (spec(2, [1], choices=()), "choices has 0 entries"),
+        (spec(2, [1], choices=tuple(range(17))), "accepted are 1 to 16"),
+        (spec(2, [1], choices=(1, 1)), "each choice may appear once"),
+        (spec(2, [1], stop=StopRules(4, stop_token_ids=(-1,))), "stop_token_ids holds token -1"),
+        (spec(2, [1], sampling=SamplingParams(logit_bias=((VOCAB, 1.0),))), "logit_bias holds token"),
+        (spec(2, [1], stop=StopRules(4, stop_strings=("a",))), "stop_strings needs a tokenizer"),
+    ],
+)
+def test_what_would_break_the_step_is_refused(wrong: object, sentence: str) -> None:
+    driver = Driver()
+    driver.turn(Decode(spec(1, [1, 2], 5)))
+    driver.turn(Decode(wrong))  # type: ignore[arg-type] # parametrize erases the type
+    assert driver.failures()[2].startswith("REFUSED: ")
+    assert sentence in driver.failures()[2]
+    driver.finish()
+    assert driver.tokens(1) == greedy([1, 2], 5, VOCAB)
+
+
+def test_a_step_that_raises_fails_its_sequences_and_the_loop_goes_on() -> None:
+    driver = Driver(token_budget=8)
+    driver.turn(Decode(spec(1, [1, 2], 50)))
+    driver.runner.error = RuntimeError("device lost")
+    driver.turn(Decode(spec(2, list(range(20)), 50)), Decode(spec(3, [4], 5)))
+    # The third did not fit the step's budget, so the step was not its own.
+    message = "INTERNAL: the step failed: RuntimeError: device lost"
+    assert driver.failures() == {1: message, 2: message}
+    assert "device lost" in driver.reports[-1].step_error
+    assert "Traceback" in driver.reports[-1].step_error
+    driver.finish()
+    assert driver.tokens(3) == greedy([4], 5, VOCAB)
+    assert sorted(driver.freed()) == [1, 2, 3]
+    driver.assert_at_rest()
+
+
+def test_broken_logits_fail_one_sequence_and_stay_out_of_the_cache() -> None:
+    driver = Driver()
+    clean = greedy([1, 2], 10, VOCAB)
+    driver.runner.poison = next(token for token in range(VOCAB) if token not in clean)
+    bad = [*range(60, 72), driver.runner.poison]
+    driver.finish(Decode(spec(1, [1, 2], 10)), Decode(spec(2, bad, 10)), Decode(spec(3, [1, 2], 10)))
+    assert list(driver.failures()) == [2]
+    assert "INTERNAL: the model's logits are not finite" in driver.failures()[2]
+    assert driver.tokens(1) == driver.tokens(3) == clean
+    assert driver.tokens(2) == []
+    driver.runner.poison = None
+    driver.finish(Decode(spec(4, bad, 3)))
+    assert driver.reports[-3].prefilled[0].cached_tokens == 0
+    assert driver.tokens(4) == greedy(bad, 3, VOCAB)
+    driver.assert_at_rest()
+
+
+def test_logprobs_are_those_of_the_raw_logits_whoever_else_runs() -> None:
+    from tests.engine.fake_runner import logits_after
+
+    sampling = SamplingParams(temperature=0.5, seed=3, frequency_penalty=1.0, logprobs=2)
+    driver = Driver()
+    driver.finish(
+        Decode(spec(1, [1], 4)),
+        Decode(spec(2, [2, 3], 4, sampling=sampling)),
+        Decode(spec(3, [3], 4, sampling=SamplingParams(temperature=0.0, logprobs=0))),
+    )
+    history = [2, 3]
+    seen = 0
+    for report in driver.reports:
+        columns = report.tokens
+        top = 0
+        for place, row in enumerate(columns.logprob_rows):
+            begin, top = top, top + columns.top_counts[place]
+            if columns.handles[row] == 3:
+                assert columns.top_counts[place] == 0
+                continue
+            assert columns.handles[row] == 2
+            logits = logits_after(history, VOCAB)
+            logprobs = logits - _log_sum_exp(logits)
+            token = columns.token_ids[row]
+            assert columns.logprobs[place] == pytest.approx(logprobs[token])
+            best = sorted(range(VOCAB), key=lambda token: -logits[token])[:2]
+            assert list(columns.top_token_ids[begin:top]) == best
+            assert columns.top_logprobs[begin:top] == pytest.approx([logprobs[token] for token in best])
+            history.append(token)
+            seen += 1
+    assert seen == 4
+
+
+def _log_sum_exp(logits: object) -> float:
+    import numpy as np
+
+    return float(np.log(np.exp(np.asarray(logits)).sum()))
+
+
+def test_the_load_says_what_there_is() -> None:
+    driver = Driver(token_budget=10)
+    driver.turn(Decode(spec(1, [1, 2, 3], 20, sampling=GREEDY)), Decode(spec(2, list(range(30)), 4)))
+    load = driver.reports[-1].load
+    assert (load.step, load.running, load.waiting) == (1, 1, 1)
+    assert load.pending_prefill_tokens == 23
+    assert load.context_tokens == 4
+    # 3 + 20 - 1 tokens need 6 blocks, 30 + 4 - 1 need 9.
+    assert load.free_blocks == 64 - 15
+    assert driver.reports[-1].step_seconds > 0
