@@ -65,10 +65,9 @@ IMPURE = {
     "time",
 }
 
-# Besides every service.py and convert.py: the files that speak a stub themselves.
+# Besides every service.py and convert*.py: the files that speak a stub themselves.
 CONTRACT_EDGES: dict[str, str] = {
     "baton/async_client.py": "calls the public stubs",
-    "baton/convert_fleet.py": "convert.py of the operators' half",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
     "baton/status.py": "reads the error details of a status",
     "baton/stream.py": "holds one Generate call",
@@ -76,8 +75,8 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
-    "router/link.py": "holds one Work stream to a worker",
-    "worker/link.py": "holds one Work stream from a router",
+    "router/status.py": "writes the error details of a status",
+    "router/worker_link.py": "holds one Work stream to a worker",
 }
 
 # Besides every __main__.py and config.py, and besides tools/, which are programs.
