@@ -2,7 +2,7 @@
 
 transformers hands unknown keywords of `forward` down to the attention function in every architecture of the
 allow-list, so a step's context travels as the explicit keyword `step` and nothing is global: two models can
-run in one process, and a model that loses the keyword fails at load instead of reading another step's context.
+run in one process, and one that loses the keyword fails at load instead of reading another step's context.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_ignored: Any,
 ) -> tuple[Tensor, None]:
-    """The output [1, T, num_q_heads, D] of query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D]."""
+    """From query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D] to [1, T, num_q_heads, D]."""
     assert attention_mask is None, "a model built a mask that the paged pool cannot honour"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: Any = module.layer_idx

@@ -1,8 +1,8 @@
 """A step's attention on the CPU: selective batching over the paged pool in plain torch.
 
 Each chunk attends alone; decodes of similar length attend together. For every such group the visible keys
-and values are gathered into a scratch buffer, row by row through the block tables, and one call does the rest.
-What depends on the step and the window alone (rows, masks) is made once and used by every layer.
+and values are gathered into a scratch buffer, row by row through the block tables, and one call does the
+rest. What depends on the step and the window alone (rows, masks) is made once and used by every layer.
 
     row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
 

@@ -13,7 +13,7 @@ class EngineError(Exception):
     """Root of the tree."""
 
 
-class ModelRefused(EngineError):  # noqa: N818, it says what happened
+class ModelRefused(EngineError):
     """`directory` cannot be served: `field` is not among what is `accepted`."""
 
     def __init__(self, directory: Path, field: str, found: str, accepted: str) -> None:

@@ -5,7 +5,7 @@
 
 All have a vocabulary of 97 ids: <pad>, <s>, </s>, then the printable ASCII characters from the space to `}`,
 one id each; 256 positions; and weights large enough that logits spread and greedy choices have no near-ties.
-They are made for float64, where two correct implementations agree to far more digits than a choice depends on.
+They are made for float64, where correct implementations agree to far more digits than a choice depends on.
 """
 
 from __future__ import annotations
