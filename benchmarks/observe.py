@@ -7,6 +7,9 @@ import urllib.request
 from contextlib import aclosing
 from typing import Self
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
 from baton import AsyncClient
 from baton.snapshots import FleetSnapshot, Role
 
@@ -50,16 +53,15 @@ class KVObserver:
         return sum(self._samples) / len(self._samples) if self._samples else None
 
 
-async def scrape(address: str) -> dict[str, float]:
-    """Prometheus samples without labels, and those with labels summed, by name."""
+async def scrape(address: str) -> list[Sample]:
+    """All samples of a process's Prometheus endpoint."""
     text = await asyncio.to_thread(_fetch, f"http://{address}/metrics")
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            base = name.partition("{")[0]
-            found[base] = found.get(base, 0.0) + float(value)
-    return found
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def total(samples: list[Sample], name: str) -> float:
+    """A metric summed over its labels; 0 when it has not been seen."""
+    return sum(float(sample.value) for sample in samples if sample.name == name)
 
 
 def _fetch(url: str) -> str:
@@ -85,9 +87,8 @@ class RouterCost:
 
     async def _read(self) -> tuple[float, float]:
         samples = await asyncio.gather(*(scrape(address) for address in self._addresses))
-        cpu = sum(one["process_cpu_seconds_total"] for one in samples)
-        tokens = sum(one["relayed_tokens_total"] for one in samples)
-        return cpu, tokens
+        cpu = sum(total(one, "process_cpu_seconds_total") for one in samples)
+        return cpu, sum(total(one, "relayed_tokens_total") for one in samples)
 
     @property
     def us_per_token(self) -> float | None:

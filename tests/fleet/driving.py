@@ -1,0 +1,100 @@
+"""Sends requests to a fleet under test and looks at what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from baton import AsyncClient, Completion, Sampling, Stop
+from baton.fleet import Fleet
+from baton.snapshots import FleetSnapshot
+from benchmarks.observe import scrape, total
+from state.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    cached_prompt_tokens: int
+
+
+async def greedy(client: AsyncClient, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
+    """All prompts at once, greedily, with log-probabilities, over the end of sequence."""
+
+    async def one(prompt: list[int]) -> Answer:
+        found = await client.complete(
+            prompt,
+            sampling=Sampling(temperature=0.0, logprobs=0),
+            stop=Stop(max_tokens=max_tokens, ignore_eos=True),
+        )
+        choice = found.choices[0]
+        logprobs = tuple(token.logprob for token in choice.logprobs)
+        return Answer(choice.token_ids, logprobs, found.finished.usage.cached_prompt_tokens)
+
+    return await asyncio.gather(*(one(prompt) for prompt in prompts))
+
+
+async def sampled(
+    client: AsyncClient, prompt: list[int], max_tokens: int, seed: int, n: int = 1
+) -> Completion:
+    return await client.complete(
+        prompt,
+        sampling=Sampling(temperature=1.0, seed=seed, n=n),
+        stop=Stop(max_tokens=max_tokens, ignore_eos=True),
+    )
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 20.0) -> None:
+    """Wait for a condition of other processes."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not await condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {timeout_s:g} s") from None
+
+
+async def snapshot(client: AsyncClient) -> FleetSnapshot:
+    watch = client.watch(0.1)
+    try:
+        return await anext(watch)
+    finally:
+        await watch.aclose()
+
+
+async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
+    """Every worker has all blocks free or cached, nothing runs, and Redis holds no lease, credit or entry."""
+
+    async def idle() -> bool:
+        workers = (await snapshot(client)).workers
+        return all(
+            one.running == one.waiting == 0 and one.free_blocks == one.num_blocks
+            for one in workers
+            if one.connected
+        )
+
+    await until(idle, "all blocks free or cached")
+    store = await Store.connect(fleet.redis_url)
+
+    async def nothing_held() -> bool:
+        records = await store.list_workers()
+        held = [await store.leases(one.key) for one in records] + [
+            await store.credits(one.key) for one in records
+        ]
+        return not any(held) and (await store.queue_status()).waiting_tokens == 0
+
+    await until(nothing_held, "no lease, credit or queue entry")
+    await store.close()
+
+
+async def metric(fleet: Fleet, process: str, name: str) -> float:
+    """A metric of one process, summed over its labels."""
+    return total(await scrape(fleet.process(process).metrics_address), name)
+
+
+async def labelled(fleet: Fleet, process: str, name: str, label: str) -> dict[str, float]:
+    """A metric of one process by the values of one label."""
+    samples = await scrape(fleet.process(process).metrics_address)
+    return {one.labels[label]: float(one.value) for one in samples if one.name == name}

@@ -1,0 +1,44 @@
+"""One byte of one block changes in flight: noticed, counted, healed; the output is what it had to be."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.byte_flip_proxy import ByteFlipProxy
+
+from baton import AsyncClient
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import assert_all_is_freed, greedy, metric
+from tests.model_zoo import stock_generate
+
+pytestmark = pytest.mark.integration
+
+ARGS = ("--dtype", "float64", "--num-blocks", "64")
+
+
+async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) -> None:
+    prompt = [3 + i % 90 for i in range(100)]
+    expected = stock_generate(tiny_llama, prompt, 12).tokens
+    async with ByteFlipProxy() as proxy:
+        port = free_port()
+        proxy.target = ("127.0.0.1", port)
+        listening = ("--listen", f"127.0.0.1:{port}", "--advertise", proxy.address, "--transport", "grpc")
+        spec = FleetSpec(
+            model=tiny_llama, run_dir=run_dir, extra_args={"prefill": (*ARGS, *listening), "decode": ARGS}
+        )
+        async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+            proxy.arm()
+            [found] = await greedy(client, [prompt], 12)
+            assert proxy.flipped == 1
+            assert list(found.token_ids) == expected
+            assert await metric(fleet, "decode-0", "kv_blocks_corrupt_total") == 1
+            await assert_all_is_freed(fleet, client)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,142 @@
+"""A process dies in mid-stream: the stream goes on from the next index, with the tokens it would have had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Completion, Finished, Sampling, Stop, Tokens
+from baton.errors import BatonError
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import snapshot, until
+
+pytestmark = pytest.mark.integration
+
+ARGS = ("--dtype", "float64", "--num-blocks", "128")
+PROMPT = [3 + i % 90 for i in range(70)]
+SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
+STOP = Stop(max_tokens=150, ignore_eos=True)
+
+
+def spec(model: Path, run_dir: Path, **counts: int) -> FleetSpec:
+    return FleetSpec(
+        model=model,
+        run_dir=run_dir,
+        extra_args={"prefill": ARGS, "decode": ARGS},
+        **counts,  # type: ignore[arg-type]
+    )
+
+
+async def tokens_with(
+    client: AsyncClient, strike: Callable[[], Awaitable[None]], at_index: int
+) -> tuple[list[int], Finished]:
+    """All tokens of one generation; `strike` comes once index `at_index` is there."""
+    received: list[int] = []
+    finished: Finished | None = None
+    struck = False
+    async for event in client.generate(PROMPT, sampling=SAMPLING, stop=STOP):
+        if isinstance(event, Tokens):
+            assert event.first_index == len(received)
+            received += event.token_ids
+            if len(received) > at_index and not struck:
+                struck = True
+                await strike()
+        elif isinstance(event, Finished):
+            finished = event
+    assert finished is not None
+    assert struck
+    return received, finished
+
+
+async def undisturbed(client: AsyncClient) -> Completion:
+    return await client.complete(PROMPT, sampling=SAMPLING, stop=STOP)
+
+
+async def test_a_decode_worker_s_death_is_a_pause(tiny_llama: Path, run_dir: Path) -> None:
+    async with (
+        Fleet(spec(tiny_llama, run_dir, decode=2)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await undisturbed(client)
+
+        async def kill() -> None:
+            workers = (await snapshot(client)).workers
+            [busy] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
+            fleet.process(busy.worker_id).kill()
+
+        received, finished = await tokens_with(client, kill, at_index=20)
+        assert tuple(received) == expected.choices[0].token_ids
+        assert finished.usage.attempts == 2
+
+
+async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
+    tiny_llama: Path, run_dir: Path
+) -> None:
+    # One token a step: the prompt takes long enough to be struck in the middle.
+    slow = FleetSpec(
+        model=tiny_llama,
+        run_dir=run_dir,
+        prefill=2,
+        extra_args={"prefill": (*ARGS, "--token-budget", "1"), "decode": ARGS},
+    )
+    async with Fleet(slow) as fleet, AsyncClient(fleet.router_addresses) as client:
+        expected = await undisturbed(client)
+        generation = asyncio.create_task(undisturbed(client))
+        busy: list[str] = []
+
+        async def one_prefills() -> bool:
+            workers = (await snapshot(client)).workers
+            busy[:] = [one.worker_id for one in workers if one.pending_prefill_tokens > 0]
+            return bool(busy)
+
+        await until(one_prefills, "a prompt in the making")
+        fleet.process(busy[0]).kill()
+        found = await generation
+        assert found.choices == expected.choices
+
+
+async def test_a_router_s_death_is_bridged_by_the_client(tiny_llama: Path, run_dir: Path) -> None:
+    async with (
+        Fleet(spec(tiny_llama, run_dir, routers=2)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await undisturbed(client)
+
+        async def kill() -> None:
+            for name in fleet.spec.router_names:
+                async with AsyncClient(fleet.process(name).address) as direct:
+                    if (await snapshot(direct)).queue.running_sessions:
+                        fleet.process(name).kill()
+                        return
+
+        received, _ = await tokens_with(client, kill, at_index=20)
+        assert tuple(received) == expected.choices[0].token_ids
+
+
+async def test_redis_gone_refuses_the_new_and_leaves_the_running_alone(
+    tiny_llama: Path, run_dir: Path
+) -> None:
+    async with (
+        Fleet(spec(tiny_llama, run_dir)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await undisturbed(client)
+
+        async def kill() -> None:
+            fleet.process("redis").kill()
+
+        received, finished = await tokens_with(client, kill, at_index=5)
+        assert tuple(received) == expected.choices[0].token_ids
+        assert finished.usage.attempts == 1
+
+        async def refused() -> bool:
+            try:
+                await client.complete([3, 4, 5], stop=Stop(max_tokens=2))
+            except BatonError as error:
+                return "Redis" in str(error)
+            return False
+
+        await until(refused, "a refusal that names Redis")

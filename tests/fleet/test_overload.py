@@ -1,0 +1,92 @@
+"""Twice what the fleet can carry: the surplus is refused at once with a time to come back, the rest is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Finished, Sampling, Slo, Stop
+from baton.errors import Refused
+from baton.fleet import Fleet, FleetSpec
+from benchmarks.workloads import arrivals
+from tests.fleet.driving import assert_all_is_freed
+
+pytestmark = pytest.mark.integration
+
+DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
+OUTPUT_TOKENS = 24
+CONCURRENCY = 16
+CAPACITY_REQUESTS = 96
+OVERLOAD_S = 8.0
+
+
+def prompts(seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(16, 2000) for _ in range(rng.randint(64, 320))] for _ in range(2000)]
+
+
+async def one(client: AsyncClient, prompt: list[int], slo: Slo) -> Finished:
+    stop = Stop(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+    found = await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=stop, slo=slo)
+    return found.finished
+
+
+async def capacity(client: AsyncClient, work: list[list[int]]) -> tuple[float, float]:
+    """Requests per second with the fleet kept full, and the median TPOT (ms) at that."""
+    waiting = iter(work[:CAPACITY_REQUESTS])
+    finished: list[Finished] = []
+
+    async def lane() -> None:
+        for prompt in waiting:
+            finished.append(await one(client, prompt, Slo()))
+
+    began = time.monotonic()
+    await asyncio.gather(*(lane() for _ in range(CONCURRENCY)))
+    rate = len(finished) / (time.monotonic() - began)
+    return rate, statistics.median(done.delivery.tpot_ms or 0.0 for done in finished)
+
+
+@pytest.mark.timeout(180)
+async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(run_dir: Path) -> None:
+    async with (
+        Fleet(FleetSpec(model=DEMO_MODEL, run_dir=run_dir)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        work = prompts(1)
+        alone = [(await one(client, prompt, Slo())).delivery.ttft_ms for prompt in work[:8]]
+        rate, tpot_ms = await capacity(client, work[8:])
+        slo = Slo(ttft_ms=round(10 * statistics.median(alone)), tpot_ms=round(2.5 * tpot_ms))
+        times = list(itertools.takewhile(lambda due: due < OVERLOAD_S, arrivals("poisson", 2 * rate, seed=1)))
+
+        kept: list[bool] = []
+        refusals: list[tuple[float, Refused]] = []
+
+        async def at(due: float, prompt: list[int]) -> None:
+            await asyncio.sleep(due)
+            sent = time.monotonic()
+            try:
+                kept.append((await one(client, prompt, slo)).delivery.ttft_kept)
+            except Refused as refusal:
+                refusals.append((time.monotonic() - sent, refusal))
+
+        async with asyncio.TaskGroup() as group:
+            for due, prompt in zip(times, work[200:], strict=False):
+                group.create_task(at(due, prompt))
+
+        offered = f"capacity {rate:.1f}/s, {len(times)} offered, {len(kept)} accepted, {slo}"
+        assert len(kept) + len(refusals) == len(times)
+        # Twice the capacity for long enough: what cannot be carried must have been refused.
+        assert len(refusals) >= 0.25 * len(times), offered
+        assert len(kept) >= 0.2 * len(times), offered
+        assert sum(kept) >= 0.8 * len(kept), f"{offered}: only {sum(kept)} kept their TTFT"
+        assert all(refusal.retry_after_s > 0 for _, refusal in refusals)
+        assert all(refusal.attainable_ttft_ms > 0 for _, refusal in refusals)
+        waited = statistics.median(waited for waited, _ in refusals)
+        assert waited * 1000 < slo.ttft_ms, f"{offered}: a refusal took {waited:.3f} s"
+        await assert_all_is_freed(fleet, client)
