@@ -65,7 +65,7 @@ IMPURE = {
     "time",
 }
 
-# Besides every service.py and convert*.py: the files that speak a stub themselves.
+# Besides every __main__.py, *service.py and convert*.py: the files that speak a stub themselves.
 CONTRACT_EDGES: dict[str, str] = {
     "baton/async_client.py": "calls the public stubs",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
@@ -75,6 +75,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
+    "router/quoting.py": "writes the answer to Quote",
     "router/status.py": "writes the error details of a status",
     "router/worker_link.py": "holds one Work stream to a worker",
 }
