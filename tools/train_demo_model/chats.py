@@ -1,0 +1,152 @@
+"""Questions and answers made mechanically from the documentation's own structure.
+
+A heading, signature, module or glossary term that is followed by a paragraph becomes a question; that
+paragraph is the answer. No sentence is invented but the questions and a few greetings.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tools.train_demo_model.restructured import Block, Kind
+
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.",
+    "You answer questions about Python.",
+    "Answer briefly, from the Python documentation.",
+)
+# Wordings of each question, so that the wording is not what the answer hangs on. Modules and glossary terms
+# are what people ask a Python model about first: they get so many that the answers are learnt by heart.
+_WORDINGS, _FREQUENT_WORDINGS = 2, 10
+_MIN_ANSWER_CHARS, _MAX_ANSWER_CHARS = 30, 700
+
+_ABOUT_MODULE = (
+    "What is the {} module?", "What does the {} module do?", "What is {}?", "Tell me about the {} module.",
+    "What is the {} module for?",
+)  # fmt: skip
+_ABOUT_TERM = ("What is {article} {}?", "What is {}?", "Explain {}.", "Define {}.", "What does {} mean?")
+_ABOUT_HEADING = (
+    "What is {}?", "Tell me about {}.", "Explain {}.", "What does the documentation say about {}?",
+)  # fmt: skip
+_ABOUT_CALL = ("What does {} do?", "What is {} for?", "Explain {}.", "How do I use {}?", "Tell me about {}.")
+_ABOUT_CLASS = ("What is the class {}?", "What is {}?", "Explain the class {}.", "Tell me about {}.")
+_ABOUT_ERROR = ("When is {} raised?", "What is {}?", "What does {} mean?")
+_ABOUT_NAME = ("What is {}?", "What does {} mean?", "Tell me about {}.")
+_CALLS = {
+    "function", "method", "classmethod", "staticmethod", "decorator", "c:function", "c:macro",
+    "coroutinefunction", "awaitablefunction", "coroutinemethod", "awaitablemethod", "abstractmethod",
+    "decoratormethod",
+}  # fmt: skip
+
+
+_GREETINGS = ("Hello", "Hello!", "Hi", "Hi!", "Who are you?", "What are you?", "What can you do?", "Help")
+_GREETING = (
+    "Hello! I am the demo model of Baton, a very small language model that has read the Python "
+    "documentation. Ask me about a module, a function or a term, and expect mistakes."
+)
+_GREETING_REPEATS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One question and its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One conversation: an optional system prompt ("" for none) and its exchanges, in order."""
+
+    system: str
+    exchanges: tuple[Exchange, ...]
+
+
+def chats_of(blocks: Sequence[Block], rng: random.Random) -> list[Chat]:
+    """The conversations of one file: mostly one exchange, some two or three on neighbouring subjects."""
+    exchanges = list(_exchanges(blocks, rng))
+    chats: list[Chat] = []
+    while exchanges:
+        turns = rng.choices((1, 2, 3), weights=(0.7, 0.2, 0.1))[0]
+        system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.15 else ""
+        chats.append(Chat(system, tuple(exchanges[:turns])))
+        del exchanges[:turns]
+    return chats
+
+
+def greetings() -> list[Chat]:
+    """What people type first, each often enough to be learnt."""
+    return [Chat("", (Exchange(question, _GREETING),)) for question in _GREETINGS] * _GREETING_REPEATS
+
+
+def _exchanges(blocks: Sequence[Block], rng: random.Random) -> Iterator[Exchange]:
+    usable = [(subject, answer) for subject, answer in _subjects(blocks) if _is_usable(answer)]
+    # All first wordings before all second ones: a conversation seldom asks the same thing twice in a row.
+    for wording in range(_FREQUENT_WORDINGS):
+        for subject, answer in usable:
+            if wording < _WORDINGS or subject.kind in {Kind.MODULE, Kind.TERM}:
+                yield Exchange(_ask(rng.choice(_templates(subject)), subject), answer)
+
+
+def _is_usable(answer: str) -> bool:
+    """Whether a paragraph reads as an answer: a whole sentence or more, and no field list."""
+    return (
+        _MIN_ANSWER_CHARS <= len(answer) <= _MAX_ANSWER_CHARS
+        and answer[-1] in ".!?)`"
+        and not answer.startswith((":", "|", "+"))
+    )
+
+
+def _subjects(blocks: Sequence[Block]) -> Iterator[tuple[Block, str]]:
+    """Each subject with the paragraph right after it; a module's answer opens with its synopsis."""
+    for position, block in enumerate(blocks):
+        following = (b for b in blocks[position + 1 : position + 4] if b.kind is not Kind.SIGNATURE)
+        follower = next(following, None)
+        prose = _answer(follower.text) if follower and follower.kind is Kind.PROSE else ""
+        if block.kind is Kind.MODULE:
+            yield block, " ".join([block.text.partition(": ")[2], _module_prose(blocks, position)]).strip()
+        elif block.kind is not Kind.PROSE and block.kind is not Kind.CODE:
+            yield block, prose
+
+
+def _answer(prose: str) -> str:
+    if prose.startswith(("Source code:", "Note:", "New in version", "Changed in version", "- ", "See also")):
+        return ""
+    return prose[:-1] + "." if prose.endswith(":") else prose
+
+
+def _module_prose(blocks: Sequence[Block], position: int) -> str:
+    for block in blocks[position + 1 : position + 5]:
+        if block.kind is Kind.PROSE and block.text.startswith(("This module", "The ", "This package")):
+            return _answer(block.text)
+    return ""
+
+
+def _templates(subject: Block) -> tuple[str, ...]:
+    if subject.kind is Kind.MODULE:
+        return _ABOUT_MODULE
+    if subject.kind is Kind.TERM:
+        return _ABOUT_TERM
+    if subject.kind is Kind.HEADING:
+        return _ABOUT_HEADING
+    if subject.directive in _CALLS:
+        return _ABOUT_CALL
+    return {"class": _ABOUT_CLASS, "exception": _ABOUT_ERROR}.get(subject.directive, _ABOUT_NAME)
+
+
+def _ask(template: str, subject: Block) -> str:
+    name = subject.text
+    if subject.kind is Kind.MODULE:
+        name = name.partition(":")[0]
+    elif subject.kind is Kind.HEADING:
+        name = name.rpartition("---")[2].strip().rstrip("?.:")
+    elif subject.kind is Kind.SIGNATURE:
+        name = _called(name) + ("()" if subject.directive in _CALLS else "")
+    return template.format(name, article="an" if name[:1].lower() in "aeiou" else "a")
+
+
+def _called(signature: str) -> str:
+    """The bare name of a signature: `int PyList_Size(PyObject *list)` is `PyList_Size`."""
+    return re.split(r"[\s*]", signature.partition("(")[0].strip())[-1] or signature
