@@ -11,8 +11,8 @@ Tiles are aligned to absolute positions, so the order of a row's additions depen
 import triton
 import triton.language as tl
 
-# KV rows per step of the loop. 64 rows of 256 bytes are 32 KiB with K and V, so that a Hopper SM's 227 KiB hold
-# several programs with more than one tile in flight each. Wider rows make the tile shorter.
+# KV rows per step of the loop. 64 rows of 256 bytes are 32 KiB with K and V, so that a Hopper SM's 227 KiB
+# hold several programs with more than one tile in flight each. Wider rows make the tile shorter.
 TILE_BYTES = 64 * 256
 MAX_TILE = 64
 MIN_TILE = 16

@@ -29,8 +29,8 @@ from kernels.paged_decode.reference import paged_decode_reference
 from kernels.paged_decode.splits import MAX_SPLITS, SplitPlan, choose_num_splits, plan_splits
 
 NUM_WARPS = 4  # the dot's 16 rows are a single warp's worth: more warps serve only the loads
-# A tile is two dependent loads, table entry then KV, and Triton spends half the stages on the first: five keep
-# two KV tiles in flight (72 KiB in 16 bits at head_dim 128), three keep one.
+# A tile is two dependent loads, table entry then KV, and Triton spends half the stages on the first: five
+# keep two KV tiles in flight (72 KiB in 16 bits at head_dim 128), three keep one.
 NUM_STAGES = 5
 
 

@@ -1,0 +1,88 @@
+"""Runs ops under Triton's interpreter, in a process of their own.
+
+Triton decides between compiler and interpreter when it is first imported, for the whole process; the other
+tests of this process need the compiler, or have imported triton already. So the ops run in a child, started
+with TRITON_INTERPRET=1, to which arguments go and from which results come as pickles.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+OPS = ("store_kv", "paged_decode", "chunked_prefill")
+REPOSITORY = Path(__file__).parents[2]
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
+
+
+class Interpreter:
+    """`run(op, *args, **kwargs)` as the public wrapper `kernels.<op>.<op>`, but interpreted."""
+
+    def __init__(self) -> None:
+        self._connection, childs_end = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kernels.interpreter", str(childs_end.fileno())],
+            cwd=REPOSITORY,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            pass_fds=[childs_end.fileno()],
+        )
+        childs_end.close()
+        self._receive(START_TIMEOUT_S)
+
+    def run(self, op: str, *args: object, **kwargs: object) -> Any:
+        """The op's result; raises AssertionError with the child's traceback if it failed there."""
+        return self.run_and_return_args(op, *args, **kwargs)[0]
+
+    def run_and_return_args(self, op: str, *args: object, **kwargs: object) -> tuple[Any, tuple[Any, ...]]:
+        """For an op that writes in place: its result, and its arguments as they are afterwards."""
+        self._connection.send_bytes(pickle.dumps((op, args, kwargs)))
+        result, args_after, error = self._receive(CALL_TIMEOUT_S)
+        assert error is None, error
+        return result, args_after
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.wait(timeout=START_TIMEOUT_S)
+
+    def _receive(self, timeout_s: float) -> Any:
+        if not self._connection.poll(timeout_s):
+            self._process.kill()
+            raise TimeoutError(f"the interpreting process did not answer within {timeout_s:.0f} s")
+        return pickle.loads(self._connection.recv_bytes())
+
+
+def _serve(connection: Connection) -> None:
+    torch.set_num_threads(1)
+    # Fills what torch.empty returns with NaN, so that output which no program writes shows.
+    torch.use_deterministic_algorithms(True)
+    ops = {op: getattr(import_module(f"kernels.{op}"), op) for op in OPS}
+    for op in OPS:
+        setattr(import_module(f"kernels.{op}.kernel"), f"{op}_reference", _refuse_reference)
+    connection.send_bytes(pickle.dumps("ready"))
+    while True:
+        try:
+            op, args, kwargs = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        result, error = None, None
+        try:
+            result = ops[op](*args, **kwargs)
+        except Exception:  # noqa: BLE001 - whatever it is, the test that asked shows it
+            error = traceback.format_exc()
+        connection.send_bytes(pickle.dumps((result, args, error)))
+
+
+def _refuse_reference(*args: object, **kwargs: object) -> NoReturn:
+    raise AssertionError("the reference ran where the kernel should have")
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,148 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from tests.kernels.cases import FEATURES, PADDING, Case, features, make_case, tolerance, widen
+from tests.kernels.interpreter import Interpreter
+
+# (context, chunk) of each sequence: whole prompts, later chunks, decodes and a sequence with nothing to do,
+# on both sides of page borders (16), KV tile borders (64) and query tile borders (64 / group).
+BATCH = [(1, 1), (63, 63), (17, 1), (100, 33), (20, 0), (40, 8), (130, 1)]
+
+
+def cu_seqlens(chunks: list[int]) -> Tensor:
+    return torch.tensor([0, *chunks]).cumsum(0).int()
+
+
+def ragged_case(batch: list[tuple[int, int]], **kwargs: Any) -> tuple[Case, Tensor]:
+    return make_case([context for context, _ in batch], **kwargs), cu_seqlens([chunk for _, chunk in batch])
+
+
+def assert_equals_reference(
+    got: Tensor, query: Tensor, case: Case, cu_seqlens_q: Tensor, arguments: dict[str, Any]
+) -> None:
+    want = chunked_prefill_reference(widen(query), *case.exact(), cu_seqlens_q, **arguments)
+    assert got.dtype == query.dtype
+    torch.testing.assert_close(widen(got), want, atol=tolerance(case), rtol=0)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_kernel_equals_reference(interpreter: Interpreter, dtype: torch.dtype, feature: str) -> None:
+    case, cu = ragged_case(BATCH, dtype=dtype)
+    query, arguments = case.query(int(cu[-1]), 4), features(feature, 4)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.parametrize(("num_q_heads", "num_kv_heads"), [(1, 1), (3, 3), (6, 2), (8, 1), (16, 1), (71, 1)])
+def test_kernel_serves_every_group_size(
+    interpreter: Interpreter, num_q_heads: int, num_kv_heads: int
+) -> None:
+    case, cu = ragged_case([(70, 70), (17, 1), (9, 4)], num_kv_heads=num_kv_heads)
+    query, arguments = case.query(75, num_q_heads), features("sinks", num_q_heads)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.parametrize("block_size", [1, 24, 128])
+@pytest.mark.parametrize("head_dim", [8, 24, 80, 256])
+def test_kernel_serves_every_head_and_block_size(
+    interpreter: Interpreter, head_dim: int, block_size: int
+) -> None:
+    case, cu = ragged_case([(33, 5), (1, 1)], head_dim=head_dim, block_size=block_size, num_kv_heads=1)
+    query, arguments = case.query(6, 2), features("plain", 2)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.parametrize("num_seqs", [1, 2, 3, 8, 9])
+def test_every_program_finds_its_sequence(interpreter: Interpreter, num_seqs: int) -> None:
+    case, cu = ragged_case([(20 + s, (7 * s + 3) % 20) for s in range(num_seqs)])
+    query, arguments = case.query(int(cu[-1]), 8), features("plain", 8)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+def test_blocks_behind_the_window_are_never_read(interpreter: Interpreter) -> None:
+    case, cu = ragged_case([(130, 10)])
+    tables = case.block_tables.clone()
+    tables[0, : (130 - 10 - 20 + 1) // 16] = PADDING
+    forgotten = replace(case, block_tables=tables)
+    query, arguments = case.query(10, 4), features("window", 4)
+    got = interpreter.run("chunked_prefill", query, *forgotten.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+    on_cpu = chunked_prefill(query, *forgotten.paged(), cu, **arguments)
+    assert_equals_reference(on_cpu, query, case, cu, arguments)
+
+
+def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
+    case, cu = ragged_case([(17, 4), (70, 1)])
+    kv_layer, tables, lengths = case.paged()
+    query = case.query(5, 8)[:, 2:6]  # heads of a fused projection
+    wide = torch.cat([tables, torch.full((2, 5), PADDING, dtype=torch.int32)], dim=1)[:, : tables.shape[1]]
+    arguments = features("plain", 4)
+    got = interpreter.run("chunked_prefill", query, kv_layer, wide, lengths, cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+def test_batch_without_tokens_gives_an_empty_result(interpreter: Interpreter) -> None:
+    case, cu = ragged_case([(20, 0), (5, 0)])
+    got = interpreter.run("chunked_prefill", case.query(0, 4), *case.paged(), cu, scale=0.3)
+    assert got.shape == (0, 4, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_wrapper_computes_without_a_gpu(dtype: torch.dtype) -> None:
+    case, cu = ragged_case(BATCH, dtype=dtype)
+    query, arguments = case.query(int(cu[-1]), 4), features("all", 4)
+    got = chunked_prefill(query, *case.paged(), cu, **arguments)
+    assert torch.equal(got, chunked_prefill_reference(query, *case.paged(), cu, **arguments))
+
+
+BAD_CHUNKS: dict[str, tuple[Tensor, str]] = {
+    "too_few": (torch.tensor([0, 3]).int(), r"cu_seqlens_q has shape \[2\]; accepted: \[3\]"),
+    "int64": (torch.tensor([0, 1, 3]), "cu_seqlens_q has dtype torch.int64; accepted: torch.int32"),
+    "strided": (torch.tensor([0, 0, 1, 1, 3, 3]).int()[::2], "cu_seqlens_q has stride 2"),
+    "begins_late": (torch.tensor([1, 2, 3]).int(), r"cu_seqlens_q is \[1, 2, 3\]; accepted: from 0"),
+    "falls": (torch.tensor([0, 4, 3]).int(), r"cu_seqlens_q is \[0, 4, 3\]; accepted: from 0, never falling"),
+    "ends_early": (torch.tensor([0, 1, 2]).int(), r"cu_seqlens_q is \[0, 1, 2\]; .* to num_tokens \(3\)"),
+    "beyond_context": (torch.tensor([0, 3, 3]).int(), r"context_lens is \[2, 9\]; accepted: .* \[3, 0\]"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_CHUNKS)
+def test_refuses_chunks(bad: str) -> None:
+    case = make_case([2, 9])
+    cu, message = BAD_CHUNKS[bad]
+    with pytest.raises(ValueError, match=message):
+        chunked_prefill(case.query(3, 4), *case.paged(), cu, scale=0.3)
+
+
+# (query heads, KV heads), head_dim: Llama, gpt-oss, Gemma, and a multi-query model with an odd count.
+GPU_SHAPES = [((32, 8), 128), ((64, 8), 64), ((16, 8), 256), ((71, 1), 80)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("heads", "head_dim"), [((32, 8), 128), ((64, 8), 64), ((16, 8), 256), ((71, 1), 80)]
+)
+def test_compiled_kernel_equals_reference(
+    heads: tuple[int, int], head_dim: int, dtype: torch.dtype, feature: str
+) -> None:
+    num_q_heads, num_kv_heads = heads
+    batch = [(1000, 1000), (4097, 1), (2048, 512), (63, 63), (20, 0), (1, 1), (129, 128)]
+    case, cu = ragged_case(batch, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    case, cu = case.to("cuda"), cu.cuda()
+    query = case.query(int(cu[-1]), num_q_heads)
+    arguments = features(feature, num_q_heads)
+    if "sinks" in arguments:
+        arguments["sinks"] = arguments["sinks"].cuda()
+    got = chunked_prefill(query, *case.paged(), cu, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
