@@ -1,6 +1,8 @@
 """The images and the compose file hold what the checkout has, pinned as the checkout pins it."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from typing import Any
 
@@ -75,6 +77,17 @@ def test_compose_runs_the_fleet_that_the_readme_describes() -> None:
     modules = sorted(service["command"][0] for name, service in services.items() if name != "redis")
     assert modules == ["decode_worker", "decode_worker", "prefill_worker", "prefill_worker", "router"]
     assert "noeviction" in services["redis"]["command"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["router", "prefill-1", "decode-1"])
+def test_composed_flags_are_flags_that_the_service_has(name: str) -> None:
+    module, *arguments = _compose()["services"][name]["command"]
+    usage = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    flags = {argument for argument in arguments if argument.startswith("--")}
+    assert flags <= set(re.findall(r"--[a-z-]+", usage))
 
 
 def test_every_composed_service_is_watched_and_limited() -> None:
