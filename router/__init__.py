@@ -1,0 +1,1 @@
+"""The front door: takes requests, decides where and when they run, relays their tokens, outlives workers."""

@@ -1,0 +1,156 @@
+"""`python -m router`: parse, build, serve, drain.
+
+Exit codes: 0 after a drain, 2 a wrong setting, 3 Redis does not answer, 4 the model cannot be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import grpc.aio
+import uvloop
+from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
+from prometheus_client import start_http_server
+
+from router.book import CoreConfig
+from router.config import RouterConfig, parse_config
+from router.core import RouterCore
+from router.events import RouterLeaving, RouterStopping
+from router.operators.service import FleetService
+from router.intake import Intake
+from router.log import configure_logging, get_logger
+from router.metrics import RouterMetrics
+from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
+from router.service import InferenceService
+from router.shell import Shell
+from router.tokenizer_pool import TokenizerPool
+from state.errors import StoreUnavailable
+from state.store import Store
+
+EXIT_CONFIG = 2
+EXIT_REDIS = 3
+EXIT_MODEL = 4
+SERVER_OPTIONS = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Two routers on one port would each get a share of the calls.
+    ("grpc.so_reuseport", 0),
+)
+
+
+async def serve(config: RouterConfig, facts: ModelFacts) -> None:
+    """Serve until asked to stop, then finish what runs within the grace."""
+    store = await Store.connect(config.redis)
+    pool = TokenizerPool(facts.tokenizer_file, config.tokenizer_processes)
+    try:
+        await pool.warm_up()
+        await _serve_with(config, facts, store, pool)
+    finally:
+        pool.close()
+        await store.close()
+
+
+async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool) -> None:
+    core_config = CoreConfig(config.router_id, config.placement, config.queue_capacity)
+    metrics = RouterMetrics()
+    shell = Shell(RouterCore(core_config), store, metrics, facts.name)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    healthy = _add_services(server, shell, Intake(facts, pool, store), facts)
+    port = server.add_insecure_port(config.listen)
+    metrics_server, metrics_thread = start_http_server(config.metrics_port, config.host, metrics.registry)
+    running = asyncio.create_task(shell.run())
+    await server.start()
+    await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
+    address = config.advertise or f"{config.host}:{port}"
+    _say_ready(config.router_id, address, f"{config.host}:{metrics_server.server_port}")
+    await _until_stopped(running)
+    get_logger().info("draining", running_sessions=len(shell.core.book.live))
+    await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    shell.submit(RouterLeaving())
+    await _drain(shell, config.grace_s)
+    await server.stop(grace=1.0)
+    await shell.settle_store_calls()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    metrics_server.shutdown()
+    metrics_thread.join()
+
+
+def _add_services(
+    server: grpc.aio.Server, shell: Shell, intake: Intake, facts: ModelFacts
+) -> health.aio.HealthServicer:
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    names = [
+        InferenceService(shell, intake, facts).add_to(server),
+        FleetService(shell, facts).add_to(server),
+        health.SERVICE_NAME,
+        reflection.SERVICE_NAME,
+    ]
+    reflection.enable_server_reflection(names, server)
+    return healthy
+
+
+def _say_ready(router_id: str, address: str, metrics: str) -> None:
+    print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201 -- the launcher reads it
+
+
+async def _until_stopped(running: asyncio.Task[None]) -> None:
+    """Wait for SIGTERM or SIGINT; a second SIGINT leaves at once. Raises what ended the shell, if anything did."""
+    stop = asyncio.Event()
+
+    def on_interrupt() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        stopping.cancel()
+        await running
+
+
+async def _drain(shell: Shell, grace_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + grace_s
+    while shell.core.book.live and loop.time() < end:
+        await asyncio.sleep(0.05)
+    shell.submit(RouterStopping())
+
+
+def main() -> int:
+    """The process's exit code."""
+    try:
+        config = parse_config(sys.argv[1:], os.getpid())
+    except ValueError as error:
+        return _leave(EXIT_CONFIG, error)
+    configure_logging(config.log_level, config.log_format, router=config.router_id)
+    try:
+        uvloop.run(serve(config, read_model_facts(config.model)))
+    except ModelUnusable as error:
+        return _leave(EXIT_MODEL, error)
+    except StoreUnavailable as error:
+        return _leave(EXIT_REDIS, error)
+    return 0
+
+
+def _leave(code: int, error: Exception) -> int:
+    print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started it
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

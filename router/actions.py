@@ -1,0 +1,275 @@
+"""Everything the core can want done. Carried out in order by the shell, or by a simulator in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.errors import RouterError
+from router.events import Timer
+from router.sessions import TokenLogprobs
+from scheduling.request import FinishReason, SequenceSpec, SloClass
+from state.records import DecodeRoom, PrefillRoom, QueueEntry
+
+# To clients
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """As in `inference.proto`."""
+
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+    ttft_ms: int | None
+    tpot_ms: int | None
+    at_risk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TellAccepted:
+    """The request is taken."""
+
+    listener: int
+    request_id: str
+    promise: Promise
+    seed: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellQueued:
+    """It waits."""
+
+    listener: int
+    position: int
+    work_ahead_tokens: int
+    predicted_ttft_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Tokens of one step for all clients, as columns: row i belongs to `listeners[i]`."""
+
+    replayed: bool = False
+    """Delivered before, to another call."""
+    listeners: list[int] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    finish_reasons: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    """Since the choice's token before; negative for a first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellChoiceFinished:
+    """A choice ended without a token that says so."""
+
+    listener: int
+    choice: int
+    reason: FinishReason
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """A session's timeline once it is over, ascending; a phase that was not reached lasts no time."""
+
+    received_at: float
+    dispatched_at: float
+    first_token_at: float
+    decode_at: float
+    ended_at: float
+    """The last report's arrival, or the end without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was promised and delivered, but for the way to the client."""
+
+    slo_class: SloClass
+    promise: Promise
+    marks: Marks
+    has_tokens: bool
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    attempts: int
+    tpot_s: float | None
+    max_gap_s: float
+    reasons: tuple[FinishReason, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellFinished:
+    """The last event of a stream."""
+
+    listener: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The call ends with an error."""
+
+    listener: int
+    error: RouterError
+
+
+# To the store
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    entry: QueueEntry
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeue:
+    request_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskGrants:
+    worker: PrefillRoom
+    decoders: tuple[DecodeRoom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    request_key: str
+    prefill_key: str
+    decoder: DecodeRoom
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCredit:
+    request_key: str
+    worker_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease:
+    request_key: str
+    worker_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """(request key, worker key) of every credit and lease held."""
+
+    credits: tuple[tuple[str, str], ...]
+    leases: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskQueue:
+    """Look at the queue; the answer also shows that the store is back."""
+
+
+# To workers
+
+
+@dataclass(frozen=True, slots=True)
+class SendPrefill:
+    worker_key: str
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceive:
+    worker_key: str
+    spec: SequenceSpec
+    source_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendDecode:
+    worker_key: str
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    worker_key: str
+    handles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendDrain:
+    worker_key: str
+
+
+# To the clock, the log and the metrics
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    timer: Timer
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Counted; the client is told by `Reject`."""
+
+    slo_class: SloClass
+    error: RouterError
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """Counted; told to the client by `TellFinished`, if one still listens."""
+
+    request_key: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """Logged and counted."""
+
+    request_key: str
+    attempt: int
+    worker_key: str
+    reason: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """Logged: the store went away, or came back."""
+
+    reachable: bool
+    reason: str
+
+
+Action = (
+    TellAccepted
+    | TellQueued
+    | Relay
+    | TellChoiceFinished
+    | TellFinished
+    | Reject
+    | Enqueue
+    | Dequeue
+    | AskGrants
+    | Settle
+    | ReleaseCredit
+    | ReleaseLease
+    | Renew
+    | AskQueue
+    | SendPrefill
+    | SendReceive
+    | SendDecode
+    | SendCancel
+    | SendDrain
+    | SetTimer
+    | RequestRefused
+    | RequestEnded
+    | AttemptFailed
+    | StoreChanged
+)

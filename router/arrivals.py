@@ -1,0 +1,172 @@
+"""A call comes in: it attaches to what runs, goes on from what was received, or asks to be admitted."""
+
+from __future__ import annotations
+
+from router import ending, relaying
+from router.actions import Reject, RequestRefused, SetTimer
+from router.book import Book
+from router.errors import (
+    DeadlineExpired,
+    DuplicateRequest,
+    RouterError,
+    StaleSession,
+    Unavailable,
+    ValidationError,
+)
+from router.events import Arrived, Timer, TimerKind
+from router.promising import tell_accepted
+from router.queueing import enqueue, group_blocks, new_groups
+from router.sessions import Choice, Session, Timeline
+from scheduling.request import FinishReason
+
+
+def on_arrived(book: Book, event: Arrived) -> None:
+    """Answer a call: every listener hears `Accepted` or `Reject` sooner or later."""
+    try:
+        known = book.find(event.tenant, event.request_id)
+        if known is not None and not _takes_over(book, known, event):
+            _attach(book, known, event)
+        else:
+            _open(book, event)
+    except RouterError as error:
+        book.counters.refused += 1
+        book.do(RequestRefused(event.slo.slo_class, error))
+        book.do(Reject(event.listener, error))
+
+
+def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
+    """Whether the call starts over from its received tokens; raises when it may not have the session at all."""
+    same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
+    if event.digest != known.digest or not same_seed:
+        raise DuplicateRequest(event.request_id)
+    if event.session < known.number or (event.session == known.number and event.session > 0):
+        raise StaleSession(event.session, known.number)
+    received = {one.choice: one.token_ids for one in event.received}
+    if all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices):
+        return False
+    # Another router went on from tokens this one never saw: what runs here leads elsewhere.
+    ending.abandon(book, known)
+    return True
+
+
+def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
+    held = known.choices[choice]
+    return (
+        known.received_tokens[choice] <= len(token_ids) <= len(held.token_ids)
+        and tuple(held.token_ids[: len(token_ids)]) == token_ids
+    )
+
+
+def _attach(book: Book, session: Session, event: Arrived) -> None:
+    """The call becomes the session's listener and hears all it has not received."""
+    if session.listener is not None:
+        book.do(Reject(session.listener, StaleSession(session.number, event.session)))
+        book.unlisten(session)
+    session.number = max(session.number, event.session)
+    session.resume_grace_s = event.resume_grace_s
+    book.listen(event.listener, session)
+    if session.admitted:
+        tell_accepted(book, session)
+        received = {one.choice: len(one.token_ids) for one in event.received}
+        relaying.replay(book, session, received)
+    if session.ended:
+        ending.tell_finished(book, session)
+
+
+def _open(book: Book, event: Arrived) -> None:
+    if book.leaving:
+        raise Unavailable("this router is shutting down; another one takes the request")
+    if not book.fleet.serves():
+        raise Unavailable("no decode worker is connected")
+    session = _session(book, event)
+    _check_fits(book, session, event)
+    book.open_session(session)
+    book.listen(event.listener, session)
+    _set_deadline(book, session)
+    if session.number > 0:
+        # Whoever resumes was promised something already, and has waited once.
+        session.admitted = True
+        tell_accepted(book, session)
+    if not any(choice.open for choice in session.choices):
+        ending.finish(book, session)
+        return
+    for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
+        enqueue(book, group)
+
+
+def _session(book: Book, event: Arrived) -> Session:
+    choices = [Choice(index) for index in range(event.sampling.n)]
+    for one in event.received:
+        choice = choices[one.choice]
+        choice.token_ids.extend(one.token_ids)
+        choice.texts.extend("" for _ in one.token_ids)
+        choice.logprobs.extend(None for _ in one.token_ids)
+        choice.finish = one.finish
+    return Session(
+        sid=book.next_sid(),
+        tenant=event.tenant,
+        request_id=event.request_id,
+        number=event.session,
+        digest=event.digest,
+        prompt_token_ids=event.prompt_token_ids,
+        sampling=event.sampling,
+        stop=event.stop,
+        slo=event.slo,
+        resume_grace_s=event.resume_grace_s,
+        prefix_hits=event.prefix_hits,
+        timeline=Timeline(event.received_at),
+        choices=choices,
+        received_tokens=tuple(len(choice.token_ids) for choice in choices),
+    )
+
+
+def _check_fits(book: Book, session: Session, event: Arrived) -> None:
+    deadline_ms = event.slo.deadline_ms
+    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= book.now:
+        raise DeadlineExpired(deadline_ms)
+    blocks = group_blocks(book, session, len(session.choices))
+    if blocks > book.fleet.largest_pool:
+        raise ValidationError(
+            "stop.max_tokens",
+            session.stop.max_tokens,
+            f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and the "
+            f"largest decode worker has {book.fleet.largest_pool}",
+        )
+
+
+def _set_deadline(book: Book, session: Session) -> None:
+    if session.slo.deadline_ms is not None:
+        at = session.timeline.received_at + session.slo.deadline_ms / 1000
+        book.do(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
+
+
+def on_cancel_asked(book: Book, tenant: str, request_id: str) -> None:
+    """The request ends at once, in whatever phase it is."""
+    session = book.live.get((tenant, request_id))
+    if session is not None:
+        ending.cut_off(book, session, FinishReason.CANCELLED)
+
+
+def on_client_gone(book: Book, listener: int) -> None:
+    """The session goes on for its grace, so that the client can resume; without one it ends at once."""
+    session = book.by_listener.get(listener)
+    if session is None:
+        return
+    book.unlisten(session)
+    if session.ended:
+        return
+    if session.resume_grace_s > 0:
+        book.do(SetTimer(Timer(TimerKind.GRACE, session.sid), book.now + session.resume_grace_s))
+    else:
+        ending.cut_off(book, session, FinishReason.CANCELLED)
+
+
+def on_session_timer(book: Book, timer: Timer) -> None:
+    """A deadline has passed, or nobody came back for the session."""
+    session = book.by_sid.get(timer.sid)
+    if session is None or session.ended:
+        return
+    if timer.kind is TimerKind.DEADLINE:
+        ending.cut_off(book, session, FinishReason.DEADLINE)
+    elif session.listener is None:
+        ending.cut_off(book, session, FinishReason.CANCELLED)

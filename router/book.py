@@ -1,0 +1,142 @@
+"""All that the core knows, and the actions it has decided on so far. The handlers around it keep its invariants."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from router.actions import Action
+from router.fleet import Fleet
+from router.sessions import Group, Phase, Session
+from scheduling.admission import AdmittedLoad
+from scheduling.placement import Path
+from scheduling.prediction import LearntRatios, OutputLengths
+from scheduling.request import SloClass
+from state.records import QueueStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """What the core is told at its start."""
+
+    router_id: str
+    placement: Path = Path.DISAGGREGATED
+    queue_capacity: int = 1024
+    retention_s: float = 60.0
+    max_retained: int = 1024
+    no_worker_grace_s: float = 30.0
+    """How long an admitted request waits for a worker that could run it."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the router started; as `Counters` in `fleet.proto`."""
+
+    accepted: int = 0
+    refused: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    relayed_tokens: int = 0
+    retried_attempts: int = 0
+    ttft_promises_kept: int = 0
+    ttft_promises_broken: int = 0
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What admission has learnt from those it admitted."""
+
+    ttft: LearntRatios = field(default_factory=LearntRatios)
+    tpot: LearntRatios = field(default_factory=LearntRatios)
+    lengths: dict[SloClass, OutputLengths] = field(
+        default_factory=lambda: {one: OutputLengths() for one in SloClass}
+    )
+    admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
+    virtual_finish: float = 0.0
+
+
+class Book:
+    """Sessions, groups and workers under every name they are looked up by."""
+
+    def __init__(self, config: CoreConfig) -> None:
+        self.config = config
+        self.now = 0.0
+        self.out: list[Action] = []
+        self.fleet = Fleet(config.placement)
+        self.live: dict[tuple[str, str], Session] = {}
+        self.by_sid: dict[int, Session] = {}
+        self.by_listener: dict[int, Session] = {}
+        self.retained: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self.groups: dict[str, Group] = {}
+        self.counters = Counters()
+        self.learnt = Learnt()
+        self.queue = QueueStatus(0, 0)
+        self.store_reachable = True
+        self.leaving = False
+        self.chores_set = False
+        self.grants_wanted = False
+        self._last_sid = 0
+        self._last_handle = 0
+
+    def do(self, action: Action) -> None:
+        """Decide on an action."""
+        self.out.append(action)
+
+    def next_sid(self) -> int:
+        """Names a session within this router."""
+        self._last_sid += 1
+        return self._last_sid
+
+    def next_handle(self) -> int:
+        """Names one attempt of one group on every stream of this router."""
+        self._last_handle += 1
+        return self._last_handle
+
+    def find(self, tenant: str, request_id: str) -> Session | None:
+        """The session of this name, running or remembered."""
+        name = (tenant, request_id)
+        return self.live.get(name) or self.retained.get(name)
+
+    def open_session(self, session: Session) -> None:
+        """Take a session in."""
+        self.retained.pop(session.name, None)
+        self.live[session.name] = session
+        self.by_sid[session.sid] = session
+
+    def close_session(self, session: Session, *, remember: bool) -> None:
+        """The session is over; a remembered one can still be attached to for a while."""
+        del self.live[session.name]
+        if remember:
+            self.retained[session.name] = session
+            if len(self.retained) > self.config.max_retained:
+                _, oldest = self.retained.popitem(last=False)
+                self.by_sid.pop(oldest.sid, None)
+        else:
+            del self.by_sid[session.sid]
+
+    def forget_old(self) -> None:
+        """Drop sessions whose retention is over."""
+        while self.retained:
+            name, oldest = next(iter(self.retained.items()))
+            ended_at = oldest.timeline.ended_at
+            if ended_at is not None and ended_at + self.config.retention_s > self.now:
+                return
+            del self.retained[name]
+            self.by_sid.pop(oldest.sid, None)
+
+    def listen(self, listener: int, session: Session) -> None:
+        """The call now hears of the session, and no other call does."""
+        session.listener = listener
+        self.by_listener[listener] = session
+
+    def unlisten(self, session: Session) -> None:
+        """Nobody hears of the session."""
+        if session.listener is not None:
+            del self.by_listener[session.listener]
+            session.listener = None
+
+    def waiting(self) -> Iterator[Group]:
+        """Groups of this router that are in the queue."""
+        return (group for group in self.groups.values() if group.phase in (Phase.ENQUEUEING, Phase.WAITING))

@@ -1,0 +1,84 @@
+"""Renders chat templates as transformers does, without importing it.
+
+A template comes with a model and is not trusted: it runs in jinja's immutable sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+
+class TemplateRefused(Exception):  # noqa: N818 -- it is the template's word
+    """The template raised: the message says which conversation it would take."""
+
+
+class _GenerationBlock(jinja2.ext.Extension):
+    """Templates may mark the assistant's own words for training; rendering passes them through."""
+
+    tags = {"generation"}  # noqa: RUF012 -- jinja's own way to declare them
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which no model wants."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)  # noqa: DTZ005 -- the local date, as templates expect
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class ChatTemplate:
+    """A model's template, compiled once."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._template = _environment().from_string(source)
+        self._special_tokens: dict[str, Any] = dict(special_tokens)
+
+    def render(self, messages: Sequence[tuple[str, str]]) -> str:
+        """The prompt's text for (role, content) pairs, up to where the assistant speaks next."""
+        conversation = [{"role": role, "content": content} for role, content in messages]
+        try:
+            return self._template.render(
+                messages=conversation,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special_tokens,
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise TemplateRefused(str(error)) from error

@@ -1,0 +1,75 @@
+"""The router's settings: flags only, checked once, frozen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduling.placement import Path as PlacementPath
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "console")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Validated settings; raises `ValueError` naming the flag and what it accepts."""
+
+    listen: str
+    advertise: str
+    redis: str
+    model: Path
+    router_id: str
+    placement: PlacementPath
+    queue_capacity: int
+    tokenizer_processes: int
+    metrics_port: int
+    grace_s: float
+    log_level: str
+    log_format: str
+
+    def __post_init__(self) -> None:
+        for name, value in (("--listen", self.listen), ("--advertise", self.advertise)):
+            host, _, port = value.rpartition(":")
+            if value and not (host and port.isdigit() and int(port) <= 65535):
+                raise ValueError(f"{name} is {value!r}; accepted: HOST:PORT with a port of 0 to 65535")
+        for flag, number, low in (
+            ("--queue-capacity", self.queue_capacity, 1),
+            ("--tokenizer-processes", self.tokenizer_processes, 1),
+            ("--grace-s", self.grace_s, 0),
+        ):
+            if number < low:
+                raise ValueError(f"{flag} is {number}; accepted: {low} or more")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to 65535")
+        if "://" not in self.redis:
+            raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
+
+    @property
+    def host(self) -> str:
+        """Where it listens, without the port."""
+        return self.listen.rpartition(":")[0]
+
+
+def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
+    """Settings from flags; raises `ValueError`, and leaves with code 2 on unknown flags."""
+    parser = argparse.ArgumentParser(prog="python -m router", description="Baton's front door.")
+    parser.add_argument("--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: a free one")
+    parser.add_argument("--advertise", default="", metavar="HOST:PORT", help="default: the bound address")
+    parser.add_argument("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
+    parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
+    parser.add_argument("--router-id", default=f"router-{process_id}", metavar="ID")
+    parser.add_argument(
+        "--placement", default=PlacementPath.DISAGGREGATED.value, choices=[one.value for one in PlacementPath]
+    )
+    parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
+    parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
+    parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
+    parser.add_argument("--grace-s", default=10.0, type=float, metavar="S", help="for what runs, on SIGTERM")
+    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
+    parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
+    given = vars(parser.parse_args(argv))
+    return RouterConfig(**(given | {"placement": PlacementPath(given["placement"])}))

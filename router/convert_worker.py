@@ -1,0 +1,198 @@
+"""Between the worker protocol and the core's events and actions."""
+
+from __future__ import annotations
+
+from baton.v1 import generation_pb2, worker_pb2
+from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.events import SequenceFailed, StepReported, WorkerJoined
+from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
+
+WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
+
+ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
+
+
+def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
+    """One command of the Work stream."""
+    match command:
+        case SendPrefill(_, spec):
+            return worker_pb2.WorkRequest(prefill=worker_pb2.Prefill(sequence=spec_to_pb(spec)))
+        case SendReceive(_, spec, source_address):
+            receive = worker_pb2.Receive(sequence=spec_to_pb(spec), source_address=source_address)
+            return worker_pb2.WorkRequest(receive=receive)
+        case SendDecode(_, spec):
+            return worker_pb2.WorkRequest(decode=worker_pb2.Decode(sequence=spec_to_pb(spec)))
+        case SendCancel(_, handles):
+            return worker_pb2.WorkRequest(cancel=worker_pb2.Cancel(handles=handles))
+        case SendDrain():
+            return worker_pb2.WorkRequest(drain=worker_pb2.Drain())
+
+
+def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
+    """A group, with every field set."""
+    return worker_pb2.SequenceSpec(
+        handle=spec.handle,
+        fence=fence_to_pb(spec.fence),
+        prompt_token_ids=spec.prompt_token_ids,
+        output_token_ids=spec.output_token_ids,
+        choices=spec.choices,
+        sampling=sampling_to_pb(spec.sampling),
+        stop=stop_to_pb(spec.stop),
+        cache_salt=spec.cache_salt,
+    )
+
+
+def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
+    """Names an attempt."""
+    return generation_pb2.Fence(
+        tenant=fence.tenant,
+        request_id=fence.request_id,
+        session=fence.session,
+        attempt=fence.attempt,
+        choice=fence.choice,
+        source_incarnation=fence.source_incarnation,
+        target_incarnation=fence.target_incarnation,
+    )
+
+
+def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
+    """Every field set, but for log-probabilities that are not wanted."""
+    return generation_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=dict(sampling.logit_bias),
+        seed=sampling.seed,
+        n=sampling.n,
+        logprobs=sampling.logprobs,
+    )
+
+
+def stop_to_pb(stop: StopRules) -> generation_pb2.StopRules:
+    """Every field set."""
+    return generation_pb2.StopRules(
+        max_tokens=stop.max_tokens,
+        min_tokens=stop.min_tokens,
+        stop_strings=stop.stop_strings,
+        stop_token_ids=stop.stop_token_ids,
+        ignore_eos=stop.ignore_eos,
+    )
+
+
+def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
+    """A worker introduces itself; `address` is where it was reached."""
+    facts = WorkerFacts(
+        worker_id=welcome.worker_id,
+        incarnation=welcome.incarnation,
+        role=ROLES[welcome.role],
+        address=address,
+        fingerprint=welcome.fingerprint,
+        block_size=welcome.block_size,
+        num_blocks=welcome.num_blocks,
+        max_num_seqs=welcome.max_num_seqs,
+        token_budget=welcome.token_budget,
+    )
+    return WorkerJoined(facts, load_from_pb(welcome.load), cost_from_pb(welcome.cost_model))
+
+
+def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
+    """A worker's state."""
+    return WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=load.draining,
+    )
+
+
+def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReported:
+    """One step."""
+    return StepReported(
+        worker_key=worker_key,
+        tokens=columns_from_pb(report.tokens),
+        load=load_from_pb(report.load),
+        step_s=report.step_seconds,
+        failures=tuple(
+            SequenceFailed(one.handle, _failure_reason(one.reason), one.message) for one in report.failures
+        ),
+        prefilled=tuple(report.prefilled_handles),
+        cached_tokens=tuple(report.cached_tokens),
+        cost=cost_from_pb(report.cost_model) if report.HasField("cost_model") else None,
+    )
+
+
+def _failure_reason(value: int) -> FailureReason:
+    try:
+        return FailureReason(value)
+    except ValueError:
+        return FailureReason.INTERNAL
+
+
+def columns_from_pb(tokens: generation_pb2.TokenColumns) -> TokenColumns:
+    """Columns as lists: the core reads them row by row, and protobuf's own are slow at that."""
+    return TokenColumns(
+        handles=list(tokens.handles),
+        choices=list(tokens.choices),
+        indexes=list(tokens.indexes),
+        token_ids=list(tokens.token_ids),
+        finish_reasons=list(tokens.finish_reasons),
+        text_lengths=list(tokens.text_lengths),
+        text_utf8=tokens.text_utf8,
+        logprob_rows=list(tokens.logprob_rows),
+        logprobs=list(tokens.logprobs),
+        top_counts=list(tokens.top_counts),
+        top_token_ids=list(tokens.top_token_ids),
+        top_logprobs=list(tokens.top_logprobs),
+    )
+
+
+def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
+    """What a worker's steps cost, as it measured."""
+    return CostModel(
+        coefficients=tuple(cost.coefficients),
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10,
+        ratio_q50=cost.ratio_q50,
+        ratio_q95=cost.ratio_q95,
+    )
+
+
+def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
+    """A worker's state, for operators."""
+    return worker_pb2.WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=load.draining,
+    )
+
+
+def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
+    """What a worker's steps cost, for operators."""
+    return worker_pb2.CostModel(
+        coefficients=cost.coefficients,
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10,
+        ratio_q50=cost.ratio_q50,
+        ratio_q95=cost.ratio_q95,
+    )
+
+
+def role_to_pb(role: str) -> worker_pb2.WorkerRole:
+    """The role's value."""
+    return next(value for value, name in ROLES.items() if name == role)

@@ -1,0 +1,226 @@
+"""The router's behaviour without any input or output: events in, actions out.
+
+One event at a time; the same events at the same times give the same actions. The shell carries actions out on
+asyncio, a simulator in virtual time. To change how a request
+
+    comes in            arrivals.py         is placed and leased   queueing.py
+    is promised a time  promising.py        goes to workers        dispatching.py
+    is admitted         admitting.py        is streamed            relaying.py
+    ends                ending.py           survives a worker      recovery.py
+"""
+
+from __future__ import annotations
+
+from router import ending
+from router.actions import Action, AskQueue, Renew, SendDrain, SetTimer, StoreChanged
+from router.admitting import on_enqueue_failed, on_enqueued, on_queue_full
+from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
+from router.book import Book, CoreConfig
+from router.dispatching import dispatch, dispatch_unleased
+from router.events import (
+    Arrived,
+    CancelAsked,
+    ClientGone,
+    DrainAsked,
+    Enqueued,
+    Event,
+    Granted,
+    GrantsAnswered,
+    Nudged,
+    QueueSeen,
+    QueueWasFull,
+    RouterLeaving,
+    RouterStopping,
+    SettleAnswered,
+    StepReported,
+    StoreCall,
+    StoreFailed,
+    Timer,
+    TimerFired,
+    TimerKind,
+    WorkerJoined,
+    WorkerLoaded,
+    WorkerLost,
+)
+from router.fleet import Worker
+from router.promising import Judgement, judge
+from router.queueing import ask_grants, enqueue, on_granted, on_settled, strand
+from router.recovery import on_worker_lost
+from router.relaying import on_step_reported
+from router.sessions import Phase
+from scheduling.prediction import Ahead, Ask
+from scheduling.request import FinishReason, Slo
+from state.records import QueueStatus
+
+CHORES_S = 0.1
+RENEW_S = 1.0
+ASK_AGAIN_S = 1.0
+"""A place in the queue is asked for again after this long: a grant that got lost took the place with it."""
+
+
+class RouterCore:
+    """All decisions of one router."""
+
+    def __init__(self, config: CoreConfig) -> None:
+        self.book = Book(config)
+        self._renewed_at = -RENEW_S
+
+    def on(self, event: Event, now: float) -> list[Action]:
+        """Take one event in; `now` is in seconds and never runs backwards."""
+        book = self.book
+        book.now = now
+        self._handle(event)
+        if book.grants_wanted:
+            book.grants_wanted = False
+            ask_grants(book)
+        if book.live and not book.chores_set:
+            book.chores_set = True
+            book.do(SetTimer(Timer(TimerKind.CHORES), now + CHORES_S))
+        actions, book.out = book.out, []
+        return actions
+
+    def quote(self, ask: Ask, slo: Slo, ahead: Ahead, now: float) -> Judgement:
+        """What a request would be told now. Changes nothing."""
+        self.book.now = now
+        due_at = now + slo.ttft_ms / 1000 if slo.ttft_ms is not None else float("inf")
+        return judge(self.book, ask, slo, due_at, ahead)
+
+    def is_running(self, tenant: str, request_id: str) -> bool:
+        """This router holds the request, and it has not ended."""
+        return (tenant, request_id) in self.book.live
+
+    def _handle(self, event: Event) -> None:  # noqa: C901, PLR0912 -- a table of events reads best as one match
+        book = self.book
+        match event:
+            case StepReported():
+                on_step_reported(book, event)
+            case WorkerLoaded(worker_key, load):
+                worker = book.fleet.workers.get(worker_key)
+                if worker is not None:
+                    worker.learn(load)
+                    book.grants_wanted = True
+            case Arrived():
+                on_arrived(book, event)
+            case Enqueued(request_key, position, work_ahead_tokens):
+                self._store_answered()
+                on_enqueued(book, request_key, position, work_ahead_tokens)
+            case QueueWasFull(request_key, capacity):
+                on_queue_full(book, request_key, capacity)
+            case Granted(request_key, worker_key):
+                on_granted(book, request_key, worker_key)
+            case GrantsAnswered(worker_key):
+                self._grants_answered(worker_key)
+            case SettleAnswered():
+                self._settled(event)
+            case CancelAsked(tenant, request_id):
+                on_cancel_asked(book, tenant, request_id)
+            case ClientGone(listener):
+                on_client_gone(book, listener)
+            case TimerFired(timer):
+                if timer.kind is TimerKind.CHORES:
+                    self._chores()
+                else:
+                    on_session_timer(book, timer)
+            case Nudged():
+                book.grants_wanted = True
+            case QueueSeen(waiting, waiting_tokens):
+                book.queue = QueueStatus(waiting, waiting_tokens)
+                self._store_answered()
+            case StoreFailed():
+                self._store_failed(event)
+            case WorkerJoined(facts, load, cost):
+                on_worker_lost(book, facts.key, "joined again")
+                book.fleet.workers[facts.key] = Worker(facts, load, cost)
+                book.grants_wanted = True
+            case WorkerLost(worker_key, reason):
+                on_worker_lost(book, worker_key, reason)
+            case DrainAsked(worker_id):
+                self._drain(worker_id)
+            case RouterLeaving():
+                book.leaving = True
+            case RouterStopping():
+                for session in list(book.live.values()):
+                    ending.break_off(book, session)
+
+    def _grants_answered(self, worker_key: str) -> None:
+        worker = self.book.fleet.workers.get(worker_key)
+        if worker is not None:
+            worker.asking = False
+
+    def _settled(self, event: SettleAnswered) -> None:
+        group = on_settled(self.book, event.request_key, event.prefill_key, event.decode_key, event.outcome)
+        if group is not None:
+            dispatch(self.book, group)
+            self.book.grants_wanted = True
+
+    def _drain(self, worker_id: str) -> None:
+        for worker in self.book.fleet.workers.values():
+            if worker.facts.worker_id == worker_id and not worker.drain_asked:
+                worker.drain_asked = True
+                self.book.do(SendDrain(worker.key))
+
+    def _store_answered(self) -> None:
+        book = self.book
+        if book.store_reachable:
+            return
+        book.store_reachable = True
+        book.do(StoreChanged(reachable=True, reason=""))
+        # It may have forgotten everything: whatever waits asks for its place again.
+        for group in list(book.waiting()):
+            enqueue(book, group)
+
+    def _store_failed(self, event: StoreFailed) -> None:
+        book = self.book
+        if book.store_reachable:
+            book.store_reachable = False
+            book.do(StoreChanged(reachable=False, reason=event.reason))
+        if event.call is StoreCall.GRANT:
+            self._grants_answered(event.key)
+            return
+        group = book.groups.get(event.key)
+        if group is None:
+            return
+        if event.call is StoreCall.ENQUEUE and group.phase in (Phase.ENQUEUEING, Phase.WAITING):
+            on_enqueue_failed(book, group, event.reason)
+        elif event.call is StoreCall.SETTLE and group.phase is Phase.SETTLING:
+            group.prefill_key = group.decode_key = None
+            strand(book, group)
+
+    def _chores(self) -> None:
+        book = self.book
+        book.chores_set = False
+        book.forget_old()
+        for group in list(book.groups.values()):
+            if group.phase is Phase.STRANDED:
+                self._help(group.key)
+            elif group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
+                enqueue(book, group)
+        self._renew()
+        if not book.store_reachable:
+            book.do(AskQueue())
+        book.grants_wanted = True
+
+    def _help(self, request_key: str) -> None:
+        """Bring a stranded group on its way, or give it up when no worker has come for it."""
+        book = self.book
+        group = book.groups.get(request_key)
+        if group is None:
+            return
+        fits = group.blocks <= book.fleet.largest_pool
+        if not fits and group.stranded_at is not None:
+            if book.now - group.stranded_at > book.config.no_worker_grace_s:
+                error = "no decode worker that could run it came back"
+                ending.cut_off(book, group.session, FinishReason.FAILED, error)
+        elif book.store_reachable:
+            enqueue(book, group)
+        elif group.attempt > 0 or group.session.number > 0:
+            dispatch_unleased(book, group)
+
+    def _renew(self) -> None:
+        groups = self.book.groups.values()
+        credits = tuple((group.key, group.credit_on) for group in groups if group.credit_on is not None)
+        leases = tuple((group.key, group.lease_on) for group in groups if group.lease_on is not None)
+        due = self.book.now - self._renewed_at >= RENEW_S
+        if due and (credits or leases):
+            self._renewed_at = self.book.now
+            self.book.do(Renew(credits, leases))

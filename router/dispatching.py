@@ -1,0 +1,88 @@
+"""A leased group goes to its workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.actions import SendDecode, SendPrefill, SendReceive
+from router.book import Book
+from router.fleet import Worker
+from router.queueing import choose_decoder, enqueue, release
+from router.sessions import Group, Phase
+from scheduling.placement import Path
+from scheduling.request import Fence, SequenceSpec
+
+
+def dispatch(book: Book, group: Group) -> None:
+    """Send the next attempt; if a worker was lost or began to drain meanwhile, back to the queue."""
+    prefill = book.fleet.workers.get(group.prefill_key or "")
+    decode = book.fleet.workers.get(group.decode_key or "")
+    if prefill is None or decode is None or prefill.draining or decode.draining:
+        release(book, group)
+        group.prefill_key = group.decode_key = None
+        enqueue(book, group)
+        return
+    session = group.session
+    group.phase, group.stranded_at = Phase.RUNNING, None
+    group.handle, group.attempt = book.next_handle(), group.attempt + 1
+    group.decode_reported = False
+    session.attempts = max(session.attempts, group.attempt)
+    if session.timeline.dispatched_at is None:
+        session.timeline.dispatched_at = book.now
+    prefill.groups[group.handle] = decode.groups[group.handle] = group
+    prefill.sent_tokens += group.work_tokens
+    _send(book, group, prefill, decode)
+
+
+def _send(book: Book, group: Group, prefill: Worker, decode: Worker) -> None:
+    if prefill is decode:
+        book.do(SendDecode(decode.key, _spec(group, None, decode)))
+        return
+    spec = _spec(group, prefill, decode)
+    book.do(SendReceive(decode.key, spec, prefill.facts.address))
+    book.do(SendPrefill(prefill.key, spec))
+
+
+def _spec(group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+    session = group.session
+    fence = Fence(
+        tenant=session.tenant,
+        request_id=session.request_id,
+        session=session.number,
+        attempt=group.attempt,
+        choice=group.choices[0].index,
+        source_incarnation=source.facts.incarnation if source else "",
+        target_incarnation=target.facts.incarnation,
+    )
+    return SequenceSpec(
+        handle=group.handle,
+        fence=fence,
+        prompt_token_ids=session.prompt_token_ids,
+        output_token_ids=group.output_token_ids,
+        choices=tuple(choice.index for choice in group.choices),
+        sampling=replace(session.sampling, n=len(group.choices)),
+        stop=session.stop,
+        cache_salt=cache_salt(session.tenant),
+    )
+
+
+def cache_salt(tenant: str) -> bytes:
+    """Tenants share no cached blocks, or the time of a first token would tell what others ask."""
+    return tenant.encode()
+
+
+def dispatch_unleased(book: Book, group: Group) -> None:
+    """Place a group by this router's own picture, while the store is away.
+
+    Only for what clients already hear: workers have the last word on memory, so a missing lease risks another
+    attempt, where waiting for the store would stop a stream.
+    """
+    computing = sorted(book.fleet.computing, key=lambda w: (w.key in group.avoided, w.bound_tokens, w.key))
+    if book.fleet.path is Path.DISAGGREGATED:
+        computing = computing[:1]
+    for prefill in computing:
+        choice = choose_decoder(book, group, prefill)
+        if choice is not None:
+            group.prefill_key, group.decode_key = prefill.key, choice.worker_key
+            dispatch(book, group)
+            return

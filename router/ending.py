@@ -1,0 +1,173 @@
+"""How groups and sessions end; each ends once, and what it held is returned."""
+
+from __future__ import annotations
+
+from router.actions import (
+    Dequeue,
+    Marks,
+    Outcome,
+    Reject,
+    ReleaseCredit,
+    RequestEnded,
+    SendCancel,
+    TellChoiceFinished,
+    TellFinished,
+)
+from router.book import Book
+from router.errors import StaleSession, Unavailable
+from router.promising import TPOT_SCALE, promise_of, tell_accepted
+from router.queueing import release
+from router.sessions import Group, Phase, Session
+from scheduling.request import FinishReason
+
+
+def end_group(book: Book, group: Group) -> None:
+    """All its choices have ended by themselves."""
+    # A choice that ended with the prefill worker's first token is never started on the decode worker.
+    detach(book, group, tell_workers=not group.decode_reported)
+    if not any(choice.open for choice in group.session.choices):
+        finish(book, group.session)
+
+
+def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = None) -> None:
+    """The group is over: no worker computes it, no report finds it, nothing is held for it."""
+    if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
+        book.do(Dequeue(group.key))
+    if group.early_grant is not None:
+        book.do(ReleaseCredit(group.key, group.early_grant))
+        group.early_grant = None
+    if group.phase is Phase.RUNNING:
+        for worker in book.fleet.alive((group.prefill_key, group.decode_key)):
+            del worker.groups[group.handle]
+            if tell_workers and worker.key != but:
+                book.do(SendCancel(worker.key, (group.handle,)))
+    release(book, group)
+    group.phase = Phase.ENDED
+    del book.groups[group.key]
+    group.session.groups.remove(group)
+
+
+def cut_off(book: Book, session: Session, reason: FinishReason, error: str = "") -> None:
+    """End what has not ended, wherever it is."""
+    session.error = error
+    if not session.admitted:
+        tell_accepted(book, session)
+    for group in list(session.groups):
+        detach(book, group, tell_workers=True)
+    for choice in session.choices:
+        if choice.open:
+            choice.finish = reason
+            if session.listener is not None:
+                book.do(TellChoiceFinished(session.listener, choice.index, reason, len(choice.token_ids)))
+    finish(book, session)
+
+
+def break_off(book: Book, session: Session) -> None:
+    """This router leaves: the call breaks, so that a client that resumes goes on elsewhere."""
+    if session.listener is not None:
+        book.do(Reject(session.listener, Unavailable("this router is shutting down; resume on another one")))
+        book.unlisten(session)
+    cut_off(book, session, FinishReason.CANCELLED)
+
+
+def finish(book: Book, session: Session) -> None:
+    """Every choice has ended: say so, learn from it, and remember it for a while."""
+    assert not session.groups, "a session ends after its groups"
+    session.timeline.ended_at = book.now
+    book.close_session(session, remember=True)
+    _learn(book, session)
+    _count(book, session)
+    book.do(RequestEnded(session.group_key(0), outcome_of(session)))
+    tell_finished(book, session)
+
+
+def tell_finished(book: Book, session: Session) -> None:
+    """The last event, if anyone listens."""
+    if session.listener is not None:
+        book.do(TellFinished(session.listener, outcome_of(session)))
+        book.unlisten(session)
+
+
+def forget(book: Book, session: Session) -> None:
+    """The session was never admitted: as if it had not come."""
+    for group in list(session.groups):
+        group.phase = Phase.ENDED
+        del book.groups[group.key]
+    session.groups.clear()
+    book.unlisten(session)
+    session.timeline.ended_at = book.now
+    book.close_session(session, remember=False)
+
+
+def abandon(book: Book, session: Session) -> None:
+    """Another call starts this request over: free all of it and remember nothing."""
+    if session.ended:
+        book.retained.pop(session.name, None)
+        book.by_sid.pop(session.sid, None)
+        return
+    for group in list(session.groups):
+        detach(book, group, tell_workers=True)
+    session.timeline.ended_at = book.now
+    if session.listener is not None:
+        book.do(Reject(session.listener, StaleSession(session.number, session.number + 1)))
+        book.unlisten(session)
+    book.close_session(session, remember=False)
+
+
+def outcome_of(session: Session) -> Outcome:
+    """What became of an ended session."""
+    timeline = session.timeline
+    assert timeline.ended_at is not None, "an outcome is of an ended session"
+    ended = timeline.ended_at
+    new_tokens = sum(len(choice.token_ids) for choice in session.choices) - sum(session.received_tokens)
+    return Outcome(
+        slo_class=session.slo.slo_class,
+        promise=promise_of(session),
+        marks=Marks(
+            timeline.received_at,
+            _mark(timeline.dispatched_at, ended),
+            _mark(timeline.first_token_at, ended),
+            _mark(timeline.decode_at, ended),
+            ended,
+        ),
+        has_tokens=new_tokens > 0,
+        prompt_tokens=len(session.prompt_token_ids),
+        cached_prompt_tokens=session.cached_tokens,
+        output_tokens=sum(len(choice.token_ids) for choice in session.choices),
+        attempts=session.attempts,
+        tpot_s=session.tpot_s(),
+        max_gap_s=session.max_gap_s,
+        reasons=tuple(choice.finish for choice in session.choices),
+        error=session.error,
+    )
+
+
+def _mark(at: float | None, ended: float) -> float:
+    return ended if at is None else at
+
+
+def _learn(book: Book, session: Session) -> None:
+    for choice in session.choices:
+        if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
+            book.learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
+    tpot_s = session.tpot_s()
+    if session.predicted is not None and tpot_s is not None and session.attempts == 1:
+        predicted = session.predicted
+        book.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, book.now)
+
+
+def _count(book: Book, session: Session) -> None:
+    reasons = {choice.finish for choice in session.choices}
+    if FinishReason.FAILED in reasons:
+        book.counters.failed += 1
+    elif FinishReason.CANCELLED in reasons:
+        book.counters.cancelled += 1
+    else:
+        book.counters.finished += 1
+    first_at = session.timeline.first_token_at
+    if session.slo.ttft_ms is None or session.number > 0:
+        return
+    if first_at is not None and first_at <= session.due_at:
+        book.counters.ttft_promises_kept += 1
+    elif first_at is not None or FinishReason.CANCELLED not in reasons:
+        book.counters.ttft_promises_broken += 1

@@ -1,0 +1,258 @@
+"""Everything that can happen to the core. Times are seconds on the shell's monotonic clock."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduling.cost_model import CostModel
+
+from router.fleet import WorkerFacts, WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
+from state.records import Settled
+
+# From clients
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a client of an earlier session has of one choice. `finish` is set when these tokens end it."""
+
+    choice: int
+    token_ids: tuple[int, ...]
+    finish: FinishReason = FinishReason.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A call, validated and tokenised. `listener` names its connection."""
+
+    listener: int
+    tenant: str
+    request_id: str
+    session: int
+    digest: bytes
+    """Of the content, without the seed."""
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    seed_given: bool
+    """Otherwise `sampling.seed` was drawn."""
+    stop: StopRules
+    slo: Slo
+    received_at: float
+    resume_grace_s: float = 0.0
+    received: tuple[Received, ...] = ()
+    prefix_hits: Mapping[str, int] = field(default_factory=dict)
+    """Leading blocks of the prompt that each worker holds, by worker key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """A client ends its request."""
+
+    tenant: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """A call broke, or its client stopped reading."""
+
+    listener: int
+
+
+# From the store
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A group has its place."""
+
+    request_key: str
+    position: int
+    work_ahead_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWasFull:
+    """A group has no place."""
+
+    request_key: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A group may run with a prompt credit on this worker."""
+
+    request_key: str
+    worker_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantsAnswered:
+    """A grant call is over; its grants were told before."""
+
+    worker_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettleAnswered:
+    """What became of a grant."""
+
+    request_key: str
+    prefill_key: str
+    decode_key: str
+    outcome: Settled
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """The fleet's queue in two numbers."""
+
+    waiting: int
+    waiting_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nudged:
+    """Capacity has come back somewhere."""
+
+
+class StoreCall(enum.Enum):
+    """Which call failed."""
+
+    ENQUEUE = "enqueue"
+    GRANT = "grant"
+    SETTLE = "settle"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The store did not answer. `key` is the request's, the worker's for GRANT, or empty."""
+
+    call: StoreCall
+    key: str
+    reason: str
+
+
+# From workers
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker's stream is up."""
+
+    facts: WorkerFacts
+    load: WorkerLoad
+    cost: CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker's stream broke: what was dispatched over it is over."""
+
+    worker_key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoaded:
+    """A heartbeat."""
+
+    worker_key: str
+    load: WorkerLoad
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFailed:
+    """A worker gave a group up."""
+
+    handle: int
+    reason: FailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepReported:
+    """One step of one worker, for the whole batch."""
+
+    worker_key: str
+    tokens: TokenColumns
+    load: WorkerLoad
+    step_s: float = 0.0
+    """0 when no step was run."""
+    failures: Sequence[SequenceFailed] = ()
+    prefilled: Sequence[int] = ()
+    cached_tokens: Sequence[int] = ()
+    """Aligned with `prefilled`."""
+    cost: CostModel | None = None
+
+
+# From operators and the clock
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """A worker shall take nothing new."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLeaving:
+    """This router takes nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStopping:
+    """Its grace is over: what still runs here goes on elsewhere, if the client resumes it."""
+
+
+class TimerKind(enum.Enum):
+    """What is due."""
+
+    CHORES = "chores"
+    DEADLINE = "deadline"
+    GRACE = "grace"
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """`sid` names the session; 0 for chores."""
+
+    kind: TimerKind
+    sid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by the core is due."""
+
+    timer: Timer
+
+
+Event = (
+    Arrived
+    | CancelAsked
+    | ClientGone
+    | Enqueued
+    | QueueWasFull
+    | Granted
+    | GrantsAnswered
+    | SettleAnswered
+    | QueueSeen
+    | Nudged
+    | StoreFailed
+    | WorkerJoined
+    | WorkerLost
+    | WorkerLoaded
+    | StepReported
+    | DrainAsked
+    | RouterLeaving
+    | RouterStopping
+    | TimerFired
+)

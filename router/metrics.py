@@ -1,0 +1,117 @@
+"""The router's metrics, each defined once.
+
+TTFT: router receipt to first token, queueing included. ITL: each gap between tokens of a choice. TPOT: per
+request, mean gap after the first token, undefined for one token. Goodput: requests that met every SLO they stated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.actions import AttemptFailed, Outcome, Relay, RequestEnded, RequestRefused
+from scheduling.request import FinishReason
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class GapHistogram(Collector):
+    """A histogram filled on the token path: a library's own costs a microsecond or two per observation."""
+
+    def __init__(self, name: str, documentation: str) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+
+    def observe_all(self, gaps_s: Sequence[float]) -> None:
+        """Count gaps; negative ones are first tokens, which have none."""
+        for gap_s in gaps_s:
+            if gap_s >= 0:
+                self._counts[bisect_left(SECONDS, gap_s)] += 1
+                self._sum += gap_s
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks for it."""
+        buckets, total = [], 0
+        for bound, count in zip((*SECONDS, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+        family = HistogramMetricFamily(self._name, self._documentation)
+        family.add_metric([], buckets, self._sum)
+        yield family
+
+
+class RouterMetrics:
+    """One registry per process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.ttft = self._by_class("ttft_seconds", "Router receipt to first token")
+        self.tpot = self._by_class("tpot_seconds", "Mean gap after the first token, per request")
+        self.e2e = self._by_class("e2e_seconds", "Router receipt to end")
+        self.queue = self._by_class("queue_seconds", "Router receipt to dispatch")
+        self.itl = GapHistogram("itl_seconds", "Each gap between tokens of a choice")
+        self.registry.register(self.itl)
+        self.requests = Counter("requests", "Requests by how they ended", ["outcome"], registry=self.registry)
+        self.relayed = Counter("relayed_tokens", "Tokens sent on to clients", registry=self.registry)
+        self.goodput = Counter("goodput", "Requests that met every SLO they stated", registry=self.registry)
+        self.retries = Counter(
+            "retries", "Attempts that failed and were started again", registry=self.registry
+        )
+        self.loop_errors = Counter("loop_errors", "Errors nobody expected", ["where"], registry=self.registry)
+        self.workers = Gauge("connected_workers", "Workers with a live stream", registry=self.registry)
+
+    def _by_class(self, name: str, documentation: str) -> Histogram:
+        return Histogram(name, documentation, ["slo_class"], buckets=SECONDS, registry=self.registry)
+
+    def relayed_step(self, relay: Relay) -> None:
+        """Count one step's tokens."""
+        self.relayed.inc(len(relay.token_ids))
+        self.itl.observe_all(relay.gaps_s)
+
+    def refused(self, action: RequestRefused) -> None:
+        """Count a refusal by its kind."""
+        self.requests.labels(type(action.error).__name__).inc()
+
+    def attempt_failed(self, action: AttemptFailed) -> None:
+        """Count an attempt that is tried again."""
+        if not action.final:
+            self.retries.inc()
+
+    def ended(self, action: RequestEnded) -> None:
+        """Count a request and where its time went."""
+        outcome, marks = action.outcome, action.outcome.marks
+        name = outcome.slo_class.name.lower()
+        self.requests.labels(_outcome_name(outcome)).inc()
+        self.queue.labels(name).observe(marks.dispatched_at - marks.received_at)
+        self.e2e.labels(name).observe(marks.ended_at - marks.received_at)
+        if outcome.has_tokens:
+            self.ttft.labels(name).observe(marks.first_token_at - marks.received_at)
+        if outcome.tpot_s is not None:
+            self.tpot.labels(name).observe(outcome.tpot_s)
+        if is_good(outcome):
+            self.goodput.inc()
+
+
+def is_good(outcome: Outcome) -> bool:
+    """Ended by itself, within everything that was stated."""
+    cut_off = {FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAILED}
+    if cut_off & set(outcome.reasons):
+        return False
+    ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
+    promise = outcome.promise
+    in_ttft = promise.ttft_ms is None or ttft_ms <= promise.ttft_ms
+    in_tpot = promise.tpot_ms is None or outcome.tpot_s is None or outcome.tpot_s * 1000 <= promise.tpot_ms
+    return in_ttft and in_tpot
+
+
+def _outcome_name(outcome: Outcome) -> str:
+    for reason in (FinishReason.FAILED, FinishReason.DEADLINE, FinishReason.CANCELLED):
+        if reason in outcome.reasons:
+            return reason.name.lower()
+    return "finished"

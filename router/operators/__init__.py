@@ -1,0 +1,1 @@
+"""What operators see and do: the fleet as a whole."""

@@ -1,0 +1,45 @@
+"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, at most three times."""
+
+from __future__ import annotations
+
+from router import ending
+from router.actions import AttemptFailed
+from router.book import Book
+from router.fleet import Worker
+from router.queueing import enqueue, new_groups
+from router.sessions import MAX_ATTEMPTS, Group, Phase
+from scheduling.request import FinishReason
+
+
+def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None:
+    """Give an attempt up on all its workers and start the next, or fail the request."""
+    if group.phase is not Phase.RUNNING:
+        return
+    session = group.session
+    final = group.attempt >= MAX_ATTEMPTS
+    book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
+    if final:
+        ending.cut_off(
+            book, session, FinishReason.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last with: {reason}"
+        )
+        return
+    book.counters.retried_attempts += 1
+    # The command is withdrawn even from whom reported the failure: unknown handles are ignored there.
+    ending.detach(book, group, tell_workers=True)
+    group.avoided |= {worker_key}
+    for successor in new_groups(book, session, [choice for choice in group.choices if choice.open], group):
+        enqueue(book, successor)
+
+
+def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
+    """Everything dispatched over its stream is over, except what has been handed over already."""
+    worker = book.fleet.workers.pop(worker_key, None)
+    if worker is None:
+        return
+    for group in list(worker.groups.values()):
+        if group.phase is Phase.RUNNING and not _was_handed_over(group, worker):
+            fail_attempt(book, group, worker_key, f"worker lost: {reason}")
+
+
+def _was_handed_over(group: Group, lost: Worker) -> bool:
+    return lost.key != group.decode_key and group.decode_reported

@@ -1,0 +1,179 @@
+"""Step reports become tokens delivered: strictly by (choice, index), repeats dropped, gaps an error.
+
+The token path: no object per token, and one action for the whole report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router import ending, recovery
+from router.actions import Relay, TellChoiceFinished
+from router.book import Book
+from router.events import StepReported
+from router.fleet import Worker
+from router.queueing import release_credit
+from router.sessions import Choice, Group, Session, TokenLogprobs
+from scheduling.columns import TokenColumns
+from scheduling.request import FinishReason
+
+STEP_WEIGHT = 0.2
+
+
+def on_step_reported(book: Book, event: StepReported) -> None:
+    """Take in one report. Whatever an older attempt says late finds no group and is ignored."""
+    worker = book.fleet.workers.get(event.worker_key)
+    if worker is None:
+        return
+    worker.learn(event.load)
+    if event.cost is not None:
+        worker.cost = event.cost
+    if event.step_s > 0:
+        worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
+    _take_prefilled(book, worker, event)
+    if event.tokens.handles:
+        _take_tokens(book, worker, event.tokens)
+    for failure in event.failures:
+        group = worker.groups.get(failure.handle)
+        if group is not None:
+            recovery.fail_attempt(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
+
+
+def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
+    for handle, cached_tokens in zip(event.prefilled, event.cached_tokens, strict=True):
+        group = worker.groups.get(handle)
+        if group is None or worker.key != group.prefill_key:
+            continue
+        if group.credit_on is not None:
+            release_credit(book, group)
+        if group.attempt == 1:
+            group.session.cached_tokens = max(group.session.cached_tokens, cached_tokens)
+
+
+def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
+    relay = Relay()
+    broken: dict[Group, str] = {}
+    ended: list[Group] = []
+    groups, text_at, now = worker.groups, 0, book.now
+    has_text = bool(tokens.text_lengths)
+    row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else None
+    for row, handle in enumerate(tokens.handles):
+        text_end = text_at + tokens.text_lengths[row] if has_text else text_at
+        start, text_at = text_at, text_end
+        group = groups.get(handle)
+        if group is None or group in broken:
+            continue
+        choice = _choice_of(group, tokens.choices[row])
+        index, token_id = tokens.indexes[row], tokens.token_ids[row]
+        if choice is None:
+            broken[group] = f"choice {tokens.choices[row]} is not of this group"
+            continue
+        known = len(choice.token_ids)
+        if index < known:
+            if choice.token_ids[index] != token_id:
+                broken[group] = f"choice {choice.index} repeats index {index} with another token"
+            elif worker.key == group.decode_key:
+                _mark_decoding(group, now)
+            continue
+        if index > known or not choice.open:
+            broken[group] = f"choice {choice.index} goes on at index {index}, expected {known}"
+            continue
+        if worker.key == group.decode_key:
+            _mark_decoding(group, now)
+        text = tokens.text_utf8[start:text_end].decode() if text_end > start else ""
+        reason = tokens.finish_reasons[row]
+        logprobs = row_logprobs.get(row) if row_logprobs is not None else None
+        choice.token_ids.append(token_id)
+        choice.texts.append(text)
+        choice.logprobs.append(logprobs)
+        gap_s = _gap(book, group.session, choice)
+        if reason:
+            choice.finish = FinishReason(reason)
+            if not any(one.open for one in group.choices):
+                ended.append(group)
+        if group.session.listener is not None:
+            relay.listeners.append(group.session.listener)
+            relay.choices.append(choice.index)
+            relay.indexes.append(index)
+            relay.token_ids.append(token_id)
+            relay.texts.append(text)
+            relay.finish_reasons.append(reason)
+            relay.logprobs.append(logprobs)
+            relay.gaps_s.append(gap_s)
+    if relay.listeners:
+        book.counters.relayed_tokens += len(relay.listeners)
+        book.do(relay)
+    for group in ended:
+        ending.end_group(book, group)
+    for group, reason_text in broken.items():
+        recovery.fail_attempt(book, group, worker.key, f"protocol error: {reason_text}")
+
+
+def _choice_of(group: Group, index: int) -> Choice | None:
+    choices = group.session.choices
+    if index < len(choices) and choices[index].group is group:
+        return choices[index]
+    return None
+
+
+def _mark_decoding(group: Group, now: float) -> None:
+    if not group.decode_reported:
+        group.decode_reported = True
+        timeline = group.session.timeline
+        if timeline.decode_at is None:
+            timeline.decode_at = now
+
+
+def _gap(book: Book, session: Session, choice: Choice) -> float:
+    """Seconds since the choice's token before; negative for its first one here."""
+    now = book.now
+    last, choice.last_at = choice.last_at, now
+    if last is not None:
+        gap_s = now - last
+        session.max_gap_s = max(session.max_gap_s, gap_s)
+        return gap_s
+    choice.first_at = now
+    if session.timeline.first_token_at is None:
+        session.timeline.first_token_at = now
+        _learn_ttft(book, session)
+    return -1.0
+
+
+def _learn_ttft(book: Book, session: Session) -> None:
+    if session.predicted is not None and session.attempts == 1:
+        observed_s = book.now - session.timeline.received_at
+        book.learnt.ttft.add(session.work_ahead_tokens, observed_s / session.predicted.ttft_s, book.now)
+
+
+def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
+    found, at = {}, 0
+    for place, row in enumerate(tokens.logprob_rows):
+        end = at + tokens.top_counts[place]
+        found[row] = TokenLogprobs(
+            tokens.logprobs[place], tuple(tokens.top_token_ids[at:end]), tuple(tokens.top_logprobs[at:end])
+        )
+        at = end
+    return found
+
+
+def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
+    """Tell a call that attaches all it has not received."""
+    assert session.listener is not None, "a replay has a listener"
+    relay = Relay(replayed=True)
+    silent: list[TellChoiceFinished] = []
+    for choice in session.choices:
+        first, count = received.get(choice.index, 0), len(choice.token_ids)
+        relay.listeners.extend([session.listener] * (count - first))
+        relay.choices.extend([choice.index] * (count - first))
+        relay.indexes.extend(range(first, count))
+        relay.token_ids.extend(choice.token_ids[first:])
+        relay.texts.extend(choice.texts[first:])
+        relay.logprobs.extend(choice.logprobs[first:])
+        relay.finish_reasons.extend([0] * (count - first))
+        relay.gaps_s.extend([-1.0] * (count - first))
+        if not choice.open:
+            silent.append(TellChoiceFinished(session.listener, choice.index, choice.finish, count))
+    if relay.listeners:
+        book.do(relay)
+    for told in silent:
+        book.do(told)

@@ -1,0 +1,199 @@
+"""The public door: InferenceService, a thin translation to the core and back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc.aio
+
+from baton.v1 import inference_pb2, inference_pb2_grpc
+from router.actions import TellAccepted, TellChoiceFinished, TellFinished
+from router.convert import (
+    content_digest,
+    event_to_pb,
+    finished_to_pb,
+    logprobs_to_pb,
+    quote_to_pb,
+    reason_to_pb,
+    request_from_pb,
+)
+from router.errors import RouterError
+from router.events import CancelAsked
+from router.intake import Intake
+from router.model_facts import ModelFacts
+from router.quoting import quote
+from router.relay import ClientStream, StreamItem, TokenRun
+from router.shell import Shell
+from router.status import status_of
+from router.validation import RawRequest, check_before_tokenising
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def end_with(context: Context, error: RouterError) -> NoReturn:
+    """End a call with the error's status and details."""
+    status = status_of(error)
+    await context.abort(status.code, status.message, trailing_metadata=status.trailing_metadata)
+
+
+class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
+    """See `inference.proto`."""
+
+    def __init__(self, shell: Shell, intake: Intake, facts: ModelFacts) -> None:
+        self._shell = shell
+        self._intake = intake
+        self._facts = facts
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve on `server`; returns the service's full name, for reflection."""
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, server)
+        return inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+
+    async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> None:
+        raw = request_from_pb(request)
+        async with self._listening(raw, content_digest(request), context) as stream:
+            async for event in self._events(stream):
+                await context.write(inference_pb2.GenerateResponse(event=event))
+
+    async def Resume(  # type: ignore[override]  # as Generate
+        self, request: inference_pb2.ResumeRequest, context: Context
+    ) -> None:
+        raw = request_from_pb(request.request, request.session, request.received)
+        digest = content_digest(request.request)
+        async with self._listening(raw, digest, context, resumed=True) as stream:
+            async for event in self._events(stream):
+                await context.write(inference_pb2.ResumeResponse(event=event))
+
+    async def GenerateOnce(
+        self, request: inference_pb2.GenerateOnceRequest, context: Context
+    ) -> inference_pb2.GenerateOnceResponse:
+        answer = _Answer()
+        raw = request_from_pb(request.request)
+        async with self._listening(raw, content_digest(request.request), context) as stream:
+            async for item in _until_finished(stream):
+                answer.add(item)
+        return answer.message(self._shell.now())
+
+    async def Cancel(
+        self, request: inference_pb2.CancelRequest, context: Context
+    ) -> inference_pb2.CancelResponse:
+        running = self._shell.core.is_running(request.tenant, request.request_id)
+        self._shell.submit(CancelAsked(request.tenant, request.request_id))
+        return inference_pb2.CancelResponse(cancelled=running)
+
+    async def Quote(
+        self, request: inference_pb2.QuoteRequest, context: Context
+    ) -> inference_pb2.QuoteResponse:
+        try:
+            checked = await self._intake.check(request_from_pb(request.request))
+            return quote_to_pb(await quote(self._shell, checked))
+        except RouterError as error:
+            await end_with(context, error)
+
+    async def CountTokens(
+        self, request: inference_pb2.CountTokensRequest, context: Context
+    ) -> inference_pb2.CountTokensResponse:
+        kind = request.WhichOneof("input")
+        messages = tuple((one.role, one.content) for one in request.chat.messages)
+        raw = RawRequest(
+            model=request.model,
+            text=request.text if kind == "text" else None,
+            messages=messages if kind == "chat" else None,
+        )
+        try:
+            check_before_tokenising(raw, self._facts)
+            token_ids = await self._intake.tokenise(raw)
+        except RouterError as error:
+            await end_with(context, error)
+        return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
+
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        facts = self._facts
+        model = inference_pb2.Model(
+            name=facts.name,
+            architecture=facts.architecture,
+            max_context_tokens=facts.max_context_tokens,
+            vocab_size=facts.vocab_size,
+            has_chat_template=facts.chat_template is not None,
+        )
+        return inference_pb2.ListModelsResponse(models=[model])
+
+    @contextlib.asynccontextmanager
+    async def _listening(
+        self, raw: RawRequest, digest: bytes, context: Context, *, resumed: bool = False
+    ) -> AsyncIterator[ClientStream]:
+        """All that a call is to hear; however it ends, the core learns that it has."""
+        shell = self._shell
+        received_at = shell.now()
+        listener, stream = shell.open_stream()
+        try:
+            fleet = shell.discovery.facts
+            keys = list(shell.core.book.fleet.workers)
+            event = await self._intake.arrival(
+                raw, digest, received_at, listener, fleet, keys, resumed=resumed
+            )
+            shell.submit(event)
+            yield stream
+        except RouterError as error:
+            await end_with(context, error)
+        finally:
+            shell.close_stream(listener)
+
+    async def _events(self, stream: ClientStream) -> AsyncIterator[inference_pb2.GenerationEvent]:
+        first_handed_at: float | None = None
+        async for item in _until_finished(stream):
+            now = self._shell.now()
+            if first_handed_at is None and isinstance(item, TokenRun):
+                first_handed_at = now
+            yield event_to_pb(item, first_handed_at, now)
+
+
+async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
+    while True:
+        for item in await stream.take():
+            yield item
+            if isinstance(item, TellFinished):
+                return
+
+
+class _Answer:
+    """Collects a stream into one message."""
+
+    def __init__(self) -> None:
+        self._accepted: TellAccepted | None = None
+        self._finished: TellFinished | None = None
+        self._choices: dict[int, inference_pb2.Choice] = {}
+
+    def add(self, item: StreamItem) -> None:
+        match item:
+            case TellAccepted():
+                self._accepted = item
+            case TokenRun():
+                choice = self._choice(item.choice)
+                choice.token_ids.extend(item.token_ids)
+                choice.text += "".join(item.texts)
+                choice.logprobs.extend(logprobs_to_pb(one) for one in item.logprobs)
+            case TellChoiceFinished():
+                self._choice(item.choice).finish_reason = reason_to_pb(item.reason)
+            case TellFinished():
+                self._finished = item
+
+    def _choice(self, index: int) -> inference_pb2.Choice:
+        if index not in self._choices:
+            self._choices[index] = inference_pb2.Choice(index=index)
+        return self._choices[index]
+
+    def message(self, now: float) -> inference_pb2.GenerateOnceResponse:
+        assert self._accepted is not None and self._finished is not None, "a stream begins and ends"
+        return inference_pb2.GenerateOnceResponse(
+            request_id=self._accepted.request_id,
+            choices=[self._choices[index] for index in sorted(self._choices)],
+            finished=finished_to_pb(self._finished.outcome, None, now),
+            seed=self._accepted.seed,
+        )

@@ -1,0 +1,175 @@
+"""One request while this router holds it: its choices with what was delivered, and the groups that run them.
+
+    group:  ENQUEUEING → WAITING → SETTLING → RUNNING → ENDED
+                 ↑           ↑         │          │
+                 └─ STRANDED ←─────────┘          └→ next attempt: new groups, ENQUEUEING
+
+A group is the unit that is queued, leased and dispatched: choices that share all their tokens. It ends once, and
+with it whatever it holds of the store is returned.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduling.admission import Decision
+from scheduling.prediction import Prediction
+from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
+
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Of one token; the alternatives most likely first."""
+
+    logprob: float
+    top_token_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
+class Phase(enum.Enum):
+    """Where a group is on its way."""
+
+    ENQUEUEING = "enqueueing"
+    """The store was asked for a place in the queue."""
+    WAITING = "waiting"
+    SETTLING = "settling"
+    """Granted; the store was asked for a block lease."""
+    RUNNING = "running"
+    STRANDED = "stranded"
+    """Admitted, but in no queue: the store is away or no worker fits; tried again soon."""
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One continuation, as delivered. Element i of each list belongs to index i.
+
+    `texts` and `logprobs` of tokens that a former session delivered are empty.
+    """
+
+    index: int
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NONE
+    first_at: float | None = None
+    last_at: float | None = None
+    group: Group | None = None
+
+    @property
+    def open(self) -> bool:
+        """More tokens are to come."""
+        return self.finish is FinishReason.NONE
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Choices that travel together, and one attempt at running them at a time."""
+
+    key: str
+    session: Session
+    choices: list[Choice]
+    blocks: int
+    work_tokens: int
+    attempt: int = 0
+    """Dispatches so far, those of the groups it was split from included."""
+    phase: Phase = Phase.ENQUEUEING
+    asked_at: float = 0.0
+    """When a place in the queue was last asked for."""
+    stranded_at: float | None = None
+    early_grant: str | None = None
+    handle: int = 0
+    prefill_key: str | None = None
+    """Worker that computes the prompt; the decode worker itself when aggregated."""
+    decode_key: str | None = None
+    credit_on: str | None = None
+    lease_on: str | None = None
+    decode_reported: bool = False
+    avoided: frozenset[str] = frozenset()
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.choices)
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        """Delivered already; only a single choice has any."""
+        return tuple(self.choices[0].token_ids) if len(self.choices) == 1 else ()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """When a session passed its marks, on the core's clock in seconds; None while it has not."""
+
+    received_at: float
+    dispatched_at: float | None = None
+    first_token_at: float | None = None
+    decode_at: float | None = None
+    """The decode worker's first report; equal to first_token_at when it prefilled itself."""
+    ended_at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One (tenant, request_id) while this router holds it, and for a while after."""
+
+    sid: int
+    tenant: str
+    request_id: str
+    number: int
+    """The client's count of calls: Generate is 0, each Resume one more."""
+    digest: bytes
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRules
+    slo: Slo
+    resume_grace_s: float
+    prefix_hits: Mapping[str, int]
+    timeline: Timeline
+    choices: list[Choice]
+    listener: int | None = None
+    groups: list[Group] = field(default_factory=list)
+    admitted: bool = False
+    decision: Decision | None = None
+    predicted: Prediction | None = None
+    work_ahead_tokens: int = 0
+    """At admission."""
+    cached_tokens: int = 0
+    attempts: int = 0
+    received_tokens: tuple[int, ...] = ()
+    """Per choice, tokens that former sessions delivered: their text is unknown here."""
+    max_gap_s: float = 0.0
+    error: str = ""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.tenant, self.request_id
+
+    @property
+    def ended(self) -> bool:
+        return self.timeline.ended_at is not None
+
+    @property
+    def due_at(self) -> float:
+        """When the first token was promised; infinite without a promise."""
+        if self.slo.ttft_ms is None:
+            return float("inf")
+        return self.timeline.received_at + self.slo.ttft_ms / 1000
+
+    def group_key(self, first_choice: int) -> str:
+        """Names a group in the store."""
+        suffix = f"#{first_choice}" if first_choice else ""
+        return f"{self.tenant}/{self.request_id}/{self.number}{suffix}"
+
+    def tpot_s(self) -> float | None:
+        """Mean gap after the first token over all choices; None with fewer than two tokens."""
+        gaps, total = 0, 0.0
+        for choice in self.choices:
+            if choice.first_at is not None and choice.last_at is not None:
+                new = len(choice.token_ids) - self.received_tokens[choice.index]
+                gaps, total = gaps + new - 1, total + choice.last_at - choice.first_at
+        return total / gaps if gaps > 0 else None

@@ -1,0 +1,246 @@
+"""What may be asked: every field inside its range, or an error that names it. Ranges as in `generation.proto`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from router.errors import DeadlineExpired, ModelNotFound, ValidationError
+from router.events import Received
+from router.model_facts import ModelFacts
+from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+
+_T = TypeVar("_T")
+
+MAX_NAME_CHARS = 128
+MAX_N = 16
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+DEFAULT_MAX_TOKENS = 256
+MAX_RESUME_GRACE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request as it came; None where nothing was said. Field meanings as in `inference.proto`."""
+
+    request_id: str = ""
+    model: str = ""
+    tenant: str = ""
+    text: str | None = None
+    messages: tuple[tuple[str, str], ...] | None = None
+    token_ids: Sequence[int] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    n: int | None = None
+    logprobs: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: int = 0
+    allow_at_risk: bool = False
+    resume_grace_ms: int = 0
+    session: int = 0
+    received: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPrompt:
+    """What could only be checked once the prompt's length was known."""
+
+    token_ids: tuple[int, ...]
+    stop: StopRules
+    received: tuple[Received, ...]
+
+
+def check_model(model: str, facts: ModelFacts) -> None:
+    """The fleet serves one model."""
+    if model not in ("", facts.name):
+        raise ModelNotFound(model, facts.name)
+
+
+def check_name(field_name: str, value: str) -> None:
+    """Names are kept in keys and logs: short, and printable."""
+    if len(value) > MAX_NAME_CHARS or not all(" " <= char <= "~" for char in value):
+        raise ValidationError(field_name, value, f"up to {MAX_NAME_CHARS} printable ASCII characters")
+
+
+def check_before_tokenising(raw: RawRequest, facts: ModelFacts) -> None:
+    """All that needs no tokens, so that a wrong request costs no tokenisation."""
+    check_name("request_id", raw.request_id)
+    check_name("tenant", raw.tenant)
+    check_model(raw.model, facts)
+    _check_input(raw, facts)
+    _check_range("resume_grace_ms", raw.resume_grace_ms, 0, MAX_RESUME_GRACE_MS)
+
+
+def _check_input(raw: RawRequest, facts: ModelFacts) -> None:
+    if raw.text is None and raw.messages is None and raw.token_ids is None:
+        raise ValidationError("input", None, "one of text, chat and tokens")
+    if raw.text == "":
+        raise ValidationError("text", raw.text, "at least one character")
+    if raw.messages is not None:
+        if facts.chat_template is None:
+            raise ValidationError("chat", "set", "text or tokens: this model has no chat template")
+        if not raw.messages:
+            raise ValidationError("chat.messages", [], "at least one message")
+        for place, (role, _) in enumerate(raw.messages):
+            if not role:
+                raise ValidationError(
+                    f"chat.messages[{place}].role", role, "a role of the chat template, such as user"
+                )
+
+
+def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:
+    """Sampling parameters with every default filled in."""
+    sampling = SamplingParams(
+        temperature=_checked("sampling.temperature", raw.temperature, 1.0, 0, 100),
+        top_k=_or(raw.top_k, 0),
+        top_p=_checked("sampling.top_p", raw.top_p, 1.0, 0, 1),
+        min_p=_checked("sampling.min_p", raw.min_p, 0.0, 0, 1),
+        repetition_penalty=_or(raw.repetition_penalty, 1.0),
+        presence_penalty=_checked("sampling.presence_penalty", raw.presence_penalty, 0.0, -2, 2),
+        frequency_penalty=_checked("sampling.frequency_penalty", raw.frequency_penalty, 0.0, -2, 2),
+        logit_bias=tuple(sorted(raw.logit_bias.items())),
+        seed=_or(raw.seed, drawn_seed),
+        n=_or(raw.n, 1),
+        logprobs=raw.logprobs,
+    )
+    if sampling.top_p == 0:
+        raise ValidationError("sampling.top_p", 0.0, "over 0, up to 1")
+    if not 0 < sampling.repetition_penalty < float("inf"):
+        raise ValidationError("sampling.repetition_penalty", sampling.repetition_penalty, "over 0, finite")
+    _check_range("sampling.n", sampling.n, 1, MAX_N)
+    if sampling.logprobs is not None:
+        _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+    for token_id, bias in sampling.logit_bias:
+        _check_range("sampling.logit_bias (token id)", token_id, 0, vocab_size - 1)
+        _check_range(f"sampling.logit_bias[{token_id}]", bias, -100, 100)
+    return sampling
+
+
+def checked_slo(raw: RawRequest) -> Slo:
+    """The SLO; a deadline of no time is over on arrival."""
+    if raw.slo_class not in (0, *SloClass):
+        accepted = ", ".join(f"SLO_CLASS_{one.name}" for one in SloClass)
+        raise ValidationError("slo.slo_class", raw.slo_class, accepted)
+    for name, value in (("slo.ttft_ms", raw.ttft_ms), ("slo.tpot_ms", raw.tpot_ms)):
+        if value == 0:
+            raise ValidationError(name, value, "1 or more, or unset")
+    if raw.deadline_ms == 0:
+        raise DeadlineExpired(raw.deadline_ms)
+    slo_class = SloClass(raw.slo_class or SloClass.STANDARD)
+    return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk)
+
+
+def check_stop(raw: RawRequest, vocab_size: int) -> None:
+    """Stop rules, as far as they stand alone."""
+    if raw.max_tokens == 0:
+        raise ValidationError("stop.max_tokens", 0, "1 or more, or unset")
+    if raw.max_tokens is not None and raw.min_tokens > raw.max_tokens:
+        raise ValidationError(
+            "stop.min_tokens", raw.min_tokens, f"at most stop.max_tokens, which is {raw.max_tokens}"
+        )
+    if len(raw.stop_strings) > MAX_STOP_STRINGS:
+        raise ValidationError(
+            "stop.stop_strings", f"{len(raw.stop_strings)} strings", f"at most {MAX_STOP_STRINGS}"
+        )
+    if "" in raw.stop_strings:
+        raise ValidationError("stop.stop_strings", "", "strings of at least one character")
+    for token_id in raw.stop_token_ids:
+        _check_range("stop.stop_token_ids", token_id, 0, vocab_size - 1)
+
+
+def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
+    """The prompt against the model's context, and what depends on its length."""
+    if not token_ids:
+        raise ValidationError("input", "empty", "a prompt of at least one token")
+    room = facts.max_context_tokens - len(token_ids)
+    if room < 1:
+        raise ValidationError(
+            "input",
+            f"{len(token_ids)} tokens",
+            f"at most {facts.max_context_tokens - 1} tokens, so that one more fits the model's context",
+        )
+    if max(token_ids) >= facts.vocab_size:
+        _check_range("tokens.token_ids", max(token_ids), 0, facts.vocab_size - 1)
+    max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
+    if raw.min_tokens > max_tokens:
+        raise ValidationError(
+            "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, which max_tokens or context leave"
+        )
+    stop = StopRules(max_tokens, raw.min_tokens, raw.stop_strings, raw.stop_token_ids, raw.ignore_eos)
+    return CheckedPrompt(tuple(token_ids), stop, _checked_received(raw, stop, facts))
+
+
+def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tuple[Received, ...]:
+    seen: set[int] = set()
+    checked = []
+    for choice, token_ids in raw.received:
+        _check_range("received.choice", choice, 0, _or(raw.n, 1) - 1)
+        if choice in seen:
+            raise ValidationError("received.choice", choice, "each choice once")
+        seen.add(choice)
+        name = f"received[choice {choice}].token_ids"
+        if len(token_ids) > stop.max_tokens:
+            raise ValidationError(
+                name, f"{len(token_ids)} tokens", f"at most max_tokens, which is {stop.max_tokens}"
+            )
+        for token_id in token_ids:
+            _check_range(name, token_id, 0, facts.vocab_size - 1)
+        checked.append(Received(choice, token_ids, finish_of(token_ids, stop, facts.eos_token_ids)))
+    return tuple(checked)
+
+
+def check_session(session: int) -> None:
+    """`Generate` is session 0; resumptions count from 1."""
+    if session < 1:
+        raise ValidationError(
+            "session", session, "1 or more: one more than the session of the call that broke"
+        )
+
+
+def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozenset[int]) -> FinishReason:
+    """Whether these tokens end a choice by themselves. Stop strings need the text: see `stopped_by_text`."""
+    if not token_ids:
+        return FinishReason.NONE
+    if len(token_ids) >= stop.min_tokens:
+        if token_ids[-1] in stop.stop_token_ids:
+            return FinishReason.STOP
+        if token_ids[-1] in eos_token_ids and not stop.ignore_eos:
+            return FinishReason.EOS
+    return FinishReason.LENGTH if len(token_ids) >= stop.max_tokens else FinishReason.NONE
+
+
+def stopped_by_text(text: str, num_tokens: int, stop: StopRules) -> bool:
+    """Whether received text holds a stop string, so that only the word of the end was lost."""
+    return num_tokens >= stop.min_tokens and any(one in text for one in stop.stop_strings)
+
+
+def _or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _checked(name: str, value: float | None, default: float, low: float, high: float) -> float:
+    if value is None:
+        return default
+    _check_range(name, value, low, high)
+    return value
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValidationError(name, value, f"{low:g} to {high:g}")

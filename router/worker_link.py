@@ -1,0 +1,148 @@
+"""One `Work` stream to one worker: commands down, reports up, opened again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc.aio
+import structlog
+
+from baton.v1 import worker_pb2, worker_pb2_grpc
+from router.convert_worker import (
+    ROLES,
+    WorkerCommand,
+    command_to_pb,
+    joined_from_pb,
+    load_from_pb,
+    report_from_pb,
+)
+from router.events import Event, WorkerLoaded, WorkerLost
+from state.records import WorkerRecord
+
+MAX_OUTBOUND = 4096
+"""Commands that wait for the worker to read them; a worker this far behind does not read."""
+SILENCE_S = 5.0
+"""Longer than several heartbeats: a link that says nothing is half open, or its worker hangs."""
+BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class LinkBroken(Exception):  # noqa: N818 -- what happened, not what went wrong in us
+    """The stream is of no more use."""
+
+
+class WorkerLink:
+    """Keeps a stream to the worker of one announcement for as long as it is announced."""
+
+    def __init__(self, record: WorkerRecord, router_id: str, submit: Callable[[Event], None]) -> None:
+        self.record = record
+        self._router_id = router_id
+        self._submit = submit
+        self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
+        self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
+        self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
+        self._joined = False
+
+    @property
+    def joined(self) -> bool:
+        """The worker may be sent commands."""
+        return self._joined
+
+    def send(self, command: WorkerCommand) -> None:
+        """Send in order. What is sent on a broken link is lost with it, and the core is told of that."""
+        if not self._joined:
+            return
+        try:
+            self._outbound.put_nowait(command)
+        except asyncio.QueueFull:
+            self._log.warning("link_overflow", waiting=MAX_OUTBOUND)
+            assert self._call is not None, "a joined link has a call"
+            self._call.cancel()
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again, until cancelled."""
+        failures = 0
+        while True:
+            reason = await self._serve_once()
+            was_joined, self._joined = self._joined, False
+            if was_joined:
+                failures = 0
+                self._submit(WorkerLost(self.record.key, reason))
+            self._log.warning("link_broken" if was_joined else "link_refused", reason=reason)
+            await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
+            failures += 1
+
+    async def _serve_once(self) -> str:
+        reason = "ended"
+        self._outbound = asyncio.Queue(MAX_OUTBOUND)
+        async with grpc.aio.insecure_channel(self.record.address, options=CHANNEL_OPTIONS) as channel:
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            call = self._call = stub.Work()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._read(call))
+                    tasks.create_task(self._write(call))
+            except* LinkBroken as broken:
+                reason = str(broken.exceptions[0])
+            except* grpc.aio.AioRpcError as errors:
+                reason = "; ".join(_sentence(one) for one in errors.exceptions)
+            finally:
+                call.cancel()
+        return reason
+
+    async def _write(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> None:
+        await call.write(worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id)))
+        while True:
+            command = await self._outbound.get()
+            await call.write(command_to_pb(command))
+
+    async def _read(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> None:
+        self._welcome(await self._next(call))
+        while True:
+            response = await self._next(call)
+            kind = response.WhichOneof("report")
+            if kind == "step":
+                self._submit(report_from_pb(self.record.key, response.step))
+            elif kind == "heartbeat":
+                self._submit(WorkerLoaded(self.record.key, load_from_pb(response.heartbeat.load)))
+
+    async def _next(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> worker_pb2.WorkResponse:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                response = await call.read()
+        except TimeoutError:
+            raise LinkBroken(f"silent for {SILENCE_S:g} s") from None
+        if response is grpc.aio.EOF:
+            raise LinkBroken(
+                f"the worker ended the stream: {(await call.code()).name} {await call.details()}"
+            )
+        assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
+        return response
+
+    def _welcome(self, response: worker_pb2.WorkResponse) -> None:
+        welcome = response.welcome
+        if response.WhichOneof("report") != "welcome" or welcome.role not in ROLES:
+            raise LinkBroken("the first report is no Welcome with a known role")
+        if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
+            raise LinkBroken(f"another process answers there: {welcome.worker_id}:{welcome.incarnation}")
+        self._joined = True
+        self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
+        self._submit(joined_from_pb(welcome, self.record.address))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return repr(error)

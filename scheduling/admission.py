@@ -1,0 +1,113 @@
+"""Which promises are made: accept by the whole TTFT's 90 % quantile, or say at once what could be met.
+
+Refusing only what misses even at the 10 % quantile would fill the queue with requests that all just miss. All
+times are seconds unless named otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from dataclasses import dataclass
+
+from scheduling.prediction import Prediction
+from scheduling.request import Slo
+
+MIN_RETRY_S = 0.1
+MAX_RETRY_S = 60.0
+LOAD_WINDOW_S = 10.0
+
+
+class Verdict(enum.IntEnum):
+    """Values as in the protocol."""
+
+    ACCEPTED = 1
+    AT_RISK = 2
+    REFUSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Learnt 10 % and 90 % quantiles of observed / predicted."""
+
+    q10: float
+    q90: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, with the 90 % quantiles it was made on."""
+
+    verdict: Verdict
+    ttft_s: float
+    tpot_s: float
+
+    @property
+    def attainable_ttft_ms(self) -> int:
+        """The tightest TTFT that would have been accepted."""
+        return math.ceil(self.ttft_s * 1000)
+
+    @property
+    def attainable_tpot_ms(self) -> int:
+        """The tightest TPOT that would have been accepted."""
+        return max(1, math.ceil(self.tpot_s * 1000))
+
+
+def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
+    """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is refused,
+    unless it asks for nothing: a request without an SLO is never refused for latency.
+    """
+    late_ttft, late_tpot = predicted.ttft_s * ttft.q90, predicted.tpot_s * tpot.q90
+    if slo.ttft_ms is None and slo.tpot_ms is None:
+        return Decision(Verdict.ACCEPTED, late_ttft, late_tpot)
+    if harm_s > 0:
+        return Decision(Verdict.REFUSED, max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s, late_tpot)
+    if _meets(slo, late_ttft, late_tpot):
+        verdict = Verdict.ACCEPTED
+    elif slo.allow_at_risk and _meets(slo, predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10):
+        verdict = Verdict.AT_RISK
+    else:
+        verdict = Verdict.REFUSED
+    return Decision(verdict, late_ttft, late_tpot)
+
+
+def _meets(slo: Slo, ttft_s: float, tpot_s: float) -> bool:
+    in_ttft = slo.ttft_ms is None or ttft_s * 1000 <= slo.ttft_ms
+    in_tpot = slo.tpot_ms is None or tpot_s * 1000 <= slo.tpot_ms
+    return in_ttft and in_tpot
+
+
+@dataclass(slots=True)
+class AdmittedLoad:
+    """Work admitted per second, averaged over the last ten seconds with exponential forgetting."""
+
+    tokens_per_s: float = 0.0
+    at: float = 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Count what was admitted now."""
+        self.tokens_per_s = self.rate(now) + tokens / LOAD_WINDOW_S
+        self.at = now
+
+    def rate(self, now: float) -> float:
+        """Tokens per second admitted of late."""
+        return self.tokens_per_s * math.exp(-max(0.0, now - self.at) / LOAD_WINDOW_S)
+
+
+def next_virtual_finish(
+    virtual_finish: float, now: float, deficit_s: float, work_tokens: int, rate: float, load: float
+) -> float:
+    """When a request refused now could be served if everyone refused so far came back in turn.
+
+    Work drains only at the share of `rate` (tokens per second) that admitted requests leave; successive
+    refusals are told successive times, so that they do not come back as one wave.
+    """
+    return max(virtual_finish, now + deficit_s) + work_tokens / (rate * max(0.05, 1.0 - load))
+
+
+def retry_after_s(virtual_finish: float, now: float, request_key: str) -> float:
+    """Seconds to wait, within bounds, with up to 20 % on top drawn from the request's name."""
+    wait_s = min(MAX_RETRY_S, max(MIN_RETRY_S, virtual_finish - now))
+    draw = int.from_bytes(hashlib.blake2b(request_key.encode(), digest_size=4).digest()) / 2**32
+    return min(MAX_RETRY_S, wait_s * (1.0 + 0.2 * draw))

@@ -1,0 +1,39 @@
+"""Who goes first: the class, then the earliest due first token.
+
+Earliest deadline first meets every due time that any order could meet, as long as the work fits
+(Liu & Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973).
+Classes come before due times, so that a flood of batch work never delays an interactive request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduling.request import Slo, SloClass
+
+DEFAULT_TTFT_MS = {SloClass.INTERACTIVE: 5_000, SloClass.STANDARD: 30_000, SloClass.BATCH: 300_000}
+"""Where none is stated. Far beyond usual promises, so that whoever stated one goes first within a class;
+not endless, so that whoever stated none is not starved either."""
+
+
+def due_in_ms(slo: Slo, waited_s: float) -> int:
+    """Milliseconds until the first token is due, counted from now; 0 when it is overdue."""
+    stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
+    return max(0, stated - round(waited_s * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """What waits behind a newcomer, as far as its promise goes."""
+
+    slo_class: SloClass
+    due_at: float
+    slack_s: float
+    """Due time minus predicted first token; infinite without a promise."""
+
+
+def least_slack_behind(waiters: Iterable[Waiter], slo_class: SloClass, due_at: float) -> float:
+    """The smallest slack among those that a newcomer with this due time would be put before."""
+    behind = (w.slack_s for w in waiters if (w.slo_class, w.due_at) > (slo_class, due_at))
+    return min(behind, default=float("inf"))

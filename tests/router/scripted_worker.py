@@ -1,0 +1,252 @@
+"""Workers that speak the real protocol over real gRPC, and compute tokens by a formula instead of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+
+from baton.v1 import generation_pb2, worker_pb2, worker_pb2_grpc
+from state.records import WorkerRecord
+from state.store import Store
+
+FINGERPRINT = "scripted"
+BLOCK_SIZE = 4
+EOS = 0
+
+
+def token_at(prompt: tuple[int, ...], choice: int, index: int) -> int:
+    """The token every scripted worker generates there, whatever ran before."""
+    return (sum(prompt) * 7 + choice * 31 + index * 13) % 97 + 1
+
+
+def text_of(token_id: int) -> str:
+    return f"<{token_id}>"
+
+
+@dataclass
+class Handoffs:
+    """Stands for the KV transfer: which attempts a prefill worker has computed."""
+
+    computed: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    def of(self, handle: int) -> asyncio.Event:
+        return self.computed.setdefault(handle, asyncio.Event())
+
+
+@dataclass
+class _Sequence:
+    spec: worker_pb2.SequenceSpec
+    indexes: dict[int, int]
+    """Next index by choice; a choice that ended is gone."""
+
+
+class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """One worker; `step_s` paces its decode steps, `paused` holds them."""
+
+    def __init__(self, role: str, worker_id: str, handoffs: Handoffs, step_s: float = 0.0) -> None:
+        self.role, self.worker_id, self.handoffs, self.step_s = role, worker_id, handoffs, step_s
+        self.incarnation = "1"
+        self.num_blocks, self.max_num_seqs, self.token_budget = 256, 16, 64
+        self.fingerprint, self.block_size, self.model_name = FINGERPRINT, BLOCK_SIZE, "model"
+        self.commands: list[worker_pb2.WorkRequest] = []
+        self.running: dict[int, _Sequence] = {}
+        self.fail_next: list[generation_pb2.Fence] = []
+        self.refuse = False
+        self.go = asyncio.Event()
+        self.go.set()
+        self.address = ""
+        self._reports: asyncio.Queue[worker_pb2.WorkResponse] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """As if killed: its stream breaks at once."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop(grace=None)
+
+    async def announce(self, store: Store) -> None:
+        await store.register_worker(self.record, ttl_s=600.0)
+
+    @property
+    def record(self) -> WorkerRecord:
+        return WorkerRecord(
+            self.worker_id, self.incarnation, self.role, self.address, self.fingerprint, self.model_name,
+            self.block_size, self.num_blocks,
+        )  # fmt: skip
+
+    @property
+    def handles(self) -> set[int]:
+        return set(self.running)
+
+    async def Work(
+        self, requests: AsyncIterator[worker_pb2.WorkRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[worker_pb2.WorkResponse]:
+        hello = await anext(aiter(requests))
+        assert hello.WhichOneof("command") == "hello"
+        self._reports = asyncio.Queue()
+        yield worker_pb2.WorkResponse(welcome=self._welcome())
+        tasks = [self._spawn(self._listen(requests)), self._spawn(self._beat())]
+        if self.role == "decode":
+            tasks.append(self._spawn(self._decode()))
+        try:
+            while True:
+                yield await self._reports.get()
+        finally:
+            self.running.clear()
+            for task in tasks:
+                task.cancel()
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _welcome(self) -> worker_pb2.Welcome:
+        role = f"WORKER_ROLE_{self.role.upper()}"
+        return worker_pb2.Welcome(
+            worker_id=self.worker_id,
+            incarnation=self.incarnation,
+            role=worker_pb2.WorkerRole.Value(role),
+            model_name=self.model_name,
+            fingerprint=self.fingerprint,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            max_num_seqs=self.max_num_seqs,
+            token_budget=self.token_budget,
+            cost_model=self.cost_model(),
+            load=self._load(),
+        )
+
+    def cost_model(self) -> worker_pb2.CostModel:
+        """A step costs `step_s`, whatever is in it."""
+        seconds = max(self.step_s, 0.0005)
+        return worker_pb2.CostModel(
+            coefficients=[seconds, 0, 0, 0, 0, 0], knee_tokens=0, ratio_q10=1, ratio_q50=1, ratio_q95=1
+        )
+
+    def _load(self) -> worker_pb2.WorkerLoad:
+        return worker_pb2.WorkerLoad(running=len(self.running), free_blocks=self.num_blocks)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self._reports.put_nowait(
+                worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=self._load()))
+            )
+
+    async def _listen(self, requests: AsyncIterator[worker_pb2.WorkRequest]) -> None:
+        async for request in requests:
+            self.commands.append(request)
+            match request.WhichOneof("command"):
+                case "prefill":
+                    self._spawn(self._prefill(request.prefill.sequence))
+                case "receive":
+                    self._spawn(self._receive(request.receive.sequence))
+                case "decode":
+                    self._start(request.decode.sequence, prefilled=True)
+                case "cancel":
+                    for handle in request.cancel.handles:
+                        self.running.pop(handle, None)
+
+    async def _prefill(self, spec: worker_pb2.SequenceSpec) -> None:
+        await self.go.wait()
+        if self.refuse:
+            self.fail(spec.handle)
+            return
+        first = len(spec.output_token_ids)
+        rows = [(spec, choice, first) for choice in spec.choices]
+        self.report(rows, prefilled=[spec.handle])
+        self.handoffs.of(spec.handle).set()
+
+    async def _receive(self, spec: worker_pb2.SequenceSpec) -> None:
+        if self.refuse:
+            self.fail(spec.handle)
+            return
+        await self.handoffs.of(spec.handle).wait()
+        self._start(spec, prefilled=False)
+
+    def _start(self, spec: worker_pb2.SequenceSpec, *, prefilled: bool) -> None:
+        if self.refuse:
+            self.fail(spec.handle)
+            return
+        first = len(spec.output_token_ids)
+        self.running[spec.handle] = _Sequence(spec, dict.fromkeys(spec.choices, first))
+        if prefilled:
+            self.report([], prefilled=[spec.handle])
+
+    def fail(self, handle: int) -> None:
+        failure = worker_pb2.SequenceFailure(
+            handle=handle, reason=worker_pb2.FAILURE_REASON_INTERNAL, message="scripted"
+        )
+        step = worker_pb2.StepReport(load=self._load(), failures=[failure])
+        self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
+
+    async def _decode(self) -> None:
+        while True:
+            await self.go.wait()
+            rows = [
+                (one.spec, choice, index)
+                for one in self.running.values()
+                for choice, index in one.indexes.items()
+            ]
+            if rows:
+                self.report(rows)
+            await asyncio.sleep(self.step_s)
+
+    def report(
+        self, rows: list[tuple[worker_pb2.SequenceSpec, int, int]], prefilled: list[int] | None = None
+    ) -> None:
+        """Say these rows, and move the sequences that run here on."""
+        columns = generation_pb2.TokenColumns()
+        text = b""
+        for spec, choice, index in rows:
+            token_id = token_at(tuple(spec.prompt_token_ids), choice, index)
+            piece = text_of(token_id).encode()
+            ended = index + 1 >= spec.stop.max_tokens
+            columns.handles.append(spec.handle)
+            columns.choices.append(choice)
+            columns.indexes.append(index)
+            columns.token_ids.append(token_id)
+            columns.finish_reasons.append(generation_pb2.FINISH_REASON_LENGTH if ended else 0)
+            columns.text_lengths.append(len(piece))
+            text += piece
+            if spec.sampling.HasField("logprobs"):
+                columns.logprob_rows.append(len(columns.handles) - 1)
+                columns.logprobs.append(-0.5)
+                columns.top_counts.append(1)
+                columns.top_token_ids.append(token_id)
+                columns.top_logprobs.append(-0.5)
+            self._move_on(spec.handle, choice, ended=ended)
+        columns.text_utf8 = text
+        handles = prefilled or []
+        step = worker_pb2.StepReport(
+            tokens=columns, load=self._load(), step_seconds=max(self.step_s, 0.0005),
+            prefilled_handles=handles, cached_tokens=[0] * len(handles),
+        )  # fmt: skip
+        self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
+
+    def _move_on(self, handle: int, choice: int, *, ended: bool) -> None:
+        sequence = self.running.get(handle)
+        if sequence is None:
+            return
+        if ended:
+            del sequence.indexes[choice]
+            if not sequence.indexes:
+                del self.running[handle]
+        else:
+            sequence.indexes[choice] += 1
