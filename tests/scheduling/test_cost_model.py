@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.cost_model import CostModel, RatioTracker, StepShape
+
+coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
+models = st.builds(CostModel, coefficients, st.floats(0, 256))
+shapes = st.builds(
+    StepShape.of,
+    st.integers(0, 256),
+    st.integers(0, 1 << 20),
+    st.lists(st.tuples(st.integers(0, 8192), st.integers(1, 1024)), max_size=4),
+)
+
+
+def test_a_shape_counts_decodes_and_chunks() -> None:
+    shape = StepShape.of(3, 700, [(100, 20), (0, 10)])
+    assert shape == StepShape(33, 5, 700, 20 * 110 + 10 * 5, 100)
+    assert StepShape.of(3, 700, [(100, 20)]).with_chunk(0, 10) == shape
+
+
+def test_the_cost_is_the_sum_of_its_terms() -> None:
+    model = CostModel((1.0, 10.0, 100.0, 1e3, 1e4, 1e5), knee_tokens=4)
+    assert model.predict(
+        StepShape(num_tokens=6, num_seqs=2, decode_context=3, chunk_attention=4, chunk_context=5)
+    ) == (1 + 20 + 200 + 3e3 + 4e4 + 5e5)
+
+
+def test_up_to_the_knee_tokens_are_free() -> None:
+    model = CostModel((1.0, 0, 1.0, 0, 0, 0), knee_tokens=64)
+    assert model.predict(StepShape(64, 1, 0, 0, 0)) == model.predict(StepShape(1, 1, 0, 0, 0)) == 1.0
+    assert model.predict(StepShape(65, 1, 0, 0, 0)) == 2.0
+
+
+@given(
+    models,
+    shapes,
+    st.sampled_from([each.name for each in dataclasses.fields(StepShape)]),
+    st.integers(0, 500),
+)
+def test_the_cost_is_never_negative_and_never_falls(
+    model: CostModel, shape: StepShape, field: str, more: int
+) -> None:
+    larger = dataclasses.replace(shape, **{field: getattr(shape, field) + more})
+    assert 0 <= model.predict(shape) <= model.predict(larger)
+
+
+@given(models, shapes, st.integers(0, 4096), st.integers(0, 2048), st.floats(0, 1))
+def test_max_tokens_is_the_longest_chunk_that_fits(
+    model: CostModel, shape: StepShape, context: int, most: int, limit_s: float
+) -> None:
+    model = dataclasses.replace(model, ratio_q95=1.5)
+    tokens = model.max_tokens(shape, limit_s, most=most, context=context)
+    assert 0 <= tokens <= most
+    if tokens > 0:
+        assert model.predict(shape.with_chunk(context, tokens)) * 1.5 <= limit_s
+    if tokens < most:
+        assert model.predict(shape.with_chunk(context, tokens + 1)) * 1.5 > limit_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"coefficients": ()}, "coefficients has 0 values; accepted: 6"),
+        ({"coefficients": (1.0, -1e-9, 0, 0, 0, 0)}, "coefficients is .*; accepted: finite numbers from 0"),
+        ({"coefficients": (math.nan, 0, 0, 0, 0, 0)}, "coefficients is .*; accepted: finite numbers from 0"),
+        ({"knee_tokens": math.inf}, "knee_tokens is inf"),
+        ({"ratio_q10": 0.0}, "ratios q10, q50, q95 are"),
+        ({"ratio_q10": 1.2}, "ratios q10, q50, q95 are"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {"coefficients": (1.0, 0, 0, 0, 0, 0), "knee_tokens": 0}
+    with pytest.raises(ValueError, match=message):
+        CostModel(**(good | changes))  # type: ignore[arg-type] # as a peer's message might
+
+
+def test_ratios_are_quantiles_of_the_last_window() -> None:
+    ratios = RatioTracker(window=100)
+    for value in range(1, 301):
+        ratios.observe(float(value), 100.0)
+    assert len(ratios) == 100
+    assert (ratios.quantile(0.1), ratios.quantile(0.5), ratios.quantile(0.95)) == (2.11, 2.51, 2.96)
+
+
+@pytest.mark.parametrize(
+    ("actual", "predicted"),
+    [(math.nan, 1), (1, math.nan), (math.inf, 1), (0, 1), (-1, 1), (1, 0), (1, -1), (1000, 1), (1, 1000)],
+)
+def test_nonsense_leaves_the_ratios_alone(actual: float, predicted: float) -> None:
+    ratios = RatioTracker()
+    ratios.observe(actual, predicted)
+    assert len(ratios) == 0
+    assert ratios.quantile(0.5) == 1.0
+
+
+@given(models, st.lists(st.floats(0.02, 50), min_size=1, max_size=40))
+def test_any_seen_ratios_make_a_valid_band(model: CostModel, seen: list[float]) -> None:
+    ratios = RatioTracker()
+    for ratio in seen:
+        ratios.observe(ratio, 1.0)
+    band = model.with_ratios(ratios)
+    assert min(seen) <= band.ratio_q10 <= band.ratio_q50 <= band.ratio_q95 <= max(seen)
