@@ -1,0 +1,128 @@
+"""A sender in another process, and the means to talk to both of its sides."""
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.peers import TransportMode
+from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
+from scheduling.request import Fence
+from tests.kvtransfer.blocks import block_hash
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK_SIZE = 16
+
+
+class SenderProcess:
+    """Speaks to `sender_process.py`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, hello: dict[str, Any]) -> None:
+        self.process = process
+        self.address: str = hello["address"]
+        self.shm_socket: str = hello["shm_socket"]
+        self._handles = itertools.count(1)
+
+    def tell(self, **commands: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(commands).encode() + b"\n")
+
+    def begin(self, fence: Fence, num_blocks: int) -> int:
+        handle = next(self._handles)
+        self.tell(begin=[handle, dataclasses.asdict(fence), num_blocks])
+        return handle
+
+    def offer_all(self, fence: Fence, num_blocks: int, token_id: int = 7) -> int:
+        handle = self.begin(fence, num_blocks)
+        self.tell(fill=[handle, 0, list(range(num_blocks))])
+        self.tell(commit=[handle, token_id])
+        return handle
+
+    async def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        assert line, "the sender process ended"
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    async def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+
+StartSender = Callable[..., Awaitable[SenderProcess]]
+MakeReceiver = Callable[..., Receiver]
+
+
+@pytest.fixture
+async def start_sender(tmp_path: Path) -> AsyncIterator[StartSender]:
+    started: list[SenderProcess] = []
+
+    async def start(*, shm: bool = True, **options: object) -> SenderProcess:
+        argv = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.kvtransfer.sender_process",
+            *([f"--shm-dir={tmp_path}"] if shm else []),
+            *argv,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        sender = SenderProcess(process, json.loads(await process.stdout.readline()))
+        started.append(sender)
+        return sender
+
+    yield start
+    for sender in started:
+        await sender.kill()
+
+
+@pytest.fixture
+async def make_receiver() -> AsyncIterator[MakeReceiver]:
+    made: list[Receiver] = []
+
+    def make(
+        mode: TransportMode,
+        *,
+        num_blocks: int = 64,
+        layers: int = 4,
+        fingerprint: str = "model",
+        limits: ReceiverLimits | None = None,
+    ) -> Receiver:
+        pool = KVPool(BlockLayout(layers, BLOCK_SIZE, 2, 64, torch.float32), num_blocks)
+        receiver = Receiver(pool, BLOCK_SIZE, fingerprint, mode, limits)
+        made.append(receiver)
+        return receiver
+
+    yield make
+    for receiver in made:
+        await receiver.close()
+
+
+def fence_of(request_id: str = "r", attempt: int = 0, **changes: Any) -> Fence:
+    return dataclasses.replace(Fence("t", request_id, 0, attempt, 0, "source", "target"), **changes)
+
+
+def task_of(sender: SenderProcess, fence: Fence, num_blocks: int, num_held: int = 0) -> ReceiveTask:
+    """Places run the other way round than the sender's, so that a mix-up shows."""
+    return ReceiveTask(
+        fence=fence,
+        source_address=sender.address,
+        blocks=list(range(63, 63 - num_blocks, -1)),
+        hashes=[block_hash(index) for index in range(num_blocks)],
+        num_held=num_held,
+    )

@@ -1,0 +1,108 @@
+"""A prefill worker's sender side in a process of its own, told what its engine does by lines on stdin.
+
+Every answer is one line of JSON on stdout; endings of handoffs come as `over` lines by themselves.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import grpc
+import torch
+
+from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.fence import FenceGuard
+from kvtransfer.handoff import Outcome, SenderLimits
+from kvtransfer.manifest import Commit
+from kvtransfer.sender import Handoffs
+from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.transports.shm import ShmServer
+from scheduling.columns import TokenColumns
+from scheduling.request import Fence
+from tests.kvtransfer.blocks import block_hash, fill_block
+
+
+def say(**message: object) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def on_over(handle: int, outcome: Outcome) -> None:
+    end, corrupt = outcome.end.value, outcome.num_corrupt_blocks
+    say(over=handle, end=end, reason=outcome.reason, num_corrupt_blocks=corrupt)
+
+
+class Sender:
+    def __init__(self, options: argparse.Namespace) -> None:
+        layout = BlockLayout(options.layers, 16, 2, 64, torch.float32)
+        self.pool = KVPool(layout, options.blocks)
+        limits = SenderLimits(options.open_within_s, options.acknowledge_within_s)
+        self.guard = FenceGuard()
+        self.handoffs = Handoffs("source", self.pool, self.guard, on_over, limits)
+
+    def begin(self, handle: int, fence: dict[str, object], num_blocks: int) -> None:
+        named = Fence(**fence)  # type: ignore[arg-type]  # from JSON
+        self.guard.admit(named)
+        self.handoffs.begin(handle, named, num_blocks)
+
+    def fill(self, handle: int, first_index: int, places: list[int]) -> None:
+        for place in places:
+            fill_block(self.pool, place)
+        hashes = [block_hash(index) for index in range(first_index, first_index + len(places))]
+        self.handoffs.fill(handle, first_index, places, hashes)
+
+    def commit(self, handle: int, token_id: int) -> None:
+        columns = TokenColumns(handles=[handle], choices=[0], indexes=[0], token_ids=[token_id])
+        self.handoffs.commit(handle, Commit(16, columns))
+
+    def abort(self, handle: int, reason: str) -> None:
+        self.handoffs.abort(handle, reason)
+
+    def flip(self, place: int) -> None:
+        """Damages a block whose checksum has been taken, as a bug that writes to a filled block would."""
+        self.handoffs._executor.submit(lambda: None).result()  # comes after all checksums asked for
+        self.pool.block_bytes_view(place)[77] ^= 0x10
+
+    def count(self) -> None:
+        say(count=len(self.handoffs))
+
+    def memory(self) -> None:
+        status = Path("/proc/self/status").read_text()
+        say(anonymous_kib=int(status.split("RssAnon:")[1].split()[0]))
+
+
+async def main(options: argparse.Namespace) -> None:
+    sender = Sender(options)
+    shm = ShmServer(sender.pool, "source", Path(options.shm_dir)) if options.shm_dir else None
+    if shm is not None:
+        await shm.start()
+    server = grpc.aio.server()
+    socket = "" if shm is None else str(shm.path)
+    service = KVTransferService(sender.handoffs, sender.pool, SenderLayout("model", 16, socket))
+    pb_grpc.add_KVTransferServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    say(address=f"127.0.0.1:{port}", shm_socket=socket)
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        for name, arguments in json.loads(line).items():
+            getattr(sender, name)(*arguments)
+    await server.stop(0)
+    sender.handoffs.close()
+    if shm is not None:
+        await shm.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shm-dir", default="")
+    parser.add_argument("--blocks", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--open-within-s", type=float, default=30.0)
+    parser.add_argument("--acknowledge-within-s", type=float, default=30.0)
+    asyncio.run(main(parser.parse_args()))
