@@ -20,7 +20,7 @@ def find_checkout() -> Path:
     for folder in candidates:
         if all((folder / service / "__main__.py").is_file() for service in SERVICES):
             return folder
-    raise CheckoutNotFound(candidates[:2])
+    raise CheckoutNotFound(list(dict.fromkeys(candidates[:2])))
 
 
 def find_redis_server() -> Path:

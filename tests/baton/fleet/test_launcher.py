@@ -163,7 +163,7 @@ async def test_children_of_a_killed_process_go_with_it(make_spec: MakeSpec) -> N
         router = fleet.process("router-0")
         child = int(said(router.log_tail(), "child"))
         assert alive(child)
-        router.kill()
+        os.kill(router.pid, signal.SIGKILL)
         await fleet.next_death()
         await until_gone([child])
 

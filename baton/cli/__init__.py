@@ -1,0 +1,1 @@
+"""The command line: `baton up`, `generate`, `chat`, `status`, `health` and `demo`."""

@@ -1,0 +1,36 @@
+"""Parses, runs one command, and turns its errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from baton.cli.arguments import parser
+from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
+from baton.errors import BatonError
+from baton.fleet.errors import FleetError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        code: int = importlib.import_module(f"baton.cli.{args.command}").run(args)
+        sys.stdout.flush()
+    except (BatonError, FleetError, ValueError) as error:
+        print(f"baton: {explain(error)}", file=sys.stderr)
+        return exit_code_of(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except asyncio.CancelledError:
+        return TERMINATED
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""What can be typed; the commands themselves are imported only when one is chosen."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from baton.async_client import DEFAULT_ADDRESS
+from baton.cli.exits import EXIT_CODES_HELP
+from baton.fleet.spec import PLACEMENTS
+from baton.types import Sampling, Slo, SloClass, Stop
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="baton",
+        description="Baton, a fleet that serves large language models over gRPC.",
+        epilog=EXIT_CODES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_up(commands.add_parser("up", help="start a fleet on this machine; Ctrl-C stops it"))
+    _add_generate(commands.add_parser("generate", help="continue a prompt, streaming to stdout"))
+    _add_chat(commands.add_parser("chat", help="talk with the model"))
+    _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
+    _add_health(commands.add_parser("health", help="ask one server whether it serves"))
+    _add_demo(commands.add_parser("demo", help="start a fleet, stream a few answers, stop it"))
+    return root
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    return Sampling(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        logit_bias=dict(args.logit_bias),
+        seed=args.seed,
+        n=args.n,
+        logprobs=args.logprobs,
+    )
+
+
+def stop_of(args: argparse.Namespace) -> Stop:
+    return Stop(
+        max_tokens=args.max_tokens,
+        min_tokens=args.min_tokens,
+        strings=tuple(args.stop),
+        token_ids=tuple(args.stop_token_id),
+        ignore_eos=args.ignore_eos,
+    )
+
+
+def slo_of(args: argparse.Namespace) -> Slo:
+    return Slo(
+        ttft_ms=args.ttft_ms,
+        tpot_ms=args.tpot_ms,
+        deadline_ms=args.deadline_ms,
+        slo_class=SloClass(args.slo_class),
+        allow_at_risk=args.allow_at_risk,
+    )
+
+
+def _add_up(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--prefill", type=int, default=1, metavar="N", help="prefill workers (1)")
+    command.add_argument("--decode", type=int, default=1, metavar="N", help="decode workers (1)")
+    command.add_argument("--routers", type=int, default=1, metavar="N", help="routers (1)")
+    command.add_argument("--port", type=int, default=50051, help="of the first router; 0: a free one (50051)")
+    command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed (the router's)")
+    _add_fleet_flags(command)
+
+
+def _add_demo(command: argparse.ArgumentParser) -> None:
+    _add_fleet_flags(command)
+    command.add_argument("--max-tokens", type=int, default=80, metavar="N", help="of each answer (80)")
+
+
+def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--model", type=Path, metavar="PATH", help="model folder (the checkout's demo_model)"
+    )
+    command.add_argument("--redis", metavar="URL", help="use this server instead of starting one")
+    command.add_argument("--threads", type=int, metavar="N", help="of each worker (cores / workers)")
+    command.add_argument("--run-dir", type=Path, metavar="PATH", help="for the logs (.baton/runs/<n>)")
+
+
+def _add_generate(command: argparse.ArgumentParser) -> None:
+    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
+    command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+    command.add_argument("--json", action="store_true", help="one event per line, as JSON")
+    command.add_argument("--request-id", default="", metavar="ID", help="sent twice, it runs once")
+    command.add_argument("--timeout-s", type=float, metavar="S", help="give up after so long")
+    _add_client_flags(command)
+    _add_sampling_flags(command)
+    command.add_argument_group("sampling").add_argument("--n", type=int, metavar="N", help="how many answers")
+    _add_stop_flags(command)
+    _add_slo_flags(command)
+
+
+def _add_chat(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--system", metavar="TEXT", help="a system message to begin with")
+    _add_client_flags(command)
+    _add_sampling_flags(command)
+    _add_stop_flags(command)
+    _add_slo_flags(command)
+    command.set_defaults(n=None)
+
+
+def _add_status(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--once", action="store_true", help="print one snapshot and leave")
+    command.add_argument("--json", action="store_true", help="snapshots as JSON, one per line")
+    command.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between snapshots (0.5)")
+    _add_client_flags(command)
+
+
+def _add_health(command: argparse.ArgumentParser) -> None:
+    command.add_argument("address", metavar="HOST:PORT", help="a router's or a worker's")
+    command.add_argument("--timeout-s", type=float, default=3.0, metavar="S", help="for the answer (3)")
+
+
+def _add_client_flags(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("the fleet")
+    group.add_argument(
+        "--address",
+        action="append",
+        metavar="HOST:PORT",
+        help=f"a router; say it again for each further one ({DEFAULT_ADDRESS})",
+    )
+    group.add_argument("--tenant", default="", help="on whose account")
+    group.add_argument("--model", default="", metavar="NAME", help="insist on this model")
+    group.add_argument("--connect-s", type=float, default=2.0, metavar="S", help="patience to connect (2)")
+
+
+def _add_sampling_flags(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("sampling")
+    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens")
+    group.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set of probability P")
+    group.add_argument("--min-p", type=float, metavar="P", help="drop below P times the most likely")
+    group.add_argument(
+        "--repetition-penalty", type=float, metavar="X", help="over tokens of prompt and answer"
+    )
+    group.add_argument("--presence-penalty", type=float, metavar="X", help="once per token of the answer")
+    group.add_argument("--frequency-penalty", type=float, metavar="X", help="per occurrence in the answer")
+    group.add_argument(
+        "--logit-bias", type=_bias, action="append", default=[], metavar="ID=X", help="add X to one token's"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed draws the same answer")
+    group.add_argument("--logprobs", type=int, metavar="N", help="tell each token's, and N alternatives'")
+
+
+def _add_stop_flags(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("stopping")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="at most so many")
+    group.add_argument("--min-tokens", type=int, default=0, metavar="N", help="at least so many")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    group.add_argument(
+        "--stop-token-id", type=int, action="append", default=[], metavar="ID", help="end with it"
+    )
+    group.add_argument("--ignore-eos", action="store_true", help="go on over the model's end")
+
+
+def _add_slo_flags(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("promise asked for")
+    group.add_argument("--ttft-ms", type=int, metavar="MS", help="to the first token")
+    group.add_argument("--tpot-ms", type=int, metavar="MS", help="between tokens after it, on average")
+    group.add_argument("--deadline-ms", type=int, metavar="MS", help="cut off what is not done by then")
+    group.add_argument(
+        "--class",
+        dest="slo_class",
+        choices=[str(slo_class) for slo_class in SloClass],
+        default=str(SloClass.STANDARD),
+        help="who goes first (standard)",
+    )
+    group.add_argument("--allow-at-risk", action="store_true", help="rather late than refused")
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=X, such as 17=-2.5") from None

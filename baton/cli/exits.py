@@ -1,0 +1,54 @@
+"""Exit codes, and the one line that goes with each error."""
+
+from __future__ import annotations
+
+from baton.errors import BatonError, InvalidRequest, NotFound, Overloaded, Refused, Unavailable
+from baton.fleet.errors import FleetError, ProcessFailed, StartTimeout
+
+OK = 0
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+TRY_LATER = 4
+FLEET_FAILED = 5
+INTERRUPTED = 130
+TERMINATED = 143
+
+EXIT_CODES_HELP = """exit codes:
+  0    done
+  1    the call failed, or the address is not healthy
+  2    a wrong argument, or a request that would always be refused
+  3    no router in reach
+  4    refused for now: over capacity, or the promise asked for cannot be kept
+  5    a process of the fleet did not start
+  130  interrupted (143: terminated)
+"""
+
+
+def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
+    if isinstance(error, FleetError):
+        return FLEET_FAILED
+    if isinstance(error, (InvalidRequest, NotFound, ValueError)):
+        return USAGE
+    if isinstance(error, Unavailable):
+        return UNREACHABLE
+    return TRY_LATER if isinstance(error, Overloaded) else FAILED
+
+
+def explain(error: BatonError | FleetError | ValueError) -> str:
+    """One line, with what to do next where there is something; a process's last words come below it."""
+    if isinstance(error, Unavailable):
+        what = f"no router in reach at {error.address}" if "failed to connect" in str(error) else str(error)
+        return f"{what}; is a fleet running? start one with: baton up"
+    if isinstance(error, Refused):
+        possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
+        return f"{error}; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
+    if isinstance(error, Overloaded):
+        return f"{error}; try again in {error.retry_after_s:.1f} s"
+    if isinstance(error, (ProcessFailed, StartTimeout)) and error.tail:
+        return f"{error}\n{_indented(error.tail)}"
+    return str(error)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  | {line}" for line in text.splitlines())

@@ -1,0 +1,98 @@
+"""Tells on a terminal how a fleet starts, lives and stops."""
+
+from __future__ import annotations
+
+import argparse
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from baton.fleet import (
+    FleetEvent,
+    FleetSpec,
+    FleetStopping,
+    ProcessDied,
+    ProcessReady,
+    ProcessStarted,
+    WorkersJoined,
+)
+from baton.fleet.checkout import find_checkout
+
+
+class FleetReporter:
+    """Takes the launcher's events; shows a spinner for what it waits for, and a line for what is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._awaited: list[str] = []
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rest()
+
+    def __call__(self, event: FleetEvent) -> None:
+        match event:
+            case ProcessStarted(name=name):
+                self._awaited.append(name)
+                self._wait_for(f"starting {', '.join(self._awaited)}")
+            case ProcessReady():
+                self._ready(event)
+            case WorkersJoined(workers=workers):
+                self._line("✓", "green", "fleet", f"{workers} workers joined")
+                self.rest()
+            case ProcessDied():
+                self._died(event)
+            case FleetStopping(processes=processes):
+                self._wait_for(f"stopping {processes} processes")
+
+    def rest(self) -> None:
+        """No spinner until the next event that needs one."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _wait_for(self, what: str) -> None:
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self._console.status(what)
+            self._status.start()
+        self._status.update(what)
+
+    def _ready(self, event: ProcessReady) -> None:
+        self._awaited.remove(event.name)
+        self._line("✓", "green", event.name, f"{event.address:<22} {event.took_s:5.1f} s")
+        self._wait_for(
+            f"starting {', '.join(self._awaited)}" if self._awaited else "waiting for workers to join"
+        )
+
+    def _died(self, event: ProcessDied) -> None:
+        self._line("✗", "red", event.name, event.meaning)
+        for line in event.tail.splitlines():
+            self._console.print(Text(f"  | {line}", style="dim"))
+        self._console.print(Text(f"  its log is {event.log_path}"))
+
+    def _line(self, mark: str, style: str, name: str, rest: str) -> None:
+        self._console.print(Text.assemble((mark, style), " ", (f"{name:<11}", "bold"), rest), soft_wrap=True)
+
+
+def spec_of(args: argparse.Namespace, **more: int | str | None) -> FleetSpec:
+    """The fleet the arguments describe. Raises `ValueError` for a model folder that is not one."""
+    model = args.model or find_checkout() / "demo_model"
+    if not (model / "config.json").is_file():
+        raise ValueError(f"--model is {model}: it must be a folder with a model's config.json")
+    return FleetSpec(
+        model=model,
+        redis_url=args.redis,
+        threads=args.threads,
+        run_dir=args.run_dir,
+        **more,  # type: ignore[arg-type]  # the callers' own fields, by name
+    )

@@ -1,0 +1,31 @@
+"""`baton health`: for container health checks, so without anything that takes long to import."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from baton.cli.exits import FAILED, OK, UNREACHABLE
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(_check(args.address, args.timeout_s))
+
+
+async def _check(address: str, timeout_s: float) -> int:
+    async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            answer = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            print(f"{address}: {error.code().name}: {error.details()}")
+            return UNREACHABLE
+    print(f"{address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
+    return OK if answer.status == health_pb2.HealthCheckResponse.SERVING else FAILED

@@ -1,0 +1,45 @@
+"""How commands meet the world: a client from the arguments, and an event loop that SIGTERM ends politely."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from baton.async_client import DEFAULT_ADDRESS, AsyncClient
+from baton.client import Client
+from baton.types import Timeout
+
+T = TypeVar("T")
+
+
+def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, where SIGTERM cancels `work` as Ctrl-C does."""
+
+    async def watched() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(watched())
+
+
+def async_client_of(args: argparse.Namespace, total_s: float | None = None) -> AsyncClient:
+    return AsyncClient(
+        args.address or DEFAULT_ADDRESS,
+        tenant=args.tenant,
+        model=args.model,
+        timeout=Timeout(connect_s=args.connect_s, total_s=total_s),
+    )
+
+
+def client_of(args: argparse.Namespace) -> Client:
+    return Client(
+        args.address or DEFAULT_ADDRESS,
+        tenant=args.tenant,
+        model=args.model,
+        timeout=Timeout(connect_s=args.connect_s),
+    )

@@ -1,0 +1,122 @@
+"""A snapshot of the fleet as something to look at."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from baton.snapshots import FleetCounters, FleetFacts, FleetSnapshot, QueueState, WorkerState
+
+_BAR_WIDTH = 12
+
+
+def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
+    title = Text.assemble(("Baton ", "bold"), facts.model_name, (f"  {facts.architecture}", "dim"))
+    below = Text(f"{snapshot.router_id} · {facts.placement} · up {_duration(snapshot.uptime_s)}")
+    body = Group(
+        _workers(snapshot.workers, facts.block_size),
+        Text(),
+        _queue(snapshot.queue),
+        _counters(snapshot.counters),
+        _promises(snapshot.counters),
+    )
+    return Panel(body, title=title, title_align="left", subtitle=below, subtitle_align="left", width=80)
+
+
+def state_of(worker: WorkerState) -> tuple[str, str]:
+    """In a word, and its colour."""
+    if not worker.connected:
+        return "lost", "red"
+    if worker.draining:
+        return "draining", "yellow"
+    return ("busy", "green") if worker.running or worker.waiting else ("idle", "cyan")
+
+
+def bar(used: int, cached: int, total: int, width: int = _BAR_WIDTH) -> Text:
+    """Blocks in use, then free ones that still hold a prefix, then the rest. What is not nothing shows."""
+    if total == 0:
+        return Text("·" * width, style="dim")
+    filled = _cells(used, total, width)
+    kept = min(width - filled, _cells(cached, total, width))
+    colour = "red" if used > 0.9 * total else "yellow" if used > 0.7 * total else "green"
+    rest = width - filled - kept
+    return Text.assemble(("█" * filled, colour), ("▒" * kept, "blue"), ("·" * rest, "dim"))
+
+
+def _cells(part: int, total: int, width: int) -> int:
+    return min(width, -(-part * width // total))
+
+
+def _workers(workers: tuple[WorkerState, ...], block_size: int) -> RenderableType:
+    if not workers:
+        return Text("no worker has joined yet", style="yellow")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("worker", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for name in ("run", "wait", "prompt"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(f"KV blocks of {block_size}", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    for worker in sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id)):
+        table.add_row(*_row(worker))
+    return table
+
+
+def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
+    state, colour = state_of(worker)
+    blocks = Text.assemble(
+        bar(worker.used_blocks, worker.cached_blocks, worker.num_blocks),
+        f" {worker.used_blocks}/{worker.num_blocks}",
+    )
+    style = "magenta" if worker.role == "prefill" else "blue"
+    return (
+        Text(worker.worker_id, style=style),
+        Text(state, style=colour),
+        str(worker.running),
+        str(worker.waiting),
+        str(worker.pending_prefill_tokens),
+        blocks,
+        f"{worker.step_seconds * 1000:.1f} ms",
+    )
+
+
+def _queue(queue: QueueState) -> Text:
+    redis = ("Redis reachable", "green") if queue.redis_reachable else ("Redis out of reach", "bold red")
+    return Text.assemble(
+        ("queue     ", "dim"),
+        f"{queue.waiting} of {queue.capacity} waiting, {queue.waiting_tokens} tokens · ",
+        f"{queue.running_sessions} running · ",
+        redis,
+    )
+
+
+def _counters(counters: FleetCounters) -> Text:
+    refused = f"{counters.refused} refused"
+    return Text.assemble(
+        ("requests  ", "dim"),
+        f"{counters.accepted} accepted · ",
+        (refused, "yellow" if counters.refused else ""),
+        f" · {counters.finished} finished · {counters.cancelled} cancelled · ",
+        (f"{counters.failed} failed", "red" if counters.failed else ""),
+    )
+
+
+def _promises(counters: FleetCounters) -> Text:
+    retried = f"{counters.retried_attempts} attempts repeated"
+    return Text.assemble(
+        ("promises  ", "dim"),
+        (f"{counters.ttft_promises_kept} kept", "green"),
+        " · ",
+        (f"{counters.ttft_promises_broken} broken", "red" if counters.ttft_promises_broken else ""),
+        f" · {counters.relayed_tokens} tokens relayed · {retried}",
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,74 @@
+"""`baton up`: a fleet for as long as it is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+
+from rich.console import Console
+from rich.text import Text
+
+from baton.async_client import DEFAULT_ADDRESS
+from baton.cli.exits import FLEET_FAILED, OK
+from baton.cli.fleet_reporter import FleetReporter, spec_of
+from baton.cli.running import run_to_the_end
+from baton.fleet import Fleet, FleetSpec
+
+
+def run(args: argparse.Namespace) -> int:
+    spec = spec_of(
+        args,
+        prefill=args.prefill,
+        decode=args.decode,
+        routers=args.routers,
+        router_port=args.port,
+        placement=args.placement,
+    )
+    return run_to_the_end(_up(spec, Console()))
+
+
+async def _up(spec: FleetSpec, console: Console) -> int:
+    began = time.monotonic()
+    up = False
+    with FleetReporter(console) as report:
+        try:
+            async with Fleet(spec, report) as fleet:
+                up = True
+                report.rest()
+                _invite(fleet, time.monotonic() - began, console)
+                await _until_useless(fleet)
+            return FLEET_FAILED
+        except asyncio.CancelledError:
+            if not up:
+                raise
+            return OK  # Ctrl-C and SIGTERM are how a fleet that runs is meant to be ended
+
+
+async def _until_useless(fleet: Fleet) -> None:
+    """Returns when what is left cannot serve anybody; each death is reported as it comes."""
+    kinds = [("router",), ("decode",)]
+    while all(_any_running(fleet, kind) for kind in kinds):
+        await fleet.next_death()
+
+
+def _any_running(fleet: Fleet, kinds: tuple[str, ...]) -> bool:
+    return any(process.running for process in fleet.processes if process.name.startswith(kinds))
+
+
+def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
+    addresses = fleet.router_addresses
+    flag = "" if addresses[0] == DEFAULT_ADDRESS else f" --address {addresses[0]}"
+    console.print(
+        Text.assemble(
+            ("\nUp", "bold green"),
+            f" in {took_s:.1f} s, listening on ",
+            (", ".join(addresses), "bold"),
+            f"\nlogs    {fleet.run_dir}",
+            f'\ntry     baton generate{flag} "The list is"',
+            f"\n        baton chat{flag}",
+            f"\n        baton status{flag}",
+            "\nCtrl-C stops everything\n",
+        ),
+        soft_wrap=True,
+    )
