@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -109,10 +110,13 @@ class LineByLine:
         self._console.print(Text(f"[{number}] {line}"), soft_wrap=True)
 
 
-def results(answers: Sequence[Answer]) -> Table:
-    """Promised and delivered, and where the time went; 78 columns wide. Times in milliseconds."""
-    table = Table(title="promised → delivered, and where the time went (ms)", title_justify="left")
-    table.add_column("", justify="right")
+def results(answers: Sequence[Answer]) -> RenderableType:
+    """Promised and delivered, and where the time went, in 80 columns; below it what failed and why."""
+    title = "Promised → delivered, and where the time went (ms)"
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.add_column("#", justify="right")
     for name in ("TTFT", "TPOT"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("kept", justify="center")
@@ -120,13 +124,18 @@ def results(answers: Sequence[Answer]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for number, answer in enumerate(answers, 1):
         table.add_row(str(number), *_cells(answer))
-    return table
+    failures = [
+        Text(f"{number}: {answer.error}", style="red")
+        for number, answer in enumerate(answers, 1)
+        if answer.error
+    ]
+    return Group(table, *failures)
 
 
 def _cells(answer: Answer) -> list[str | Text]:
     finished = answer.finished
     if finished is None:
-        return [Text(answer.error or answer.state, style="red", overflow="ellipsis")]
+        return ["–", "–", Text(answer.state, style="red")]
     delivery, split = finished.delivery, finished.split
     times = (split.queue_ms, split.prefill_ms, split.handoff_ms, split.decode_ms, split.relay_ms)
     return [

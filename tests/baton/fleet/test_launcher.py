@@ -37,7 +37,7 @@ def alive(pid: int) -> bool:
 
 async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110  (other processes set no event of ours)
+        while not condition():
             await asyncio.sleep(0.02)
 
 

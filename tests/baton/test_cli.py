@@ -1,0 +1,269 @@
+import asyncio
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from baton.cli.__main__ import main
+from baton.cli.arguments import parser, sampling_of, slo_of, stop_of
+from baton.cli.chat import read_lines
+from baton.types import Sampling, Slo, SloClass, Stop
+from baton.v1 import fleet_pb2, generation_pb2, inference_pb2
+from tests.baton.scripted_service import (
+    BREAK,
+    HANG,
+    WHOLE,
+    Fail,
+    ScriptedRouter,
+    accepted,
+    bad_field,
+    ended,
+    finished,
+    retry_after,
+    tokens,
+)
+
+
+@pytest.fixture
+def router() -> Iterator[ScriptedRouter]:
+    """Served from a loop of its own, since a command runs one of its own too."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    scripted = ScriptedRouter()
+    asyncio.run_coroutine_threadsafe(scripted.__aenter__(), loop).result(10)
+    yield scripted
+    asyncio.run_coroutine_threadsafe(scripted.stop(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_flags_become_request_parts() -> None:
+    line = (
+        "generate hi --temperature 0 --top-k 3 --logit-bias 7=-2.5 --logit-bias 8=1 --n 2 --max-tokens 5 "
+        "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --class interactive --allow-at-risk"
+    )
+    args = parser().parse_args(line.split())
+    assert sampling_of(args) == Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2)
+    assert stop_of(args) == Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,))
+    assert slo_of(args) == Slo(ttft_ms=100, slo_class=SloClass.INTERACTIVE, allow_at_risk=True)
+
+
+def test_flags_left_out_leave_the_fleets_defaults() -> None:
+    args = parser().parse_args(["generate", "hi"])
+    assert (sampling_of(args), stop_of(args), slo_of(args)) == (Sampling(), Stop(), Slo())
+
+
+@pytest.mark.parametrize(
+    "line", ["", "dance", "generate", "generate hi --logit-bias x", "up --placement nowhere", "health"]
+)
+def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(line.split())
+    assert leaving.value.code == 2
+    assert "baton" in capsys.readouterr().err
+
+
+def test_generate_streams_the_text_and_ends_with_where_the_time_went(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "hello", "--address", router.address]) == 0
+    out, err = capsys.readouterr()
+    assert out == "<10><11><12>\n"
+    assert "4 tokens (length) in 40 ms · TTFT 12 ms · TPOT 5.5 ms" in err
+    assert "queue 1 + prefill 11 + handoff 3 + decode 24 + relay 1 ms" in err
+    assert router.calls("Generate")[0].text == "hello"
+
+
+def test_generate_shows_several_choices_one_after_the_other(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.scripts = [
+        (
+            accepted(),
+            tokens(0, 1, choice=1),
+            tokens(0, 2, choice=0),
+            tokens(1, 3, choice=1),
+            ended(2, choice=1),
+            ended(1, choice=0),
+            finished(),
+        )
+    ]
+    assert main(["generate", "hello", "--n", "2", "--address", router.address]) == 0
+    assert capsys.readouterr().out == "[1] <1><3>\n[0] <2>\n"
+
+
+def test_generate_json_has_one_event_per_line(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "hello", "--json", "--address", router.address]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == [
+        "Accepted",
+        "Queued",
+        "Tokens",
+        "Tokens",
+        "ChoiceFinished",
+        "Finished",
+    ]
+    assert events[3]["token_ids"] == [11, 12]
+    assert events[4]["reason"] == "length"
+
+
+def test_generate_reads_the_prompt_from_stdin_and_can_ask_it_as_a_chat(
+    router: ScriptedRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
+    assert main(["generate", "-", "--chat", "--address", router.address]) == 0
+    [message] = router.calls("Generate")[0].chat.messages
+    assert (message.role, message.content) == ("user", "from a pipe")
+
+
+def test_a_failed_generation_is_exit_code_1_with_the_reason(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = ended(1, reason=generation_pb2.FINISH_REASON_FAILED)
+    router.scripts = [(accepted(), tokens(0, 1), end, finished(error="all workers died"))]
+    assert main(["generate", "hello", "--address", router.address]) == 1
+    assert "baton: all workers died" in capsys.readouterr().err
+
+
+_REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=45)
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "says"),
+    [
+        (
+            Fail(grpc.StatusCode.INVALID_ARGUMENT, "stop.max_tokens is 0", (bad_field("f", "d"),)),
+            2,
+            "baton: stop.max_tokens is 0",
+        ),
+        (Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (retry_after(2),)), 4, "try again in 2.0 s"),
+        (
+            Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "no", (retry_after(2), _REFUSAL)),
+            4,
+            "possible now: --ttft-ms 950 --tpot-ms 45, or try again in 2.0 s",
+        ),
+        (Fail(grpc.StatusCode.INTERNAL, "oh"), 1, "baton: INTERNAL: oh"),
+        (BREAK, 3, "the router went away; is a fleet running? start one with: baton up"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str], fail: Fail, code: int, says: str
+) -> None:
+    router.scripts = [(fail,)]
+    assert main(["generate", "hello", "--address", router.address, "--connect-s", "0.1"]) == code
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_no_fleet_is_exit_code_3_and_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--address", "127.0.0.1:1", "--connect-s", "0.1"]) == 3
+    expected = "no router in reach at 127.0.0.1:1; is a fleet running? start one with: baton up"
+    assert expected in capsys.readouterr().err
+
+
+def test_status_prints_one_snapshot_when_nobody_watches(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answers["Describe"] = fleet_pb2.DescribeResponse(model_name="demo", block_size=16)
+    worker = fleet_pb2.WorkerStatus(worker_id="decode-0", connected=True, num_blocks=100)
+    router.snapshots = [fleet_pb2.WatchResponse(router_id="router-0", workers=[worker])]
+    assert main(["status", "--address", router.address]) == 0
+    out = capsys.readouterr().out
+    assert "decode-0" in out
+    assert "KV blocks of 16" in out
+    assert main(["status", "--json", "--once", "--address", router.address]) == 0
+    assert json.loads(capsys.readouterr().out)["workers"][0]["worker_id"] == "decode-0"
+
+
+def test_health_of_a_server_without_the_service_is_not_healthy(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", router.address]) == 3
+    assert "UNIMPLEMENTED" in capsys.readouterr().out
+
+
+def test_a_model_that_is_no_folder_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["up", "--model", str(tmp_path)]) == 2
+    assert "it must be a folder with a model's config.json" in capsys.readouterr().err
+
+
+def test_health_imports_nothing_that_takes_long(router: ScriptedRouter) -> None:
+    script = (
+        "import sys; from baton.cli.__main__ import main; main(sys.argv[1:]);"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, "health", router.address], capture_output=True, text=True, check=True
+    )
+    assert {"rich", "torch", "numpy"}.isdisjoint(run.stdout.split())
+
+
+def test_interrupting_generate_cancels_it_on_the_fleet(router: ScriptedRouter) -> None:
+    router.scripts = [(accepted(), tokens(0, 10), HANG)]
+    command = [sys.executable, "-m", "baton.cli", "generate", "hello", "--address", router.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(4) == b"<10>"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == b""
+    assert len(router.calls("Cancel")) == 1
+
+
+def test_chat_remembers_resets_and_leaves(
+    router: ScriptedRouter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answers["ListModels"] = inference_pb2.ListModelsResponse(
+        models=[inference_pb2.Model(name="demo", max_context_tokens=512)]
+    )
+    router.scripts = [WHOLE]
+    lines = "hi\nand?\n/reset\nagain\n/quit\nnever asked"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["chat", "--system", "be brief", "--address", router.address]) == 0
+    asked = [
+        [(message.role, message.content) for message in request.chat.messages]
+        for request in router.calls("Generate")
+    ]
+    system, hi = ("system", "be brief"), ("user", "hi")
+    assert asked == [
+        [system, hi],
+        [system, hi, ("assistant", "<10><11><12>"), ("user", "and?")],
+        [system, ("user", "again")],
+    ]
+    assert "demo, 512 tokens of context" in capsys.readouterr().out
+
+
+def test_chat_leaves_on_the_second_interrupt_in_a_row() -> None:
+    asked = iter(["^C", "hello", "^C", "^C", "never"])
+    heard: list[str] = []
+
+    def ask() -> str:
+        line = next(asked)
+        if line == "^C":
+            raise KeyboardInterrupt
+        return line
+
+    def hear(line: str) -> bool:
+        heard.append(line)
+        return True
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        read_lines(ask, hear)
+    assert heard == ["hello"]
+    assert next(asked) == "never"

@@ -1,0 +1,129 @@
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from baton.cli.demo_prompts import PROMPTS
+from baton.cli.demo_view import Answer, LineByLine, SideBySide, results
+from baton.cli.fleet_reporter import FleetReporter
+from baton.cli.status_view import bar, render
+from baton.convert import event_from_pb
+from baton.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted
+from baton.types import Finished, Queued, Tokens
+from baton.v1 import fleet_pb2, worker_pb2
+from tests.baton.scripted_service import finished as finished_pb
+
+
+def shown(view: RenderableType, width: int = 80, height: int = 24) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    console.print(view)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def finished() -> Finished:
+    event = event_from_pb(finished_pb())
+    assert isinstance(event, Finished)
+    return event
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50), (40, 30)])
+def test_answers_side_by_side_fit_the_terminal_and_show_their_ends(width: int, height: int) -> None:
+    answers = [Answer(prompt, text="word " * 200 + f"END{n}") for n, prompt in enumerate(PROMPTS)]
+    lines = shown(SideBySide(answers), width, height).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+    for number in range(len(answers)):
+        assert any(f"END{number}" in line for line in lines)
+
+
+def test_an_answer_follows_its_events() -> None:
+    answer = Answer(PROMPTS[0])
+    answer.take(Queued(position=3, work_ahead_tokens=9, predicted_ttft_ms=1))
+    assert answer.state == "queued, 3 ahead"
+    answer.take(Tokens(0, 0, (1,), "some [bold]text"))
+    assert answer.state == "streaming"
+    assert "some [bold]text" in shown(SideBySide([answer])), "what a model writes is never markup"
+    answer.take(finished())
+    assert answer.state == "done"
+
+
+def test_results_fit_80_columns_and_say_what_was_promised_and_delivered() -> None:
+    done, failed = Answer(PROMPTS[0]), Answer(PROMPTS[1])
+    done.take(finished())
+    failed.fail("no router in reach")
+    text = shown(results([done, failed]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "– → 12" in text
+    assert "2: no router in reach" in text
+    for heading in ("queue", "prefill", "handoff", "decode", "relay", "tokens", "kept"):
+        assert heading in text
+
+
+def test_without_a_terminal_every_line_comes_whole_under_its_number() -> None:
+    file = io.StringIO()
+    lines = LineByLine(Console(file=file, width=80), width=20)
+    for piece in ("one two ", "three four ", "five six\nse"):
+        lines.say(1, piece)
+    lines.say(2, "other")
+    lines.say(1, "ven")
+    lines.end(1)
+    lines.end(2)
+    assert file.getvalue().splitlines() == [
+        "[1] one two three four",
+        "[1] five six",
+        "[1] seven",
+        "[2] other",
+    ]
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
+def test_a_bar_is_always_as_wide_and_shows_whatever_is_not_nothing(used: int, cached: int, free: int) -> None:
+    drawn = bar(used, cached, used + cached + free, width=12).plain
+    assert len(drawn) == 12
+    assert ("█" in drawn) == (used > 0)
+    if used == 0:
+        assert ("▒" in drawn) == (cached > 0)
+
+
+def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
+    load = worker_pb2.WorkerLoad(running=12, free_blocks=40, cached_blocks=10)
+    workers = [
+        fleet_pb2.WorkerStatus(
+            worker_id="decode-0",
+            role=worker_pb2.WORKER_ROLE_DECODE,
+            connected=True,
+            load=load,
+            num_blocks=16384,
+            step_seconds=0.0123,
+        ),
+        fleet_pb2.WorkerStatus(worker_id="prefill-0", role=worker_pb2.WORKER_ROLE_PREFILL),
+    ]
+    counters = fleet_pb2.Counters(accepted=9, ttft_promises_broken=2, refused=1)
+    queue = fleet_pb2.QueueStatus(waiting=3, capacity=1024, redis_reachable=False)
+    snapshot = fleet_pb2.WatchResponse(workers=workers, counters=counters, queue=queue, uptime_s=3700)
+    facts = fleet_pb2.DescribeResponse(model_name="demo", block_size=16)
+    text = shown(render(facts_from_pb(facts), snapshot_from_pb(snapshot)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "12.3 ms" in text
+    assert text.index("prefill-0") < text.index("decode-0")
+    for part in ("lost", "busy", "3 of 1024 waiting", "Redis out of reach", "2 broken", "1 h 1 min"):
+        assert part in text
+
+
+def test_a_starting_fleet_is_told_line_by_line() -> None:
+    file = io.StringIO()
+    with FleetReporter(Console(file=file, width=80)) as report:
+        report(ProcessStarted("redis", 1))
+        report(ProcessReady("redis", "127.0.0.1:7000", 0.04))
+        report(ProcessDied("decode-0", -9, log_path=Path("x.log"), tail="last [words]"))
+        report(FleetStopping(3))
+    text = file.getvalue()
+    assert "✓ redis      127.0.0.1:7000" in text
+    assert "killed by SIGKILL" in text
+    assert "| last [words]" in text
+    assert "its log is x.log" in text
