@@ -24,11 +24,11 @@ from router.book import CoreConfig
 from router.config import RouterConfig, parse_config
 from router.core import RouterCore
 from router.events import RouterLeaving, RouterStopping
-from router.operators.service import FleetService
 from router.intake import Intake
 from router.log import configure_logging, get_logger
 from router.metrics import RouterMetrics
 from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
+from router.operators.service import FleetService
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
@@ -101,11 +101,12 @@ def _add_services(
 
 
 def _say_ready(router_id: str, address: str, metrics: str) -> None:
-    print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201 -- the launcher reads it
+    # The launcher reads it.
+    print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201
 
 
 async def _until_stopped(running: asyncio.Task[None]) -> None:
-    """Wait for SIGTERM or SIGINT; a second SIGINT leaves at once. Raises what ended the shell, if anything did."""
+    """Wait for SIGTERM or SIGINT; a second SIGINT leaves at once. Raises what ended the shell, if it did."""
     stop = asyncio.Event()
 
     def on_interrupt() -> None:
@@ -126,7 +127,7 @@ async def _until_stopped(running: asyncio.Task[None]) -> None:
 async def _drain(shell: Shell, grace_s: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + grace_s
-    while shell.core.book.live and loop.time() < end:
+    while shell.core.book.live and loop.time() < end:  # noqa: ASYNC110 -- once per process, at its end
         await asyncio.sleep(0.05)
     shell.submit(RouterStopping())
 

@@ -35,7 +35,7 @@ def on_arrived(book: Book, event: Arrived) -> None:
 
 
 def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
-    """Whether the call starts over from its received tokens; raises when it may not have the session at all."""
+    """Whether the call starts over from its received tokens; raises when the session is not for it."""
     same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
     if event.digest != known.digest or not same_seed:
         raise DuplicateRequest(event.request_id)
@@ -129,8 +129,8 @@ def _check_fits(book: Book, session: Session, event: Arrived) -> None:
         raise ValidationError(
             "stop.max_tokens",
             session.stop.max_tokens,
-            f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and the "
-            f"largest decode worker has {book.fleet.largest_pool}",
+            f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
+            f"the largest decode worker has {book.fleet.largest_pool}",
         )
 
 

@@ -1,4 +1,4 @@
-"""All that the core knows, and the actions it has decided on so far. The handlers around it keep its invariants."""
+"""All that the core knows, and the actions it has decided on so far."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A template comes with a model and is not trusted: it runs in jinja's immutable s
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 
-class TemplateRefused(Exception):  # noqa: N818 -- it is the template's word
+class TemplateRefused(Exception):
     """The template raised: the message says which conversation it would take."""
 
 
@@ -49,7 +49,7 @@ def _to_json(
 
 
 def _strftime_now(format: str) -> str:
-    return datetime.datetime.now().strftime(format)  # noqa: DTZ005 -- the local date, as templates expect
+    return dt.datetime.now().strftime(format)  # noqa: DTZ005 -- the local date, as templates expect
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from baton.v1 import generation_pb2, inference_pb2
+from router.actions import Outcome, Promise, TellAccepted, TellChoiceFinished, TellFinished, TellQueued
 from router.errors import SloRefused
 from router.quoting import Quoted
-from router.actions import Outcome, Promise, TellAccepted, TellChoiceFinished, TellFinished, TellQueued
 from router.relay import StreamItem, TokenRun
 from router.sessions import TokenLogprobs
 from router.validation import RawRequest

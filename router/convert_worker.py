@@ -7,7 +7,7 @@ from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendR
 from router.events import SequenceFailed, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
 
 WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
@@ -158,13 +158,15 @@ def columns_from_pb(tokens: generation_pb2.TokenColumns) -> TokenColumns:
 
 
 def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
-    """What a worker's steps cost, as it measured."""
+    """What a worker's steps cost, as it measured; before it has, steps are taken to cost nothing."""
+    if not cost.coefficients:
+        return CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
     return CostModel(
         coefficients=tuple(cost.coefficients),
         knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10,
-        ratio_q50=cost.ratio_q50,
-        ratio_q95=cost.ratio_q95,
+        ratio_q10=cost.ratio_q10 or 1.0,
+        ratio_q50=cost.ratio_q50 or 1.0,
+        ratio_q95=cost.ratio_q95 or 1.0,
     )
 
 

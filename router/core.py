@@ -218,9 +218,9 @@ class RouterCore:
 
     def _renew(self) -> None:
         groups = self.book.groups.values()
-        credits = tuple((group.key, group.credit_on) for group in groups if group.credit_on is not None)
-        leases = tuple((group.key, group.lease_on) for group in groups if group.lease_on is not None)
+        credit_holds = tuple((group.key, group.credit_on) for group in groups if group.credit_on is not None)
+        lease_holds = tuple((group.key, group.lease_on) for group in groups if group.lease_on is not None)
         due = self.book.now - self._renewed_at >= RENEW_S
-        if due and (credits or leases):
+        if due and (credit_holds or lease_holds):
             self._renewed_at = self.book.now
-            self.book.do(Renew(credits, leases))
+            self.book.do(Renew(credit_holds, lease_holds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from state.store import Store
 
 INTERVAL_S = 0.2
 GONE_S = 3.0
-"""A joined worker whose announcement is gone keeps its link: the stream itself says when it dies. One that is not
-joined is given up after this long."""
+"""A joined worker whose announcement is gone keeps its link: the stream itself says when it dies. One that is
+not joined is given up after this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,9 @@ class Discovery:
         """Look for workers until cancelled, then close every link."""
         try:
             while True:
-                try:
+                # Links outlive the store; whoever calls it for a request reports that it is away.
+                with contextlib.suppress(StoreUnavailable):
                     self._take(await self._store.list_workers())
-                except StoreUnavailable:
-                    pass  # links outlive the store; whoever calls it for a request reports it
                 await asyncio.sleep(INTERVAL_S)
         finally:
             for _, task in self._links.values():

@@ -10,7 +10,8 @@
     ├── Overloaded           a bounded queue or buffer is full                  RESOURCE_EXHAUSTED
     └── Unavailable          nobody can serve this now                          UNAVAILABLE
 
-`status.py` maps each to its code and details. Errors compare by content, so that two runs of the core can be compared.
+`status.py` maps each to its code and details. Errors compare by content, so that two runs of the core can be
+compared.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class DuplicateRequest(RouterError):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
-            f"request_id {request_id!r} is in use with other content; accepted: a new id, or the same request again"
+            f"request_id {request_id!r} is in use with other content; accepted: a new id, or the same "
+            "request again"
         )
         self.request_id = request_id
 

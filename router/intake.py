@@ -68,7 +68,8 @@ class Intake:
             return list(raw.token_ids)
         if raw.text is not None:
             return await self._pool.encode(raw.text, add_special_tokens=True)
-        assert raw.messages is not None and self._facts.chat_template is not None, "checked before"
+        assert raw.messages is not None, "checked before"
+        assert self._facts.chat_template is not None, "checked before"
         try:
             text = self._facts.chat_template.render(raw.messages)
         except TemplateRefused as refused:

@@ -1,7 +1,8 @@
 """The router's metrics, each defined once.
 
 TTFT: router receipt to first token, queueing included. ITL: each gap between tokens of a choice. TPOT: per
-request, mean gap after the first token, undefined for one token. Goodput: requests that met every SLO they stated.
+request, mean gap after the first token, undefined for one token. Goodput: requests that met every SLO they
+stated.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from router.chat_template import ChatTemplate
 MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
-class ModelUnusable(Exception):  # noqa: N818 -- says what it is, as the others do
+class ModelUnusable(Exception):
     """The model directory cannot be served; the message names the file and what is wrong with it."""
 
 

@@ -1,4 +1,4 @@
-"""What the core predicts and promises: its picture of the fleet turned into the views that `scheduling` judges."""
+"""What the core predicts and promises: its picture of the fleet as the views that `scheduling` judges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from scheduling.prediction import (
 from scheduling.request import Slo, StopRules
 
 TPOT_SCALE = 64.0
-"""Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as that many."""
+"""Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
 
 @dataclass(frozen=True, slots=True)

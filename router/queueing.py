@@ -16,8 +16,8 @@ from scheduling.reservation import blocks_needed
 from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled
 
 STEPS_BOUND = 2
-"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a worker
-that runs dry while the next grant travels is idle."""
+"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
+worker that runs dry while the next grant travels is idle."""
 
 
 def group_blocks(book: Book, session: Session, num_choices: int) -> int:

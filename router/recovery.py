@@ -1,4 +1,4 @@
-"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, at most three times."""
+"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, thrice at most."""
 
 from __future__ import annotations
 

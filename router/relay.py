@@ -55,8 +55,9 @@ class ClientStream:
     def push_token(
         self, choice: int, index: int, token_id: int, text: str, logprobs: TokenLogprobs | None, *, free: bool
     ) -> bool:
-        """Add a token; False when the client is too far behind and its call is over. A `free` one (a replay of what
-        is held anyway) is not counted.
+        """Add a token; False when the client is too far behind and its call is over.
+
+        A `free` one (a replay of what is held anyway) is not counted.
         """
         if self._error is not None:
             return True

@@ -54,59 +54,79 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
     relay = Relay()
     broken: dict[Group, str] = {}
     ended: list[Group] = []
-    groups, text_at, now = worker.groups, 0, book.now
+    text_at = 0
     has_text = bool(tokens.text_lengths)
-    row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else None
+    row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else {}
     for row, handle in enumerate(tokens.handles):
-        text_end = text_at + tokens.text_lengths[row] if has_text else text_at
-        start, text_at = text_at, text_end
-        group = groups.get(handle)
+        start, text_at = text_at, text_at + (tokens.text_lengths[row] if has_text else 0)
+        group = worker.groups.get(handle)
         if group is None or group in broken:
             continue
         choice = _choice_of(group, tokens.choices[row])
         index, token_id = tokens.indexes[row], tokens.token_ids[row]
-        if choice is None:
-            broken[group] = f"choice {tokens.choices[row]} is not of this group"
+        fault = _fault(choice, index, token_id)
+        if choice is None or fault:
+            broken[group] = fault
             continue
-        known = len(choice.token_ids)
-        if index < known:
-            if choice.token_ids[index] != token_id:
-                broken[group] = f"choice {choice.index} repeats index {index} with another token"
-            elif worker.key == group.decode_key:
-                _mark_decoding(group, now)
+        if worker.key == group.decode_key and not group.decode_reported:
+            _mark_decoding(group, book.now)
+        if index < len(choice.token_ids):
             continue
-        if index > known or not choice.open:
-            broken[group] = f"choice {choice.index} goes on at index {index}, expected {known}"
-            continue
-        if worker.key == group.decode_key:
-            _mark_decoding(group, now)
-        text = tokens.text_utf8[start:text_end].decode() if text_end > start else ""
+        text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
         reason = tokens.finish_reasons[row]
-        logprobs = row_logprobs.get(row) if row_logprobs is not None else None
-        choice.token_ids.append(token_id)
-        choice.texts.append(text)
-        choice.logprobs.append(logprobs)
-        gap_s = _gap(book, group.session, choice)
-        if reason:
-            choice.finish = FinishReason(reason)
-            if not any(one.open for one in group.choices):
-                ended.append(group)
-        if group.session.listener is not None:
-            relay.listeners.append(group.session.listener)
-            relay.choices.append(choice.index)
-            relay.indexes.append(index)
-            relay.token_ids.append(token_id)
-            relay.texts.append(text)
-            relay.finish_reasons.append(reason)
-            relay.logprobs.append(logprobs)
-            relay.gaps_s.append(gap_s)
+        _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
+        if reason and not any(one.open for one in group.choices):
+            ended.append(group)
     if relay.listeners:
         book.counters.relayed_tokens += len(relay.listeners)
         book.do(relay)
     for group in ended:
         ending.end_group(book, group)
-    for group, reason_text in broken.items():
-        recovery.fail_attempt(book, group, worker.key, f"protocol error: {reason_text}")
+    for group, fault in broken.items():
+        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+
+
+def _fault(choice: Choice | None, index: int, token_id: int) -> str:
+    """What is wrong with a row; empty when it is the next token or repeats a delivered one."""
+    if choice is None:
+        return "a row of a choice that is not of its group"
+    known = len(choice.token_ids)
+    if index < known:
+        if choice.token_ids[index] != token_id:
+            return f"choice {choice.index} repeats index {index} with another token"
+    elif index > known:
+        return f"choice {choice.index} goes on at index {index}, expected {known}"
+    elif choice.finish:
+        return f"choice {choice.index} goes on at index {index} after its end"
+    return ""
+
+
+def _deliver(
+    book: Book,
+    relay: Relay,
+    choice: Choice,
+    session: Session,
+    token_id: int,
+    text: str,
+    reason: int,
+    logprobs: TokenLogprobs | None,
+) -> None:
+    index = len(choice.token_ids)
+    choice.token_ids.append(token_id)
+    choice.texts.append(text)
+    choice.logprobs.append(logprobs)
+    gap_s = _gap(book, session, choice)
+    if reason:
+        choice.finish = FinishReason(reason)
+    if session.listener is not None:
+        relay.listeners.append(session.listener)
+        relay.choices.append(choice.index)
+        relay.indexes.append(index)
+        relay.token_ids.append(token_id)
+        relay.texts.append(text)
+        relay.finish_reasons.append(reason)
+        relay.logprobs.append(logprobs)
+        relay.gaps_s.append(gap_s)
 
 
 def _choice_of(group: Group, index: int) -> Choice | None:
@@ -117,11 +137,10 @@ def _choice_of(group: Group, index: int) -> Choice | None:
 
 
 def _mark_decoding(group: Group, now: float) -> None:
-    if not group.decode_reported:
-        group.decode_reported = True
-        timeline = group.session.timeline
-        if timeline.decode_at is None:
-            timeline.decode_at = now
+    group.decode_reported = True
+    timeline = group.session.timeline
+    if timeline.decode_at is None:
+        timeline.decode_at = now
 
 
 def _gap(book: Book, session: Session, choice: Choice) -> float:

@@ -190,7 +190,8 @@ class _Answer:
         return self._choices[index]
 
     def message(self, now: float) -> inference_pb2.GenerateOnceResponse:
-        assert self._accepted is not None and self._finished is not None, "a stream begins and ends"
+        assert self._accepted is not None, "a stream begins"
+        assert self._finished is not None, "and ends"
         return inference_pb2.GenerateOnceResponse(
             request_id=self._accepted.request_id,
             choices=[self._choices[index] for index in sorted(self._choices)],

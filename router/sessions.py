@@ -4,8 +4,8 @@
                  ↑           ↑         │          │
                  └─ STRANDED ←─────────┘          └→ next attempt: new groups, ENQUEUEING
 
-A group is the unit that is queued, leased and dispatched: choices that share all their tokens. It ends once, and
-with it whatever it holds of the store is returned.
+A group is the unit that is queued, leased and dispatched: choices that share all their tokens. It ends once,
+and with it whatever it holds of the store is returned.
 """
 
 from __future__ import annotations

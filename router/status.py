@@ -60,21 +60,27 @@ def status_of(error: RouterError) -> RichStatus:
 
 
 def _details(error: RouterError) -> list[Message]:
+    details: list[Message] = []
+    field = _field_of(error)
+    if field is not None:
+        details.append(_bad_request(field, str(error)))
+    if isinstance(error, SloRefused | Overloaded | Unavailable) and error.retry_after_s is not None:
+        details.append(_retry_info(error.retry_after_s))
+    if isinstance(error, SloRefused):
+        details.append(refusal_to_pb(error))
+    return details
+
+
+def _field_of(error: RouterError) -> str | None:
     match error:
         case ValidationError():
-            return [_bad_request(error.field, str(error))]
+            return error.field
         case ModelNotFound():
-            return [_bad_request("model", str(error))]
+            return "model"
         case DeadlineExpired():
-            return [_bad_request("slo.deadline_ms", str(error))]
-        case SloRefused():
-            return [_retry_info(error.retry_after_s), refusal_to_pb(error)]
-        case Overloaded() if error.retry_after_s is not None:
-            return [_retry_info(error.retry_after_s)]
-        case Unavailable():
-            return [_retry_info(error.retry_after_s)]
+            return "slo.deadline_ms"
         case _:
-            return []
+            return None
 
 
 def _bad_request(field: str, description: str) -> error_details_pb2.BadRequest:

@@ -1,4 +1,4 @@
-"""What may be asked: every field inside its range, or an error that names it. Ranges as in `generation.proto`."""
+"""What may be asked: every field inside its range of `generation.proto`, or an error that names it."""
 
 from __future__ import annotations
 

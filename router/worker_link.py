@@ -33,7 +33,7 @@ CHANNEL_OPTIONS = (
 )
 
 
-class LinkBroken(Exception):  # noqa: N818 -- what happened, not what went wrong in us
+class LinkBroken(Exception):
     """The stream is of no more use."""
 
 

@@ -55,8 +55,8 @@ class Decision:
 
 
 def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
-    """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is refused,
-    unless it asks for nothing: a request without an SLO is never refused for latency.
+    """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is
+    refused, unless it asks for nothing: a request without an SLO is never refused for latency.
     """
     late_ttft, late_tpot = predicted.ttft_s * ttft.q90, predicted.tpot_s * tpot.q90
     if slo.ttft_ms is None and slo.tpot_ms is None:

@@ -46,7 +46,7 @@ Filter = Callable[[DecodeCandidate, int], bool]
 Score = Callable[[DecodeCandidate], float]
 
 
-def is_open(candidate: DecodeCandidate, blocks: int) -> bool:
+def is_open(candidate: DecodeCandidate, _blocks: int) -> bool:
     """A draining worker finishes what it has."""
     return not candidate.draining
 
@@ -56,13 +56,13 @@ def has_blocks(candidate: DecodeCandidate, blocks: int) -> bool:
     return candidate.free_blocks >= blocks
 
 
-def has_seat(candidate: DecodeCandidate, blocks: int) -> bool:
+def has_seat(candidate: DecodeCandidate, _blocks: int) -> bool:
     """One more sequence keeps every promise made there."""
     return candidate.free_seqs > 0
 
 
 def least_slack(candidate: DecodeCandidate) -> float:
-    """What is left of the tightest promise after placement; without any promise, the faster step is better."""
+    """What is left of the tightest promise after placement; without any promise, the faster step wins."""
     if candidate.tightest_tpot_s == float("inf"):
         return -candidate.step_after_s
     return candidate.tightest_tpot_s - candidate.step_after_s

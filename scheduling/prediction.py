@@ -3,8 +3,8 @@
     TTFT = max(prefill work ahead / prefill rate, wait for a decode slot) + rest of the step + own prompt
     TPOT = cost of the decode steps it will join
 
-Both are then scaled by quantiles of observed / predicted, so that what the formulas leave out (hand-over, network,
-neighbours on the same cores) is learnt instead of assumed. All times are seconds.
+Both are then scaled by quantiles of observed / predicted, so that what the formulas leave out (hand-over,
+network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FleetView:
     decode: tuple[DecodeView, ...]
     aggregated: bool
     prefill_load: float = 0.0
-    """Share of time in which prompts are computed; in an aggregated fleet such steps carry the decodes too."""
+    """Share of time in which prompts are computed; when aggregated, such steps carry the decodes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def predict(ask: Ask, ahead: Ahead, fleet: FleetView) -> Prediction:
 def full_step_s(view: PrefillView) -> float:
     """A step filled to the budget by prompts, with the decodes that share it."""
     chunk = max(1, view.token_budget - view.num_decodes)
-    return view.cost.predict(_mixed(view, chunk, 0))
+    return _cost_s(view.cost, _mixed(view, chunk, 0))
 
 
 def prefill_rate(views: Sequence[PrefillView]) -> float:
@@ -136,14 +136,7 @@ def _ends_per_s(view: DecodeView) -> float:
 def decode_step_s(view: DecodeView, batch_size: int) -> float:
     """A decode step of this many sequences with the context they have on average."""
     mean_context = view.context_tokens / view.num_seqs if view.num_seqs else 0.0
-    shape = StepShape(
-        num_tokens=batch_size,
-        num_seqs=batch_size,
-        decode_context=round(mean_context * batch_size),
-        chunk_attention=0,
-        chunk_context=0,
-    )
-    return view.cost.predict(shape)
+    return _cost_s(view.cost, StepShape.of(batch_size, round(mean_context * batch_size), ()))
 
 
 def own_prefill_s(ask: Ask, view: PrefillView) -> float:
@@ -152,7 +145,7 @@ def own_prefill_s(ask: Ask, view: PrefillView) -> float:
     total_s, done = 0.0, min(ask.cached_tokens, ask.prompt_tokens - 1)
     while done < ask.prompt_tokens:
         size = min(chunk, ask.prompt_tokens - done)
-        total_s += view.cost.predict(_mixed(view, size, done))
+        total_s += _cost_s(view.cost, _mixed(view, size, done))
         done += size
     return total_s
 
@@ -189,13 +182,12 @@ def _sharing(fleet: FleetView) -> Sequence[PrefillView | None]:
 
 
 def _mixed(view: PrefillView, chunk: int, context: int) -> StepShape:
-    return StepShape(
-        num_tokens=chunk + view.num_decodes,
-        num_seqs=1 + view.num_decodes,
-        decode_context=view.decode_context,
-        chunk_attention=round(chunk * (context + chunk / 2)),
-        chunk_context=context,
-    )
+    return StepShape.of(view.num_decodes, view.decode_context, ((context, chunk),))
+
+
+def _cost_s(cost: CostModel, shape: StepShape) -> float:
+    """A worker that measured nothing yet may call steps free; none takes less than a microsecond."""
+    return max(1e-6, cost.predict(shape))
 
 
 WINDOW = 64

@@ -30,7 +30,10 @@ from router.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.router.scripted_worker import Handoffs, ScriptedWorker
 
-TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant{% endif %}"
+)
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 20.0) -> None:
@@ -153,7 +156,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     async with grpc.aio.insecure_channel(address) as channel:
         inference = inference_pb2_grpc.InferenceServiceStub(channel)
         operators = fleet_pb2_grpc.FleetServiceStub(channel)
-        started = RunningFleet(store, shell, address, inference, operators)  # type: ignore[arg-type]  # stubs are async on an aio channel
+        started = RunningFleet(store, shell, address, inference, operators)
         yield started
         await server.stop(grace=None)
         running.cancel()

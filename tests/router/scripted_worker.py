@@ -121,7 +121,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.Welcome(
             worker_id=self.worker_id,
             incarnation=self.incarnation,
-            role=worker_pb2.WorkerRole.Value(role),
+            role=role,
             model_name=self.model_name,
             fingerprint=self.fingerprint,
             block_size=self.block_size,
@@ -222,7 +222,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             columns.choices.append(choice)
             columns.indexes.append(index)
             columns.token_ids.append(token_id)
-            columns.finish_reasons.append(generation_pb2.FINISH_REASON_LENGTH if ended else 0)
+            reason = (
+                generation_pb2.FINISH_REASON_LENGTH if ended else generation_pb2.FINISH_REASON_UNSPECIFIED
+            )
+            columns.finish_reasons.append(reason)
             columns.text_lengths.append(len(piece))
             text += piece
             if spec.sampling.HasField("logprobs"):
