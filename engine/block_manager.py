@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
-class BlockShortage(Exception):  # noqa: N818 - a shortage is an answer to a caller, not a defect
+class BlockShortage(Exception):
     """A reservation asks for more blocks than are free and not promised to others."""
 
     def __init__(self, num_wanted: int, num_available: int, num_blocks: int) -> None:

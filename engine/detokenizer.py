@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import enum
 import json
 import re
 from typing import Any, Protocol
@@ -93,27 +94,37 @@ class _ByteStream:
         return self._decoder.decode(b"", final=True)
 
 
+class _Kind(enum.Enum):
+    SILENT = "silent"
+    """A special token, or one beyond the tokenizer's vocabulary: decoding skips it."""
+    BYTE = "byte"
+    """One raw byte. A run of those is judged as a whole when it ends: a later one can still make earlier ones
+    invalid."""
+    PIECE = "piece"
+
+
 class _PieceTable:
     """What a window stream asks of its tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.special = _special_ids(tokenizer)
-        self._is_byte: dict[int, bool] = {}
+        self._special = _special_ids(tokenizer)
+        self._kinds: dict[int, _Kind] = {}
 
-    def is_byte(self, token_id: int) -> bool:
-        """Whether the token stands for one raw byte. A run of those is judged as a whole when it ends:
-        a later one can still make earlier ones invalid.
-        """
-        answer = self._is_byte.get(token_id)
-        if answer is None:
-            token = self._tokenizer.id_to_token(token_id)
-            answer = token is not None and _BYTE_TOKEN.fullmatch(token) is not None
-            self._is_byte[token_id] = answer
-        return answer
+    def kind(self, token_id: int) -> _Kind:
+        kind = self._kinds.get(token_id)
+        if kind is None:
+            kind = self._kinds[token_id] = self._look_up(token_id)
+        return kind
 
     def decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def _look_up(self, token_id: int) -> _Kind:
+        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return _Kind.SILENT
+        return _Kind.BYTE if _BYTE_TOKEN.fullmatch(token) else _Kind.PIECE
 
 
 class _WindowStream:
@@ -123,12 +134,11 @@ class _WindowStream:
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
-        if token_id in self._table.special:
+        kind = self._table.kind(token_id)
+        if kind is _Kind.SILENT:
             return ""
         self._pending.append(token_id)
-        if self._table.is_byte(token_id):
-            return ""
-        return self._settle()
+        return "" if kind is _Kind.BYTE else self._settle()
 
     def flush(self) -> str:
         return self._settle() if self._pending else ""

@@ -71,6 +71,7 @@ class StepLoop:
         self._groups = Groups(blocks, self._batch, limits, fingerprint, detokenizer)
         self._num_steps = 0
 
+    @torch.inference_mode()
     def run(
         self,
         drain: Callable[[bool], Sequence[Command]],

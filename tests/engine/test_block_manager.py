@@ -1,0 +1,227 @@
+"""The block manager against a model that recounts everything, and its single promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.block_manager import BlockManager, BlockShortage
+from scheduling.block_hash import hash_blocks
+
+SIZE = 2
+
+
+class Owner:
+    """A sequence of the naive model."""
+
+    def __init__(self, tokens: list[int], table: list[int], num_reserved: int) -> None:
+        self.tokens = tokens
+        self.table = table
+        self.num_reserved = num_reserved
+        self.num_written = len(table) * SIZE
+
+
+class BlockManagerMachine(RuleBasedStateMachine):
+    """Sequences that start, grow, fork and end, as the step loop lets them.
+
+    The naive model keeps what every block holds: a block that is reused while referenced, or found under a
+    hash that is not its content's, contradicts it.
+    """
+
+    @initialize(num_blocks=st.integers(1, 12))
+    def make(self, num_blocks: int) -> None:
+        self.blocks = BlockManager(num_blocks, SIZE)
+        self.owners: list[Owner] = []
+        self.content: dict[int, tuple[int, ...]] = {}
+        self.directory: set[bytes] = set()
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9), extra=st.integers(0, 4))
+    def start(self, tokens: list[int], extra: int) -> None:
+        prefix = hash_blocks(b"root", tokens, SIZE)
+        num_blocks = -(-(len(tokens) + extra) // SIZE)
+        if not self.blocks.can_reserve(num_blocks, prefix):
+            free_before = self.blocks.num_available_blocks
+            with pytest.raises(BlockShortage) as shortage:
+                self.blocks.reserve(num_blocks, prefix)
+            assert shortage.value.num_wanted > shortage.value.num_available == free_before
+            assert self.blocks.num_available_blocks == free_before
+            return
+        table = self.blocks.reserve(num_blocks, prefix)
+        for index, block in enumerate(table):
+            assert self.content[block] == tuple(tokens[: (index + 1) * SIZE])
+        self.owners.append(Owner(tokens, table, num_blocks - len(table)))
+
+    @precondition(lambda self: any(owner.num_reserved for owner in self.owners))
+    @rule(data=st.data())
+    def grow(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from([owner for owner in self.owners if owner.num_reserved]))
+        referenced = {block for other in self.owners for block in other.table}
+        block = self.blocks.allocate()
+        assert block not in referenced
+        owner.table.append(block)
+        owner.num_reserved -= 1
+        self.content[block] = ()
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def fill(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(self.owners))
+        hashes = hash_blocks(b"root", owner.tokens, SIZE)
+        index = owner.num_written // SIZE
+        if index < min(len(owner.table), len(hashes)):
+            self.content[owner.table[index]] = tuple(owner.tokens[: (index + 1) * SIZE])
+            self.blocks.register(owner.table[index], hashes[index])
+            owner.num_written += SIZE
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def take_cached_instead_of_allocating(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(self.owners))
+        hashes = hash_blocks(b"root", owner.tokens, SIZE)
+        index = len(owner.table)
+        if owner.num_reserved == 0 or index >= len(hashes) or owner.num_written != index * SIZE:
+            return
+        block = self.blocks.exchange(hashes[index])
+        if block is not None:
+            assert self.content[block] == tuple(owner.tokens[: (index + 1) * SIZE])
+            owner.table.append(block)
+            owner.num_reserved -= 1
+            owner.num_written += SIZE
+
+    @precondition(lambda self: any(owner.num_reserved and owner.num_written for owner in self.owners))
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from([o for o in self.owners if o.num_reserved and o.num_written]))
+        num_tokens = data.draw(st.integers(1, owner.num_written))
+        fork = self.blocks.fork(owner.table, num_tokens)
+        num_full = num_tokens // SIZE
+        assert fork.block_table[:num_full] == owner.table[:num_full]
+        assert (fork.copy is None) == (num_tokens % SIZE == 0)
+        if fork.copy is not None:
+            assert fork.copy == (owner.table[num_full], fork.block_table[num_full])
+            assert fork.copy[1] not in {block for other in self.owners for block in other.table}
+            self.content[fork.copy[1]] = ()
+            owner.num_reserved -= 1
+        twin = Owner(owner.tokens[:num_tokens], fork.block_table, 0)
+        twin.num_written = num_full * SIZE
+        self.owners.append(twin)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(self.owners))
+        self.owners.remove(owner)
+        self.blocks.free(owner.table)
+        self.blocks.unreserve(owner.num_reserved)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def distrust(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(self.owners))
+        self.blocks.forget(owner.table)
+        for block_hash in hash_blocks(b"root", owner.tokens, SIZE):
+            assert self.blocks.find(block_hash) not in owner.table
+
+    @rule()
+    def follow_the_directory(self) -> None:
+        events = self.blocks.take_cache_events()
+        assert self.directory.isdisjoint(events.added)
+        assert self.directory.issuperset(events.removed)
+        self.directory = (self.directory | set(events.added)) - set(events.removed)
+        assert self.directory == set(self.blocks._block_of)
+
+    @invariant()
+    def every_block_is_in_one_place(self) -> None:
+        if not hasattr(self, "blocks"):
+            return
+        tables = [owner.table for owner in self.owners]
+        num_reserved = sum(owner.num_reserved for owner in self.owners)
+        self.blocks.check_integrity(tables, num_reserved)
+        used = Counter(block for table in tables for block in table)
+        places = [*self.blocks._free, *self.blocks._cached, *used]
+        assert sorted(places) == list(range(self.blocks.num_blocks))
+        assert self.blocks.num_available_blocks == self.blocks.num_blocks - len(used) - num_reserved
+
+
+BlockManagerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestBlockManager = BlockManagerMachine.TestCase
+
+
+def fill(blocks: BlockManager, tokens: list[int]) -> list[int]:
+    """A sequence that computes `tokens`, whole blocks, without looking at the cache."""
+    hashes = hash_blocks(b"root", tokens, SIZE)
+    assert blocks.reserve(len(hashes)) == []
+    table = [blocks.allocate() for _ in hashes]
+    for block, block_hash in zip(table, hashes, strict=True):
+        blocks.register(block, block_hash)
+    return table
+
+
+def test_the_least_recently_used_prefix_is_evicted_first_and_its_end_before_its_beginning() -> None:
+    blocks = BlockManager(4, SIZE)
+    old, new = [1, 1, 2, 2], [3, 3, 4, 4]
+    blocks.free(fill(blocks, old))
+    blocks.free(fill(blocks, new))
+    # Using the old one again makes the new one the least recently used.
+    blocks.free(blocks.reserve(2, hash_blocks(b"root", old, SIZE)))
+    for left in ([True, True, True, False], [True, True, False, False], [True, False, False, False]):
+        blocks.reserve(1)
+        blocks.allocate()
+        hashes = hash_blocks(b"root", old, SIZE) + hash_blocks(b"root", new, SIZE)
+        assert [blocks.find(block_hash) is not None for block_hash in hashes] == left
+
+
+def test_a_reservation_counts_pinned_cached_blocks_as_used() -> None:
+    blocks = BlockManager(3, SIZE)
+    tokens = [1, 1, 2, 2]
+    blocks.free(fill(blocks, tokens))
+    hashes = hash_blocks(b"root", tokens, SIZE)
+    assert blocks.can_reserve(3, hashes)
+    assert not blocks.can_reserve(4, hashes)
+    assert len(blocks.reserve(3, hashes)) == 2
+    assert blocks.num_available_blocks == 0
+    # What is used already costs nothing more.
+    assert blocks.can_reserve(2, hashes)
+    assert not blocks.can_reserve(3, hashes)
+
+
+def test_a_prefix_ends_at_its_first_missing_block() -> None:
+    blocks = BlockManager(6, SIZE)
+    table = fill(blocks, [1, 1, 2, 2, 3, 3])
+    blocks.free(table)
+    blocks.forget([table[1]])
+    assert blocks.reserve(3, hash_blocks(b"root", [1, 1, 2, 2, 3, 3], SIZE)) == table[:1]
+
+
+def test_integrity_is_refused_when_the_books_are_wrong() -> None:
+    blocks = BlockManager(4, SIZE)
+    table = fill(blocks, [1, 1, 2, 2])
+    blocks.check_integrity([table], 0)
+    for tables, num_reserved in (([], 0), ([table, table], 0), ([table[:1]], 0), ([table], 1)):
+        with pytest.raises(AssertionError):
+            blocks.check_integrity(tables, num_reserved)
+
+
+def test_freeing_twice_is_noticed() -> None:
+    blocks = BlockManager(4, SIZE)
+    table = fill(blocks, [1, 1])
+    blocks.free(table)
+    with pytest.raises(AssertionError, match="freed twice"):
+        blocks.free(table)
+
+
+def test_a_shortage_says_what_is_missing() -> None:
+    blocks = BlockManager(4, SIZE)
+    blocks.reserve(3)
+    with pytest.raises(BlockShortage, match=r"2 more blocks are needed, 1 of the pool's 4 are available"):
+        blocks.reserve(2)
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 4), (4, 0)])
+def test_an_empty_pool_is_refused(num_blocks: int, block_size: int) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        BlockManager(num_blocks, block_size)

@@ -1,0 +1,284 @@
+"""A prompt computed by one step loop and decoded by another, with the blocks copied by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release
+from engine.report import Filled, Received, StepReport
+from scheduling.block_hash import chain_root, hash_block, hash_blocks
+from scheduling.columns import TokenColumns
+from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
+from tests.engine.fake_runner import greedy
+from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
+
+SIZE = 4
+
+
+def filled_blocks(reports: list[StepReport]) -> list[Filled]:
+    return [filled for report in reports for filled in report.filled]
+
+
+def source_blocks(source: Driver) -> list[int]:
+    """Places of the offered blocks; offers have to come in order and without gaps."""
+    blocks: list[int] = []
+    for filled in filled_blocks(source.reports):
+        assert filled.first_index == len(blocks)
+        blocks.extend(filled.blocks)
+    return blocks
+
+
+def first_tokens(source: Driver) -> TokenColumns:
+    """What the commit carries: the rows without their text."""
+    (columns,) = [report.tokens for report in source.reports if report.tokens.handles]
+    columns.text_lengths, columns.text_utf8 = [], b""
+    return columns
+
+
+def received(target: Driver) -> Received:
+    (one,) = [one for report in target.reports for one in report.received]
+    return one
+
+
+def copy_blocks(source: Driver, target: Driver, num_blocks: int) -> None:
+    """Copy the first blocks but those that the target holds, which it must not be given again."""
+    told = received(target)
+    for index, block in enumerate(source_blocks(source)[:num_blocks]):
+        if index >= told.num_held:
+            target.runner.pool[told.blocks[index]] = source.runner.pool[block]
+
+
+def hand_over(source: Driver, target: Driver, request: SequenceSpec, num_verified: int | None = None) -> None:
+    source.finish(Prefill(request))
+    target.finish(Receive(request))
+    count = len(received(target).blocks) if num_verified is None else num_verified
+    copy_blocks(source, target, count)
+    target.finish(KVArrived(request.handle, count, first_tokens(source)))
+    source.finish(Release(request.handle))
+
+
+def assert_same(target: Driver, request: SequenceSpec) -> None:
+    alone = Driver()
+    alone.finish(Decode(request))
+    for choice in request.choices:
+        assert target.rows(request.handle, choice) == alone.rows(request.handle, choice)
+        assert target.text(request.handle, choice) == alone.text(request.handle, choice)
+
+
+RANDOM = SamplingParams(
+    temperature=0.9, seed=21, presence_penalty=0.4, repetition_penalty=1.2, logprobs=2, n=3
+)
+
+
+@pytest.mark.parametrize("prompt_tokens", [1, 4, 7, 8, 21])
+@pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
+def test_a_handed_over_sequence_goes_on_as_if_it_had_never_moved(
+    prompt_tokens: int, sampling: SamplingParams
+) -> None:
+    source, target = Driver(token_budget=5), Driver()
+    request = spec(1, list(range(prompt_tokens)), 9, sampling=sampling, choices=tuple(range(sampling.n)))
+    hand_over(source, target, request)
+    assert_same(target, request)
+    for driver in (source, target):
+        assert driver.freed() == [1]
+        assert not driver.failures()
+        driver.assert_at_rest()
+
+
+@pytest.mark.parametrize("num_verified", range(7))
+def test_what_was_not_verified_is_computed_without_drawing_the_first_token_again(num_verified: int) -> None:
+    source, target = Driver(), Driver(token_budget=7)
+    request = spec(1, list(range(22)), 9)
+    source.finish(Prefill(request))
+    told = first_tokens(source)
+    # A first token that this model would not draw: that it is kept shows that nobody drew it again.
+    told.token_ids = [(told.token_ids[0] + 1) % VOCAB]
+    target.finish(Receive(request))
+    target.runner.pool[list(received(target).blocks)] = 77
+    copy_blocks(source, target, num_verified)
+    target.finish(KVArrived(1, num_verified, told))
+    assert target.tokens(1) == [
+        told.token_ids[0],
+        *greedy([*range(22), told.token_ids[0]], 8, VOCAB),
+    ]
+    computed = sum(tokens for _, tokens in target.runner.batches)
+    assert computed == max(0, 22 - num_verified * SIZE) + 8
+    target.assert_at_rest()
+
+
+def test_filled_blocks_are_reported_chunk_by_chunk_with_their_identities() -> None:
+    source = Driver(token_budget=6)
+    prompt = list(range(15))
+    source.finish(Prefill(spec(1, prompt, 4)))
+    offers = filled_blocks(source.reports)
+    assert [(f.first_index, len(f.blocks), f.complete) for f in offers] == [
+        (0, 1, False),
+        (1, 2, False),
+        (3, 1, True),
+    ]
+    full = hash_blocks(chain_root("model", b""), prompt, SIZE)
+    told = [block_hash for filled in offers for block_hash in filled.hashes]
+    assert told == [*full, hash_block(full[-1], prompt[12:])]
+    last = source.reports[-1]
+    assert last.filled[-1].complete
+    assert last.tokens.handles == [1]
+    assert [p.handle for p in last.prefilled] == [1]
+
+
+def test_cached_blocks_are_offered_before_the_first_chunk() -> None:
+    source = Driver(token_budget=4)
+    prompt = list(range(13))
+    source.finish(Decode(spec(1, prompt, 1)))
+    reports = source.finish(Prefill(spec(2, [*prompt, 50, 51, 52, 53], 3)))
+    offers = filled_blocks(reports)
+    assert [(f.first_index, len(f.blocks), f.complete) for f in offers] == [
+        (0, 3, False),
+        (3, 1, False),
+        (4, 1, True),
+    ]
+    assert reports[0].filled[0].blocks == offers[0].blocks
+
+
+def test_a_prefilled_sequence_keeps_its_blocks_until_released() -> None:
+    source = Driver(num_blocks=6)
+    source.finish(Prefill(spec(1, list(range(14)), 4)))
+    blocks = source_blocks(source)
+    source.finish(Decode(spec(2, [50, 51, 52], 5)))
+    assert source.reports[-1].load.free_blocks == 2
+    source.finish(Decode(spec(3, [50, 51, 52], 20)))
+    assert "NO_BLOCKS" in source.failures()[3]
+    assert source.runner.pool[blocks].reshape(-1, 2)[:14, 0].tolist() == list(range(14))
+    source.finish(Release(1), Release(1), Release(77))
+    assert source.freed() == [2, 3, 1]
+    source.assert_at_rest()
+
+
+def test_a_held_sequence_does_not_occupy_a_row() -> None:
+    source = Driver(max_num_seqs=1)
+    source.finish(*(Prefill(spec(handle, [handle, 2, 3], 4)) for handle in range(3)))
+    assert [source.tokens(handle) for handle in range(3)] == [greedy([h, 2, 3], 1, VOCAB) for h in range(3)]
+    source.finish(*(Release(handle) for handle in range(3)))
+    source.assert_at_rest()
+
+
+def test_choices_that_end_with_their_first_token_are_not_started() -> None:
+    sampling = SamplingParams(temperature=1.0, seed=4, n=3)
+    probe = Driver()
+    probe.finish(Prefill(spec(1, [1, 2, 3], sampling=sampling, choices=(0, 1, 2))))
+    ends = probe.tokens(1, 1)[0]
+    request = spec(
+        1, [1, 2, 3], sampling=sampling, choices=(0, 1, 2), stop=StopRules(6, stop_token_ids=(ends,))
+    )
+    source, target = Driver(), Driver()
+    hand_over(source, target, request)
+    assert source.rows(1, 1) == target.rows(1, 1) == [(0, ends, FinishReason.STOP)]
+    assert_same(target, request)
+    target.assert_at_rest()
+
+
+def test_a_request_of_one_token_ends_where_its_kv_arrives() -> None:
+    source, target = Driver(), Driver()
+    hand_over(source, target, spec(1, list(range(5)), 1))
+    assert source.rows(1) == target.rows(1)
+    assert source.rows(1)[0][2] == FinishReason.LENGTH
+    assert target.freed() == [1]
+    target.assert_at_rest()
+
+
+def test_the_receiver_pins_what_it_holds_and_expects_the_rest() -> None:
+    target = Driver()
+    prompt = list(range(19))
+    target.finish(Decode(spec(1, prompt[:13], 1)))
+    target.reports.clear()
+    request = spec(2, prompt, 6)
+    target.finish(Receive(request))
+    told = received(target)
+    assert told.num_held == 3
+    full = hash_blocks(chain_root("model", b""), prompt, SIZE)
+    assert told.hashes == (*full, hash_block(full[-1], prompt[16:]))
+    assert len(set(told.blocks)) == 5
+    source = Driver()
+    source.finish(Prefill(request))
+    copy_blocks(source, target, 5)
+    target.finish(KVArrived(2, 5, first_tokens(source)))
+    assert target.tokens(2) == greedy(prompt, 6, VOCAB)
+    assert [p.cached_tokens for r in target.reports for p in r.prefilled] == [12]
+    target.assert_at_rest()
+
+
+def test_received_blocks_serve_the_next_request_as_prefix() -> None:
+    source, target = Driver(), Driver()
+    hand_over(source, target, spec(1, list(range(16)), 3))
+    target.finish(Decode(spec(2, [*range(16), 9], 4)))
+    assert [p.cached_tokens for r in target.reports for p in r.prefilled][-1] == 16
+    assert target.tokens(2) == greedy([*range(16), 9], 4, VOCAB)
+
+
+def test_a_failed_copy_is_a_failed_handoff() -> None:
+    target = Driver()
+    target.finish(Receive(spec(1, list(range(9)), 6)), Decode(spec(2, [1], 4)))
+    assert target.reports[-1].load.waiting == 1
+    target.finish(KVFailed(1, "the source is gone"), KVFailed(55, "nobody knows it"))
+    assert target.failures() == {1: "HANDOFF: the source is gone"}
+    assert target.freed() == [2, 1]
+    target.assert_at_rest()
+
+
+@pytest.mark.parametrize("end", ["arrived", "failed"])
+def test_a_cancelled_receiver_keeps_its_blocks_while_a_copy_may_write_to_them(end: str) -> None:
+    target = Driver(num_blocks=8)
+    target.finish(Receive(spec(1, list(range(20)), 6)))
+    target.finish(Cancel(1))
+    target.finish(Cancel(1))
+    assert target.freed() == []
+    target.finish(Decode(spec(2, [1, 2], 12)))
+    assert "NO_BLOCKS" in target.failures()[2]
+    told = TokenColumns([1], [0], [0], [5], [0])
+    target.finish(KVArrived(1, 5, told) if end == "arrived" else KVFailed(1, "cancelled"))
+    assert target.freed() == [2, 1]
+    assert target.tokens(1) == []
+    assert list(target.failures()) == [2]
+    target.assert_at_rest()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_a_prefill_is_cancelled_in_every_phase(turns: int) -> None:
+    source = Driver(token_budget=4)
+    source.turn(Prefill(spec(1, list(range(14)), 6)))
+    for _ in range(turns - 1):
+        source.turn()
+    source.finish(Cancel(1))
+    assert source.freed() == [1]
+    source.assert_at_rest()
+
+
+def test_arrived_sequences_do_not_wait_behind_prompts() -> None:
+    source, target = Driver(), Driver(max_num_seqs=1)
+    request = spec(1, list(range(5)), 6)
+    source.finish(Prefill(request))
+    target.turn(Receive(request), Decode(spec(2, [1], 4)))
+    target.turn(Decode(spec(3, [2], 4)), KVArrived(1, 0, first_tokens(source)))
+    target.finish()
+    order = list(dict.fromkeys(handle for report in target.reports for handle in report.tokens.handles))
+    assert order == [2, 1, 3]
+
+
+def test_a_resumed_sequence_is_handed_over_with_its_output() -> None:
+    whole = Driver()
+    sampling = SamplingParams(temperature=0.9, seed=8, frequency_penalty=0.9)
+    whole.finish(Decode(spec(1, [1, 2, 3], 16, sampling=sampling)))
+    source, target = Driver(), Driver()
+    request = spec(1, [1, 2, 3], 16, sampling=sampling, outputs=whole.tokens(1)[:7])
+    hand_over(source, target, request)
+    assert target.rows(1) == whole.rows(1)[7:]
+    target.assert_at_rest()
+
+
+def test_logprobs_of_the_first_tokens_come_again() -> None:
+    source, target = Driver(), Driver()
+    hand_over(source, target, spec(1, [4, 2], 3, sampling=RANDOM, choices=(2, 5)))
+    told, again = first_tokens(source), target.reports[1].tokens
+    assert list(told.logprob_rows) == [0, 1]
+    assert list(again.logprob_rows)[:2] == [0, 1]
+    assert list(again.logprobs)[:2] == list(told.logprobs)
+    assert list(again.top_token_ids)[:4] == list(told.top_token_ids)

@@ -1,0 +1,172 @@
+"""The step loop over real models: tokens equal stock transformers' `generate`, however steps are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from engine.admission import EngineLimits
+from engine.block_manager import BlockManager
+from engine.commands import Command, Decode, KVArrived, Prefill, Receive, Release
+from engine.detokenizer import Detokenizer
+from engine.kv_pool import KVPool
+from engine.model import Model, load_model
+from engine.model_runner import ModelRunner
+from engine.report import StepReport
+from engine.step_loop import StepLoop
+from scheduling.columns import TokenColumns
+from scheduling.request import FinishReason, SamplingParams, StopRules
+from tests.engine.loop_driver import spec
+from tests.model_zoo import build, load_stock, stock_generate
+
+SIZE, NUM_BLOCKS = 4, 96
+PROMPTS = [[5], list(range(3, 20)), [7, 9] * 9, [60, 50, 40, 30], list(range(3, 32))]
+LENGTHS = [12, 5, 9, 16, 3]
+NO_EOS = StopRules(max_tokens=16, ignore_eos=True)
+
+
+class Engine:
+    """A step loop over a real model, run until it idles."""
+
+    def __init__(self, model: Model, token_budget: int = 64) -> None:
+        self.pool = KVPool(model.block_layout(SIZE), NUM_BLOCKS)
+        self.blocks = BlockManager(NUM_BLOCKS, SIZE)
+        facts = model.facts
+        limits = EngineLimits(facts.vocab_size, facts.max_context, 16, token_budget, facts.eos_token_ids)
+        detokenizer = Detokenizer(Tokenizer.from_file(str(facts.tokenizer_path)))
+        self.loop = StepLoop(
+            ModelRunner(model, self.pool),
+            self.pool.tensor,
+            self.blocks,
+            limits=limits,
+            fingerprint="model",
+            detokenizer=detokenizer,
+        )
+        self.reports: list[StepReport] = []
+
+    def finish(self, *commands: Command) -> None:
+        inbox = [list(commands)]
+        is_done = False
+
+        def drain(wait: bool) -> list[Command]:
+            nonlocal is_done
+            is_done = wait and not inbox
+            return inbox.pop() if inbox else []
+
+        self.loop.run(drain, self.reports.append, lambda: is_done)
+
+    def tokens(self, handle: int, choice: int = 0) -> list[int]:
+        columns = [report.tokens for report in self.reports]
+        return [
+            token
+            for c in columns
+            for of, which, token in zip(c.handles, c.choices, c.token_ids, strict=True)
+            if (of, which) == (handle, choice)
+        ]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("llama", tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path) -> Model:
+    return load_model(directory, torch.float64, torch.device("cpu"))
+
+
+def expected(directory: Path) -> list[list[int]]:
+    return [stock_generate(directory, p, n).tokens for p, n in zip(PROMPTS, LENGTHS, strict=True)]
+
+
+def decodes() -> list[Command]:
+    return [
+        Decode(spec(handle, prompt, stop=StopRules(length, ignore_eos=True)))
+        for handle, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("budget", [1, 7, 64])
+def test_concurrent_ragged_sequences_equal_stock_generate(directory: Path, model: Model, budget: int) -> None:
+    engine = Engine(model, budget)
+    engine.finish(*decodes())
+    assert [engine.tokens(handle) for handle in range(len(PROMPTS))] == expected(directory)
+
+
+def test_prefix_hits_change_nothing(directory: Path, model: Model) -> None:
+    engine = Engine(model)
+    engine.finish(*decodes())
+    computed = engine.reports
+    engine.reports = []
+    engine.finish(*decodes())
+    assert [engine.tokens(handle) for handle in range(len(PROMPTS))] == expected(directory)
+    first, again = (
+        {p.handle: p.cached_tokens for report in reports for p in report.prefilled}
+        for reports in (computed, engine.reports)
+    )
+    assert first == dict.fromkeys(range(5), 0)
+    assert again == {0: 0, 1: 16, 2: 16, 3: 0, 4: 28}
+
+
+@pytest.mark.parametrize("prompt", [PROMPTS[1], PROMPTS[3]], ids=["partial", "full"])
+def test_choices_equal_each_alone(model: Model, prompt: list[int]) -> None:
+    sampling = SamplingParams(temperature=2.0, seed=9, n=3)
+    engine, alone = Engine(model), Engine(model)
+    engine.finish(Decode(spec(1, prompt, sampling=sampling, choices=(0, 1, 2), stop=NO_EOS)))
+    outputs = [engine.tokens(1, choice) for choice in range(3)]
+    for choice in range(3):
+        alone.finish(Decode(spec(choice, prompt, sampling=sampling, choices=(choice,), stop=NO_EOS)))
+        assert outputs[choice] == alone.tokens(choice, choice)
+    assert len({tuple(output) for output in outputs}) == 3
+
+
+def test_a_random_draw_equals_one_from_stock_logits(directory: Path, model: Model) -> None:
+    sampling = SamplingParams(temperature=0.7, seed=3, logprobs=4)
+    engine = Engine(model)
+    engine.finish(Decode(spec(1, PROMPTS[1], sampling=sampling, stop=NO_EOS)))
+    tokens = engine.tokens(1)
+    ids = torch.tensor([[*PROMPTS[1], *tokens[:-1]]])
+    logits = load_stock(directory)(ids, use_cache=False, logits_to_keep=len(tokens)).logits[0]
+    logprobs = torch.log_softmax(logits, dim=-1).detach()
+    told = [logprob for report in engine.reports for logprob in report.tokens.logprobs]
+    assert told == pytest.approx(
+        [logprobs[place, token].item() for place, token in enumerate(tokens)], abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("num_verified", [0, 3, 5])
+def test_a_handed_over_sequence_equals_one_that_stayed(
+    directory: Path, model: Model, num_verified: int
+) -> None:
+    source, target = Engine(model, 7), Engine(model, 7)
+    request = spec(1, PROMPTS[1], stop=NO_EOS)
+    source.finish(Prefill(request))
+    target.finish(Receive(request), Decode(spec(2, PROMPTS[2], stop=NO_EOS)))
+    (told,) = [one for report in target.reports for one in report.received]
+    offered = [block for report in source.reports for filled in report.filled for block in filled.blocks]
+    assert len(offered) == len(told.blocks) == 5
+    for place in range(num_verified):
+        target.pool.tensor[told.blocks[place]] = source.pool.tensor[offered[place]]
+    target.pool.tensor[list(told.blocks[num_verified:])] = float("nan")
+    (first,) = [report.tokens for report in source.reports if report.tokens.handles]
+    first = TokenColumns(first.handles, first.choices, first.indexes, first.token_ids, first.finish_reasons)
+    target.finish(KVArrived(1, num_verified, first))
+    source.finish(Release(1))
+    assert target.tokens(1) == stock_generate(directory, PROMPTS[1], 16).tokens
+    assert target.tokens(2) == stock_generate(directory, PROMPTS[2], 16).tokens
+    for engine in (source, target):
+        engine.blocks.check_integrity([], 0)
+
+
+def test_text_is_the_tokenizers_decoding_up_to_the_stop_string(directory: Path, model: Model) -> None:
+    tokens = stock_generate(directory, PROMPTS[0], 16).tokens
+    text = Tokenizer.from_file(str(directory / "tokenizer.json")).decode(tokens)
+    engine = Engine(model)
+    stop = StopRules(16, stop_strings=(text[4:7],), ignore_eos=True)
+    engine.finish(Decode(spec(1, PROMPTS[0], stop=stop)))
+    shown = b"".join(report.tokens.text_utf8 for report in engine.reports).decode()
+    assert shown == text[: text.index(text[4:7])]
+    assert engine.reports[-1].tokens.finish_reasons == [FinishReason.STOP]

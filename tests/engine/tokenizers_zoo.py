@@ -1,0 +1,64 @@
+"""Small tokenizers of the kinds that real checkpoints have, built in memory."""
+
+from __future__ import annotations
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    place = tokenizer.token_to_id(token)
+    assert place is not None
+    return place
+
+
+def byte_level() -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen: every byte is a token, and some tokens hold parts of characters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["Hello world stop", " and", "ñ", "漢字", "👍"]
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    words = [spell.pre_tokenize_str(piece)[0][0] for piece in pieces]
+    # The first two bytes of the emoji: a token that ends inside a character.
+    tokens = [*alphabet, *words, words[-1][:2], words[-1][2:], words[0][:5]]
+    tokenizer = Tokenizer(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return _with_added_tokens(tokenizer)
+
+
+def sentence_piece(*, strips: bool) -> Tokenizer:
+    """As Llama 2 and Mistral (`strips`) and Gemma: words begin with ▁, rare characters are spelt in bytes."""
+    words = ["▁", "▁Hello", "▁world", "stop", "▁▁", "a", "b", "é", "▁字", "\ufffd"]
+    tokens = ["<unk>", *words, *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={token: place for place, token in enumerate(tokens)},
+            merges=[],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strips else steps)
+    return _with_added_tokens(tokenizer)
+
+
+def word_piece() -> Tokenizer:
+    tokens = ["[UNK]", "hello", "##ing", "world", ",", ".", "##s", "stop", "é"]
+    tokenizer = Tokenizer(
+        models.WordPiece(vocab={token: place for place, token in enumerate(tokens)}, unk_token="[UNK]")
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return _with_added_tokens(tokenizer)
+
+
+def _with_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens([AddedToken("<eos>", special=True), AddedToken("<pad>", special=True)])
+    tokenizer.add_tokens([AddedToken("<think>"), AddedToken("naïve 漢")])
+    return tokenizer
+
+
+ALL = {
+    "byte_level": byte_level(),
+    "llama_2": sentence_piece(strips=True),
+    "gemma": sentence_piece(strips=False),
+    "word_piece": word_piece(),
+}

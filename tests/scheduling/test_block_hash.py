@@ -1,0 +1,48 @@
+"""Equal hashes mean equal model, salt and tokens up to the block's end."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.block_hash import HASH_BYTES, chain_root, hash_block, hash_blocks
+
+TOKENS = st.lists(st.integers(0, 2), max_size=24)
+SIZES = st.integers(1, 5)
+
+
+@given(TOKENS, TOKENS, SIZES)
+def test_hashes_agree_exactly_as_far_as_the_tokens_do(first: list[int], second: list[int], size: int) -> None:
+    root = chain_root("model", b"")
+    for index, (one, other) in enumerate(
+        zip(hash_blocks(root, first, size), hash_blocks(root, second, size), strict=False)
+    ):
+        end = (index + 1) * size
+        assert (one == other) == (first[:end] == second[:end])
+
+
+@given(TOKENS, SIZES)
+def test_only_full_blocks_are_hashed_each_from_the_one_before(tokens: list[int], size: int) -> None:
+    root = chain_root("model", b"salt")
+    hashes = hash_blocks(root, tokens, size)
+    assert len(hashes) == len(tokens) // size
+    for index, block_hash in enumerate(hashes):
+        parent = hashes[index - 1] if index else root
+        assert block_hash == hash_block(parent, tokens[index * size : (index + 1) * size])
+        assert len(block_hash) == HASH_BYTES
+
+
+def test_model_and_salt_start_their_own_chains() -> None:
+    roots = {chain_root(model, salt) for model in ("a", "b") for salt in (b"", b"b", b"\0")}
+    assert len(roots) == 6
+    assert chain_root("model", b"salt") == chain_root("model", b"salt")
+
+
+def test_a_block_is_the_same_whatever_holds_its_tokens() -> None:
+    root = chain_root("model", b"")
+    assert hash_block(root, [1, 2, 3]) == hash_block(root, (1, 2, 3))
+
+
+def test_a_partial_block_is_not_its_full_one() -> None:
+    root = chain_root("model", b"")
+    assert hash_block(root, [1, 2]) != hash_block(root, [1, 2, 0])
