@@ -27,7 +27,7 @@ class ModelRunner:
     def forward(self, batch: StepBatch) -> Tensor:
         """Write the step's keys and values to the pool; logits [R, vocab_size] of `batch.logit_rows`.
 
-        The logits have the model's dtype and are the caller's to overwrite.
+        The logits have the model's dtype and were made in inference mode: outside it they cannot be changed.
         """
         order = LayerOrder()
         step = self._attention(batch, order)

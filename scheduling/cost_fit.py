@@ -25,7 +25,7 @@ def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostMod
     """The model of least squared relative error over the knees of a grid; `previous` if there is too little.
 
     Samples that are not finite and above 0 are dropped at once, outliers in a second pass. Errors are
-    relative, so that a step of 1 ms counts as much as one of 100 ms. Takes some 10 ms: a step thread has none.
+    relative, so that a step of 1 ms counts as much as one of 100 ms. Takes some 10 ms.
     """
     usable = [sample for sample in samples if _is_usable(sample)]
     if len(usable) < MIN_SAMPLES:

@@ -138,6 +138,14 @@ def test_logits_come_for_the_rows_asked_for_and_no_others(zoo: Callable[[str], P
     torch.testing.assert_close(runner.forward(batch), want[[2, 5, 8]], rtol=0, atol=1e-9)
 
 
+def test_a_step_may_ask_for_no_logits(zoo: Callable[[str], Path]) -> None:
+    runner = runner_for(zoo("gpt_oss"), block_size=4)
+    batch = make_batch([Piece(0, [5, 6, 7], [9])], 4)
+    no_rows = dataclasses.replace(batch, logit_rows=torch.empty(0, dtype=torch.int64))
+    assert runner.forward(no_rows).shape == (0, model_zoo.VOCAB_SIZE)
+    assert not runner.pool.tensor[9, :, :, :3].isnan().any()
+
+
 def test_a_token_without_a_slot_leaves_the_pool_alone(zoo: Callable[[str], Path]) -> None:
     runner = runner_for(zoo("llama"), block_size=4)
     batch = make_batch([Piece(0, [5], [7]), Piece(0, [6], [9])], 4)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.kv_pool import KVPool
+from engine.model import load_model
+from engine.model_runner import ModelRunner
+from engine.sweep import Step, grid, make_batch, sweep
+from scheduling.cost_fit import fit
+from scheduling.cost_model import StepShape
+from tests import model_zoo
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+    # GPT-2's learned positions end at its longest context: a step past it would be an index error.
+    directory = model_zoo.build("gpt2", tmp_path_factory.mktemp("gpt2"))
+    model = load_model(directory, torch.float32, torch.device("cpu"))
+    return ModelRunner(model, KVPool(model.block_layout(16), num_blocks=24))
+
+
+def test_a_sweep_is_enough_for_a_fit(runner: ModelRunner) -> None:
+    samples = sweep(runner, max_num_seqs=16, token_budget=64, max_seconds=0.5)
+    assert all(seconds > 0 for _, seconds in samples)
+    model = fit(samples)
+    assert model is not None
+    large, small = StepShape.of(16, 16 * 200, [(128, 64)]), StepShape.of(1, 10, [])
+    assert model.predict(large) > model.predict(small) > 0
+
+
+def test_without_time_there_is_still_one_round(runner: ModelRunner) -> None:
+    samples = sweep(runner, max_num_seqs=4, token_budget=16, max_seconds=0.0)
+    assert [shape for shape, _ in samples] == [step.shape for step in grid(4, 16, 256)]
+
+
+@pytest.mark.parametrize("step", grid(16, 64, 256), ids=str)
+def test_a_step_s_batch_is_what_its_shape_says(step: Step, runner: ModelRunner) -> None:
+    batch = make_batch(runner, step)
+    query_lens = batch.cu_seqlens_q.diff()
+    contexts = batch.context_lens - query_lens
+    is_decode = torch.arange(len(query_lens)) < step.num_decodes
+    chunks = zip(contexts[~is_decode].tolist(), query_lens[~is_decode].tolist(), strict=True)
+    assert (query_lens[is_decode] == 1).all()
+    assert step.shape == StepShape.of(step.num_decodes, int(batch.context_lens[is_decode].sum()), chunks)
+    assert len(batch.token_ids) == step.shape.num_tokens
+    assert int(batch.positions.max()) == batch.max_context_len - 1
+
+
+@given(st.integers(1, 300), st.integers(1, 2048), st.integers(1, 8192))
+def test_the_grid_stays_within_the_worker_s_limits(seqs: int, budget: int, longest: int) -> None:
+    steps = grid(seqs, budget, longest)
+    assert steps
+    for step in steps:
+        before, tokens = step.chunk or (0, 0)
+        assert step.num_decodes <= seqs
+        assert tokens <= budget
+        assert max(step.decode_context, before + tokens) <= longest
+
+
+def test_no_two_costs_vary_together() -> None:
+    """Or the fit could not tell a chunk's own attention from its context, or sequences from tokens."""
+    sizes = [step.shape for step in grid(64, 256, 4096)]
+    columns = np.array(
+        [
+            [1, s.num_seqs, max(0, s.num_tokens - 16), s.decode_context, s.chunk_attention, s.chunk_context]
+            for s in sizes
+        ]
+    )
+    assert np.linalg.matrix_rank(columns / np.linalg.norm(columns, axis=0), tol=1e-2) == 6
