@@ -56,7 +56,8 @@ class PoolRows:
         flat = rows.view(-1)
         size = flat.numel() * self.width
         if self._scratch.numel() < 2 * size:
-            self._scratch = torch.empty(2 * size, dtype=self.layout.dtype)
+            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
+            self._scratch = torch.empty(1 << (2 * size - 1).bit_length(), dtype=self.layout.dtype)
         found = self._scratch[: 2 * size].view(2, flat.numel(), self.width)
         torch.index_select(self.keys[layer], 0, flat, out=found[0])
         torch.index_select(self.values[layer], 0, flat, out=found[1])

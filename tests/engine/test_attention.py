@@ -122,6 +122,13 @@ def test_a_long_and_many_short_decodes_share_no_padding() -> None:
     )
 
 
+def test_a_growing_context_seldom_asks_for_a_new_buffer() -> None:
+    pool = KVPool(BlockLayout(1, 16, NUM_KV_HEADS, HEAD_DIM, torch.float32), num_blocks=64)
+    rows = PoolRows(pool)
+    buffers = {rows.gather(0, torch.arange(length)[None]).data_ptr() for length in range(512, 1024)}
+    assert len(buffers) <= 2
+
+
 @given(
     st.lists(st.integers(1, 3000), max_size=40),
     st.integers(1, 20_000),
