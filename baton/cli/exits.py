@@ -38,8 +38,9 @@ def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
 def explain(error: BatonError | FleetError | ValueError) -> str:
     """One line, with what to do next where there is something; a process's last words come below it."""
     if isinstance(error, Unavailable):
-        what = f"no router in reach at {error.address}" if "failed to connect" in str(error) else str(error)
-        return f"{what}; is a fleet running? start one with: baton up"
+        if "failed to connect" not in str(error):
+            return str(error)
+        return f"no router in reach at {error.address}; is a fleet running? start one with: baton up"
     if isinstance(error, Refused):
         possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
         return f"{error}; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"

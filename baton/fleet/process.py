@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from baton.fleet.errors import ProcessFailed, StartTimeout
-from baton.fleet.reaper import Reaper, signal_group
+from baton.fleet.reaper import HELPERS_GRACE_S, Reaper, kill_leader, signal_group
 
 # Says its id into the reaper's pipe (its stdin), then becomes the program: no start can go unnoticed.
 _ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
@@ -118,9 +118,9 @@ class ManagedProcess:
         self._signal_leader(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and its children at once, as a crash would."""
+        """Ends it at once, as a crash would."""
         if self.running:
-            signal_group(self.pid, signal.SIGKILL)
+            kill_leader(self.pid)
 
     def pause(self) -> None:
         """Stops it in its tracks (a hang); `resume` lets it go on."""
@@ -158,13 +158,23 @@ class ManagedProcess:
     async def _watch(self, copying: asyncio.Task[None]) -> None:
         assert self._process is not None
         exit_code = await self._process.wait()
-        signal_group(self.pid, signal.SIGKILL)  # children that outlive their parent
+        await self._sweep_helpers()
         self._reaper.process_ended(self.pid)
         await asyncio.wait(
             [copying], timeout=1.0
         )  # its last words belong into the log before anyone reads it
         self.exit_code = exit_code
         self._ended.set()
+
+    async def _sweep_helpers(self) -> None:
+        """Ends the children that outlive their parent, politely first: some of them clean up after it."""
+        left = signal_group(self.pid, signal.SIGTERM)
+        give_up = time.monotonic() + HELPERS_GRACE_S
+        while left and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+            left = signal_group(self.pid, 0)
+        if left:
+            signal_group(self.pid, signal.SIGKILL)
 
     async def _copy_output(self, read_fd: int) -> None:
         reader = asyncio.StreamReader()

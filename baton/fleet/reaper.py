@@ -22,6 +22,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 GRACE_S = 3.0
+# A service's helpers outlive it for a moment: multiprocessing's resource tracker ignores SIGTERM and removes
+# a killed parent's semaphores from shared memory once the other helpers are gone.
+HELPERS_GRACE_S = 1.0
+_POLL_S = 0.02
 
 
 class Reaper:
@@ -71,16 +75,31 @@ def signal_group(pgid: int, number: int) -> bool:
     return True
 
 
-def _stop_groups(pgids: set[int], grace_s: float) -> None:
+def kill_leader(pgid: int) -> None:
+    """Ends the service itself, as a crash would."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pgid, signal.SIGKILL)
+
+
+def _stop_groups(pgids: set[int]) -> None:
+    """Asks, then kills the services, then whatever is left of their groups."""
     alive = {pgid for pgid in pgids if signal_group(pgid, signal.SIGTERM)}
     for pgid in alive:
         signal_group(pgid, signal.SIGCONT)  # a stopped process would not hear the rest
-    give_up = time.monotonic() + grace_s
-    while alive and time.monotonic() < give_up:
-        time.sleep(0.05)
-        alive = {pgid for pgid in alive if signal_group(pgid, 0)}
+    alive = _wait_for_groups(alive, GRACE_S)
     for pgid in alive:
+        kill_leader(pgid)
+    for pgid in _wait_for_groups(alive, HELPERS_GRACE_S):
         signal_group(pgid, signal.SIGKILL)
+
+
+def _wait_for_groups(pgids: set[int], grace_s: float) -> set[int]:
+    """Those that are still there after `grace_s`."""
+    alive = pgids
+    give_up = time.monotonic() + grace_s
+    while (alive := {pgid for pgid in alive if signal_group(pgid, 0)}) and time.monotonic() < give_up:
+        time.sleep(_POLL_S)
+    return alive
 
 
 def _read(lines: Iterable[str]) -> tuple[set[int], list[str]]:
@@ -101,7 +120,7 @@ def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     groups, folders = _read(sys.stdin)
-    _stop_groups(groups, GRACE_S)
+    _stop_groups(groups)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

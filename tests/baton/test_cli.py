@@ -155,7 +155,7 @@ _REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=4
             "possible now: --ttft-ms 950 --tpot-ms 45, or try again in 2.0 s",
         ),
         (Fail(grpc.StatusCode.INTERNAL, "oh"), 1, "baton: INTERNAL: oh"),
-        (BREAK, 3, "the router went away; is a fleet running? start one with: baton up"),
+        (BREAK, 3, "the router went away\n"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(

@@ -30,8 +30,13 @@ if args.act == "litter" and args.shm_dir:
     Path(args.shm_dir, "socket").touch()
     print("shm:", args.shm_dir, file=sys.stderr, flush=True)
 if args.act == "child":
-    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    child = subprocess.Popen([sys.executable, "-c", deaf])
     print("child:", child.pid, file=sys.stderr, flush=True)
+if args.act == "semaphore":
+    import multiprocessing
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    print("semaphore:", semaphore._semlock.name, file=sys.stderr, flush=True)
 if args.act != "mute":
     print(f"READY stand-in {os.getpid()} address=127.0.0.1:1 metrics=127.0.0.1:2", flush=True)
 if args.act == "die-soon":

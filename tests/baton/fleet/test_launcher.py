@@ -178,6 +178,16 @@ async def test_nothing_stays_in_shared_memory_even_when_a_worker_is_killed(make_
     assert not folder.exists()
 
 
+async def test_a_killed_service_leaves_no_semaphore_of_its_helpers(make_spec: MakeSpec) -> None:
+    async with Fleet(make_spec(extra_args={"router": ("--act", "semaphore")})) as fleet:
+        router = fleet.process("router-0")
+        semaphore = Path(f"/dev/shm/sem.{said(router.log_tail(), 'semaphore').lstrip('/')}")
+        assert semaphore.exists()
+        router.kill()
+        await fleet.next_death()
+        assert not semaphore.exists()
+
+
 _LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
