@@ -68,7 +68,8 @@ def make_case(
     num_blocks = sum(needed) + spare_blocks
     pool = torch.full((num_blocks, NUM_LAYERS, 2, block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype)
     kv_layer = pool[:, LAYER]
-    shuffled = torch.randperm(num_blocks, generator=generator)
+    # Block 0 stays free: it is where a masked table entry points, if what it points to were read after all.
+    shuffled = 1 + torch.randperm(num_blocks - 1, generator=generator)
     tables = torch.full((len(lengths), max(needed, default=0) + 1), PADDING, dtype=torch.int32)
     keys, values = [], []
     for seq, (begin, end) in enumerate(pairwise(torch.tensor([0, *needed]).cumsum(0).tolist())):

@@ -1,4 +1,6 @@
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,6 +82,24 @@ def test_blocks_behind_the_window_are_never_read(interpreter: Interpreter) -> No
     assert_equals_reference(on_cpu, query, case, cu, arguments)
 
 
+@pytest.mark.parametrize("feature", ["plain", "all"])
+def test_prompt_in_chunks_gives_what_the_prompt_at_once_gives(interpreter: Interpreter, feature: str) -> None:
+    case, cu = ragged_case([(150, 150)])
+    query, arguments = case.query(150, 4), features(feature, 4)
+    kv_layer, tables, _ = case.paged()
+    parts = [
+        interpreter.run("chunked_prefill", query[begin:end], kv_layer, tables, *lengths, **arguments)
+        for begin, end, *lengths in chunks_of(150)
+    ]
+    assert_equals_reference(torch.cat(parts), query, case, cu, arguments)
+
+
+def chunks_of(num_tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """(begin, end, context_lens, cu_seqlens_q) of a prompt's chunks, cut beside every border."""
+    for begin, end in pairwise([0, 1, 67, num_tokens - 1, num_tokens]):
+        yield begin, end, torch.tensor([end], dtype=torch.int32), cu_seqlens([end - begin])
+
+
 def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
     case, cu = ragged_case([(17, 4), (70, 1)])
     kv_layer, tables, lengths = case.paged()
@@ -146,3 +166,19 @@ def test_compiled_kernel_equals_reference(
         arguments["sinks"] = arguments["sinks"].cuda()
     got = chunked_prefill(query, *case.paged(), cu, **arguments)
     assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("feature", ["plain", "all"])
+def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str) -> None:
+    # Only compiled: the interpreter's matrix product adds up a row by where it stands in the matrix.
+    case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
+    case, cu = case.to("cuda"), cu.cuda()
+    query, arguments = case.query(700, 8), features(feature, 8)
+    if "sinks" in arguments:
+        arguments["sinks"] = arguments["sinks"].cuda()
+    whole = chunked_prefill(query, *case.paged(), cu, **arguments)
+    for begin, end, context_lens, chunk in chunks_of(700):
+        lengths = context_lens.cuda(), chunk.cuda()
+        part = chunked_prefill(query[begin:end], case.kv_layer, case.block_tables, *lengths, **arguments)
+        assert torch.equal(part, whole[begin:end])

@@ -55,9 +55,10 @@ def test_kernel_serves_every_head_and_block_size(
 
 
 @pytest.mark.parametrize("num_splits", [1, 4])
-def test_sequence_of_length_zero_gives_zeros(interpreter: Interpreter, num_splits: int) -> None:
+@pytest.mark.parametrize("feature", ["plain", "all"])
+def test_sequence_of_length_zero_gives_zeros(interpreter: Interpreter, feature: str, num_splits: int) -> None:
     case = make_case([0, 130])
-    query, arguments = case.query(2, 4), features("all", 4)
+    query, arguments = case.query(2, 4), features(feature, 4)
     got = interpreter.run("paged_decode", query, *case.paged(), num_splits=num_splits, **arguments)
     assert torch.equal(got[0], torch.zeros_like(got[0]))
     assert_equals_reference(got, query, case, arguments)
