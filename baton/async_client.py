@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -190,8 +190,8 @@ class AsyncClient:
                 await patience.wait_after(error)
 
     async def _ask(self, method: Method[Request, Response], request: Request) -> Response:
-        def call(router: Transport) -> asyncio.Future[Response]:
-            return asyncio.ensure_future(router.unary(method, request, self._unary_timeout_s))
+        def call(router: Transport) -> Awaitable[Response]:
+            return router.unary(method, request, self._unary_timeout_s)
 
         return await self._routers.ask(call, self._timeout.connect_s)
 

@@ -5,6 +5,7 @@
     │   └── TooLarge                                     the message exceeds what the router takes
     ├── NotFound                                         no such model, request or worker
     ├── Conflict                                         the request_id is in use with other content
+    │   └── Superseded                                   a later call took this request over
     ├── Overloaded(retry_after_s)                        not now; nothing was done
     │   ├── Refused(attainable_ttft_ms, ...)             the SLO cannot be met
     │   └── QueueFull                                    too many requests wait
@@ -60,6 +61,10 @@ class NotFound(BatonError):
 
 class Conflict(BatonError):
     """The request_id is in use for a request with other content."""
+
+
+class Superseded(Conflict):
+    """A later call took this request over: its tokens go there."""
 
 
 class Overloaded(BatonError):

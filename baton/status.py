@@ -19,6 +19,7 @@ from baton.errors import (
     NotFound,
     QueueFull,
     Refused,
+    Superseded,
     TooLarge,
     Unavailable,
     Unsupported,
@@ -31,6 +32,7 @@ _Detail = TypeVar("_Detail", bound=Message)
 _PLAIN: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.ALREADY_EXISTS: Conflict,
+    grpc.StatusCode.ABORTED: Superseded,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.UNIMPLEMENTED: Unsupported,
 }

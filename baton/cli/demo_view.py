@@ -152,5 +152,7 @@ def _pair(promised: int | None, delivered: str) -> str:
 
 
 def _kept(finished: Finished) -> Text:
+    if finished.promise.ttft_ms is None and finished.promise.tpot_ms is None:
+        return Text("–")
     broken = broken_promises(finished)
     return Text(f"no: {broken}", style="red") if broken else Text("yes", style="green")

@@ -12,6 +12,7 @@ from baton.errors import (
     NotFound,
     QueueFull,
     Refused,
+    Superseded,
     TooLarge,
     Unavailable,
     Unsupported,
@@ -91,6 +92,7 @@ async def test_what_the_contract_cannot_carry_is_refused_by_field_before_anythin
     [
         (grpc.StatusCode.NOT_FOUND, NotFound),
         (grpc.StatusCode.ALREADY_EXISTS, Conflict),
+        (grpc.StatusCode.ABORTED, Superseded),
         (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineExceeded),
         (grpc.StatusCode.UNIMPLEMENTED, Unsupported),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, TooLarge),
