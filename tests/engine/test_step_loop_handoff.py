@@ -96,13 +96,16 @@ def test_what_was_not_verified_is_computed_without_drawing_the_first_token_again
     target.finish(Receive(request))
     target.runner.pool[list(received(target).blocks)] = 77
     copy_blocks(source, target, num_verified)
+    target.turn(Decode(spec(2, [50], 6)))
+    target.runner.batches.clear()
     target.finish(KVArrived(1, num_verified, told))
+    assert target.tokens(2) == greedy([50], 6, VOCAB)
     assert target.tokens(1) == [
         told.token_ids[0],
         *greedy([*range(22), told.token_ids[0]], 8, VOCAB),
     ]
     computed = sum(tokens for _, tokens in target.runner.batches)
-    assert computed == max(0, 22 - num_verified * SIZE) + 8
+    assert computed == max(0, 22 - num_verified * SIZE) + 8 + 5
     target.assert_at_rest()
 
 
@@ -204,6 +207,18 @@ def test_the_receiver_pins_what_it_holds_and_expects_the_rest() -> None:
     assert target.tokens(2) == greedy(prompt, 6, VOCAB)
     assert [p.cached_tokens for r in target.reports for p in r.prefilled] == [12]
     target.assert_at_rest()
+
+
+def test_held_blocks_are_not_computed_again_though_nothing_was_verified() -> None:
+    source, target = Driver(), Driver()
+    prompt = list(range(19))
+    target.finish(Decode(spec(1, prompt[:13], 1)))
+    source.finish(Prefill(spec(2, prompt, 6)))
+    target.finish(Receive(spec(2, prompt, 6)))
+    target.runner.batches.clear()
+    target.finish(KVArrived(2, 0, first_tokens(source)))
+    assert target.runner.batches[0] == (1, 7)
+    assert target.tokens(2) == greedy(prompt, 6, VOCAB)
 
 
 def test_received_blocks_serve_the_next_request_as_prefix() -> None:
