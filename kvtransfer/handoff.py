@@ -65,6 +65,9 @@ class End(enum.Enum):
 
     ACKNOWLEDGED = "acknowledged"
     ABORTED = "aborted"
+    """By the sender."""
+    GIVEN_UP = "given_up"
+    """By the receiver."""
     EXPIRED = "expired"
 
 
@@ -191,11 +194,11 @@ class SenderHandoff:
         self._end(Outcome(End.ACKNOWLEDGED, num_corrupt_blocks=num_corrupt_blocks))
         return True
 
-    def abort(self, reason: str) -> bool:
+    def abort(self, reason: str, end: End = End.ABORTED) -> bool:
         """Breaks the fence. False when the handoff was over."""
         if self.outcome is not None:
             return False
-        self._end(Outcome(End.ABORTED, reason))
+        self._end(Outcome(end, reason))
         return True
 
     @property

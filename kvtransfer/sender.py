@@ -146,8 +146,11 @@ class Handoffs:
 
     def give_up(self, fence: Fence, reason: str) -> None:
         """The receiver wants no more; saying so twice, or too late, is harmless."""
-        if _attempt_key(fence) not in self._ended:
-            self.abort(self._find(fence).handle, reason)
+        if _attempt_key(fence) in self._ended:
+            return
+        entry = self._find(fence)
+        if entry.handoff.abort(reason, End.GIVEN_UP):
+            self._conclude(entry)
 
     def _find(self, fence: Fence) -> Sending:
         if fence.source_incarnation != self._incarnation:

@@ -233,7 +233,7 @@ async def test_cancelling_a_receive_frees_the_sender_at_once(
     with pytest.raises(asyncio.CancelledError):
         await receiving
     heard = await sender.hear()
-    assert (heard["over"], heard["end"]) == (handle, "aborted")
+    assert (heard["over"], heard["end"]) == (handle, "given_up")
 
 
 async def test_a_receiver_that_never_comes_does_not_hold_the_blocks(start_sender: StartSender) -> None:
@@ -250,7 +250,7 @@ async def test_a_receiver_killed_during_the_prefill_frees_the_sender_at_once(
     handle = sender.begin(fence_of(), 2)
     await killed_receiver(sender, until_event="manifest")
     heard = await sender.hear()
-    assert (heard["over"], heard["end"]) == (handle, "aborted")
+    assert (heard["over"], heard["end"]) == (handle, "given_up")
     assert "call broke" in heard["reason"]
 
 

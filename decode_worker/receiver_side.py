@@ -1,0 +1,130 @@
+"""The decode worker's side of the handoff: blocks its engine has set aside are fetched and verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from engine.commands import Command, KVArrived, KVFailed
+from engine.report import Received, StepReport
+from kvtransfer.errors import (
+    HandoffTimeoutError,
+    KVTransferError,
+    PeerLostError,
+    SenderAbortedError,
+    TransportUnavailableError,
+    describe,
+)
+from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
+from worker.commands import Dispatch, Task
+from worker.metrics import WorkerMetrics
+
+log = structlog.get_logger()
+
+OUTCOMES: tuple[tuple[type[KVTransferError], str], ...] = (
+    (PeerLostError, "sender_lost"),
+    (HandoffTimeoutError, "timed_out"),
+    (SenderAbortedError, "sender_aborted"),
+    (TransportUnavailableError, "no_transport"),
+    (KVTransferError, "refused"),
+)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A receive that has not ended; `task` runs once the engine has set the blocks aside."""
+
+    dispatch: Dispatch
+    task: asyncio.Task[Command] | None = None
+
+
+class ReceiverSide:
+    """Implements `worker.role.RoleSide`."""
+
+    tasks = frozenset({Task.RECEIVE, Task.DECODE})
+
+    def __init__(self, receiver: Receiver, submit: Callable[[Command], None], metrics: WorkerMetrics) -> None:
+        self._receiver = receiver
+        self._submit = submit
+        self._metrics = metrics
+        self._pending: dict[int, _Pending] = {}
+
+    def begin(self, handle: int, dispatch: Dispatch) -> None:
+        if dispatch.task is Task.RECEIVE:
+            self._pending[handle] = _Pending(dispatch)
+
+    def on_report(self, report: StepReport) -> None:
+        for received in report.received:
+            self._on_received(received)
+        for handle in report.freed:
+            pending = self._pending.get(handle)
+            if pending is not None and pending.task is None:
+                del self._pending[handle]
+
+    def cancel(self, handle: int) -> None:
+        pending = self._pending.get(handle)
+        if pending is None:
+            return
+        if pending.task is None:
+            del self._pending[handle]  # should its blocks be set aside all the same, `_on_received` answers
+        else:
+            pending.task.cancel()
+
+    async def close(self) -> None:
+        tasks = [pending.task for pending in self._pending.values() if pending.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._receiver.close()
+
+    def _on_received(self, received: Received) -> None:
+        pending = self._pending.get(received.handle)
+        if pending is None:
+            self._submit(KVFailed(received.handle, "cancelled"))
+            return
+        task = ReceiveTask(
+            fence=pending.dispatch.spec.fence,
+            source_address=pending.dispatch.source_address,
+            blocks=received.blocks,
+            hashes=received.hashes,
+            num_held=received.num_held,
+        )
+        pending.task = asyncio.create_task(self._receive(received.handle, task), name="kv-receive")
+        pending.task.add_done_callback(lambda done: self._on_done(received.handle, done))
+
+    async def _receive(self, handle: int, task: ReceiveTask) -> Command:
+        """What the engine is to be told; nothing writes to its blocks any more."""
+        try:
+            result = await self._receiver.receive(task)
+        except KVTransferError as error:
+            outcome = next(name for kind, name in OUTCOMES if isinstance(error, kind))
+            self._metrics.handoffs.labels(outcome).inc()
+            log.warning("kv_handoff_failed", fence=describe(task.fence), outcome=outcome, reason=str(error))
+            return KVFailed(handle, str(error))
+        except Exception as error:
+            self._metrics.loop_errors.labels("receive").inc()
+            log.exception("kv_handoff_crashed", fence=describe(task.fence))
+            return KVFailed(handle, f"{type(error).__name__}: {error}")
+        self._observe(task, result)
+        return KVArrived(handle, result.num_verified_blocks, result.first_tokens)
+
+    def _on_done(self, handle: int, task: asyncio.Task[Command]) -> None:
+        """Answers the engine exactly once, also for a task that was cancelled before it began."""
+        del self._pending[handle]
+        if task.cancelled():
+            self._metrics.handoffs.labels("cancelled").inc()
+            self._submit(KVFailed(handle, "cancelled"))
+        else:
+            self._submit(task.result())
+
+    def _observe(self, task: ReceiveTask, result: ReceiveResult) -> None:
+        metrics = self._metrics
+        metrics.handoffs.labels("corrupt" if result.num_corrupt_blocks else "completed").inc()
+        metrics.handoff.observe(result.total_s)
+        metrics.handoff_exposed.observe(result.exposed_s)
+        metrics.kv_bytes.labels(result.transport).inc(result.num_bytes)
+        metrics.corrupt.inc(result.num_corrupt_blocks)
+        metrics.skipped.inc(task.num_held)

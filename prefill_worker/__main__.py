@@ -1,0 +1,42 @@
+"""`python -m prefill_worker`: runs prompts in chunks, emits the first tokens, offers the KV."""
+
+from __future__ import annotations
+
+import sys
+
+from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc
+from kvtransfer.peers import TransportMode
+from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.transports.shm import ShmServer
+from prefill_worker.sender_side import EngineSide, SenderSide
+from worker.identity import Role
+from worker.main import RoleContext, main
+
+
+async def build(context: RoleContext) -> SenderSide:
+    """The sender's side, its service, and the socket that hands out the pool."""
+    config, pool = context.config, context.engine.pool
+    if pool.fd is None:
+        raise ValueError(f"--device is {pool.device.type}; accepted by a prefill worker: cpu")
+    shm = None
+    if config.transport is not TransportMode.GRPC:
+        shm = ShmServer(pool, context.incarnation, config.shm_dir)
+        await shm.start()
+    side = SenderSide(
+        context.incarnation,
+        pool,
+        config.block_size,
+        context.guard,
+        engine=EngineSide(context.submit, context.fail),
+        metrics=context.metrics,
+        shm=shm,
+    )
+    layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
+    service = KVTransferService(side.handoffs, pool, layout)
+    kvtransfer_pb2_grpc.add_KVTransferServiceServicer_to_server(service, context.server.server)
+    context.server.names.append(kvtransfer_pb2.DESCRIPTOR.services_by_name["KVTransferService"].full_name)
+    return side
+
+
+if __name__ == "__main__":
+    sys.exit(main(Role.PREFILL, build))

@@ -1,0 +1,119 @@
+"""The prefill worker's side of the handoff: what its engine reports becomes offers and commits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from engine.commands import Command, Release
+from engine.report import Filled, StepReport
+from kvtransfer.errors import describe
+from kvtransfer.fence import FenceGuard
+from kvtransfer.handoff import End, Outcome, SenderLimits
+from kvtransfer.manifest import Commit
+from kvtransfer.pool import BlockPool
+from kvtransfer.sender import Handoffs
+from kvtransfer.transports.shm import ShmServer
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, FinishReason, SequenceSpec
+from worker.columns import take_rows
+from worker.commands import Dispatch, Task
+from worker.metrics import WorkerMetrics
+
+log = structlog.get_logger()
+
+FINISHED = "finished"
+"""The reason a receiver hears when every choice ended with its first token: there is nothing to decode."""
+
+Fail = Callable[[int, FailureReason, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSide:
+    """How to reach the engine, and the router of one of its sequences."""
+
+    submit: Callable[[Command], None]
+    fail: Fail
+
+
+class SenderSide:
+    """Implements `worker.role.RoleSide`."""
+
+    tasks = frozenset({Task.PREFILL})
+
+    def __init__(
+        self,
+        incarnation: str,
+        pool: BlockPool,
+        block_size: int,
+        guard: FenceGuard,
+        *,
+        engine: EngineSide,
+        metrics: WorkerMetrics,
+        shm: ShmServer | None = None,
+        limits: SenderLimits | None = None,
+    ) -> None:
+        self.handoffs = Handoffs(incarnation, pool, guard, self._on_over, limits)
+        self._block_size = block_size
+        self._engine = engine
+        self._metrics = metrics
+        self._shm = shm
+        self._specs: dict[int, SequenceSpec] = {}
+
+    def begin(self, handle: int, dispatch: Dispatch) -> None:
+        spec = dispatch.spec
+        self._specs[handle] = spec
+        num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
+        self.handoffs.begin(handle, spec.fence, -(-num_tokens // self._block_size))
+
+    def on_report(self, report: StepReport) -> None:
+        for failure in report.failures:
+            self.handoffs.abort(failure.handle, failure.message)
+        for filled in report.filled:
+            self._on_filled(filled, report.tokens)
+        for handle in report.freed:
+            self.handoffs.abort(handle, "the sequence has ended")
+            self._specs.pop(handle, None)
+
+    def cancel(self, handle: int) -> None:
+        self.handoffs.abort(handle, "cancelled")
+
+    async def close(self) -> None:
+        self.handoffs.close()
+        if self._shm is not None:
+            await self._shm.close()
+
+    def _on_filled(self, filled: Filled, tokens: TokenColumns) -> None:
+        spec = self._specs.get(filled.handle)
+        if spec is None:
+            return
+        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes)
+        if not filled.complete:
+            return
+        first_tokens = _first_tokens(filled.handle, tokens)
+        if len(first_tokens.token_ids) != len(spec.choices):
+            return  # sampling failed: the engine's failure ends the handoff
+        if all(reason != FinishReason.NONE for reason in first_tokens.finish_reasons):
+            self.handoffs.abort(filled.handle, FINISHED)
+        else:
+            num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
+            self.handoffs.commit(filled.handle, Commit(num_tokens, first_tokens))
+
+    def _on_over(self, handle: int, outcome: Outcome) -> None:
+        self._engine.submit(Release(handle))
+        self._metrics.handoffs.labels(outcome.end.value).inc()
+        spec = self._specs[handle]
+        if outcome.end in (End.EXPIRED, End.GIVEN_UP):
+            log.warning(
+                "kv_handoff_over", fence=describe(spec.fence), end=outcome.end.value, reason=outcome.reason
+            )
+            self._engine.fail(handle, FailureReason.HANDOFF, outcome.reason)
+
+
+def _first_tokens(handle: int, tokens: TokenColumns) -> TokenColumns:
+    """The sequence's rows, without text: the receiver's detokeniser makes the same one."""
+    rows = [row for row, owner in enumerate(tokens.handles) if owner == handle]
+    return dataclasses.replace(take_rows(tokens, rows, [0] * len(rows)), text_lengths=[], text_utf8=b"")

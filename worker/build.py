@@ -1,0 +1,107 @@
+"""Loads the model and puts an engine together, measured and warm."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+
+from engine.admission import EngineLimits
+from engine.block_manager import BlockManager
+from engine.detokenizer import Detokenizer
+from engine.fingerprint import fingerprint
+from engine.kv_pool import BlockLayout, KVPool
+from engine.model import DTYPES, load_model
+from engine.model_runner import ModelRunner
+from engine.report import Load
+from engine.step_loop import StepLoop
+from engine.sweep import sweep
+from scheduling.cost_fit import fit
+from scheduling.cost_model import CostModel
+from worker.config import WorkerConfig
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    loop: StepLoop
+    pool: KVPool
+    fingerprint: str
+    max_context: int
+    cost: CostModel | None
+    """None when the sweep had too little to fit."""
+
+    def idle_load(self) -> Load:
+        """What the first report would say."""
+        return Load(
+            step=0,
+            running=0,
+            waiting=0,
+            pending_prefill_tokens=0,
+            free_blocks=self.pool.num_blocks,
+            cached_blocks=0,
+            context_tokens=0,
+        )
+
+
+def build_engine(config: WorkerConfig) -> Engine:
+    """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device = resolve_device(config.device)
+    model = load_model(config.model, resolve_dtype(config.dtype, device), device)
+    layout = model.block_layout(config.block_size)
+    pool = KVPool(layout, _num_blocks(config, layout), device)
+    runner = ModelRunner(model, pool)
+    samples = sweep(runner, max_num_seqs=config.max_num_seqs, token_budget=config.token_budget)
+    limits = EngineLimits(
+        vocab_size=model.facts.vocab_size,
+        max_context=model.facts.max_context,
+        max_num_seqs=config.max_num_seqs,
+        token_budget=config.token_budget,
+        eos_token_ids=model.facts.eos_token_ids,
+    )
+    name = fingerprint(config.model, layout)
+    tokenizer = Tokenizer.from_file(str(model.facts.tokenizer_path))
+    loop = StepLoop(
+        runner,
+        pool.tensor,
+        BlockManager(pool.num_blocks, config.block_size),
+        limits=limits,
+        fingerprint=name,
+        detokenizer=Detokenizer(tokenizer),
+    )
+    return Engine(loop, pool, name, model.facts.max_context, fit(samples))
+
+
+def freeze_garbage() -> None:
+    """Takes what start-up has made out of the collector's sight: a look through it stops every thread."""
+    gc.collect()
+    gc.freeze()
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device is cuda; this machine has none, accepted: auto or cpu")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return DTYPES[name]
+
+
+def _num_blocks(config: WorkerConfig, layout: BlockLayout) -> int:
+    if config.num_blocks is not None:
+        return config.num_blocks
+    num_blocks = config.kv_memory_mb * MEBIBYTE // layout.block_bytes
+    if num_blocks == 0:
+        least = -(-layout.block_bytes // MEBIBYTE)
+        raise ValueError(f"--kv-memory-mb is {config.kv_memory_mb}; accepted for this model: {least} or more")
+    return num_blocks

@@ -1,0 +1,111 @@
+"""A worker's settings: flags only, checked once, frozen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtransfer.peers import TransportMode
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "console")
+DTYPES = ("auto", "float32", "float64", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Validated settings; raises `ValueError` naming the flag, its value and what it accepts."""
+
+    listen: str
+    advertise: str
+    redis: str
+    model: Path
+    worker_id: str
+    block_size: int
+    num_blocks: int | None
+    """None: as many as fit into `kv_memory_mb`."""
+    kv_memory_mb: int
+    max_num_seqs: int
+    token_budget: int
+    dtype: str
+    device: str
+    threads: int
+    transport: TransportMode
+    shm_dir: Path
+    metrics_port: int
+    grace_s: float
+    log_level: str
+    log_format: str
+
+    def __post_init__(self) -> None:
+        for flag, address in (("--listen", self.listen), ("--advertise", self.advertise)):
+            host, _, port = address.rpartition(":")
+            if address and not (host and port.isdigit() and int(port) <= MAX_PORT):
+                raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
+        for flag, value, low in (
+            ("--block-size", self.block_size, 1),
+            ("--num-blocks", 1 if self.num_blocks is None else self.num_blocks, 1),
+            ("--kv-memory-mb", self.kv_memory_mb, 1),
+            ("--max-num-seqs", self.max_num_seqs, 1),
+            ("--token-budget", self.token_budget, 1),
+            ("--threads", self.threads, 0),
+            ("--metrics-port", self.metrics_port, 0),
+            ("--grace-s", self.grace_s, 0),
+        ):
+            if value < low:
+                raise ValueError(f"{flag} is {value}; accepted: {low} or more")
+        if self.metrics_port > MAX_PORT:
+            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
+        if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
+            raise ValueError(
+                f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
+            )
+        if "://" not in self.redis:
+            raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
+        if self.transport is not TransportMode.GRPC and not self.shm_dir.is_dir():
+            raise ValueError(
+                f"--shm-dir is {str(self.shm_dir)!r}; accepted: a directory that exists, or --transport grpc"
+            )
+
+    @property
+    def host(self) -> str:
+        """Where it listens, without the port."""
+        return self.listen.rpartition(":")[0]
+
+
+def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:
+    """Settings from flags; raises `ValueError`, and leaves with code 2 on unknown flags."""
+    parser = argparse.ArgumentParser(prog=f"python -m {role}_worker", description=f"Baton's {role} worker.")
+    add = parser.add_argument
+    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: a free one")
+    add("--advertise", default="", metavar="HOST:PORT", help="default: the bound address")
+    add("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
+    add("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
+    add("--worker-id", default=f"{role}-{process_id}", metavar="ID")
+    add("--block-size", default=16, type=int, metavar="TOKENS")
+    add("--num-blocks", default=None, type=int, metavar="N", help="default: what --kv-memory-mb holds")
+    add("--kv-memory-mb", default=256, type=int, metavar="MB")
+    add("--max-num-seqs", default=64, type=int, metavar="N")
+    add("--token-budget", default=256, type=int, metavar="TOKENS", help="most tokens of one step")
+    add("--dtype", default="auto", choices=DTYPES, help="auto: float32 on a CPU, bfloat16 on a GPU")
+    add("--device", default="auto", choices=DEVICES)
+    add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
+    add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")
+    add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
+    add("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
+    add("--grace-s", default=10.0, type=float, metavar="S", help="for what runs, on SIGTERM")
+    add("--log-level", default="info", choices=LOG_LEVELS)
+    add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
+    given = vars(parser.parse_args(argv))
+    return WorkerConfig(**(given | {"transport": TransportMode(given["transport"])}))
+
+
+def _default_threads() -> int:
+    # A fleet has at least two workers; torch's default of one thread per core makes each of them slower.
+    return max(1, len(os.sched_getaffinity(0)) // 2)

@@ -1,0 +1,176 @@
+"""Between the worker protocol and the worker's words. What does not convert is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from baton.v1 import generation_pb2, worker_pb2
+from engine.report import Load, StepReport
+from kvtransfer.convert import columns_to_pb, fence_from_pb
+from scheduling.cost_model import CostModel
+from scheduling.request import SamplingParams, SequenceSpec, StopRules
+from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
+from worker.errors import MalformedCommandError
+from worker.identity import Identity, Role
+
+ROLES = {
+    Role.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
+    Role.DECODE: worker_pb2.WORKER_ROLE_DECODE,
+}
+# "Every field set by the router": a default here and a default there would be two truths.
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+)
+
+
+def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
+    """Raises MalformedCommandError naming the field."""
+    match message.WhichOneof("command"):
+        case "prefill":
+            return Dispatch(Task.PREFILL, spec_from_pb(message.prefill.sequence))
+        case "decode":
+            return Dispatch(Task.DECODE, spec_from_pb(message.decode.sequence))
+        case "receive":
+            spec = spec_from_pb(message.receive.sequence)
+            if not message.receive.source_address:
+                raise MalformedCommandError(spec.handle, "source_address is empty; accepted: HOST:PORT")
+            return Dispatch(Task.RECEIVE, spec, message.receive.source_address)
+        case "cancel":
+            return CancelHandles(tuple(message.cancel.handles))
+        case "drain":
+            return DrainWorker()
+        case "hello":
+            raise MalformedCommandError(None, "hello came twice; accepted: once, first")
+        case _:
+            raise MalformedCommandError(
+                None, "command is empty; accepted: one of the commands of WorkRequest"
+            )
+
+
+def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
+    handle = message.handle
+    if not message.fence.request_id:
+        raise MalformedCommandError(handle, "fence.request_id is empty; accepted: the request's id")
+    if not message.prompt_token_ids:
+        raise MalformedCommandError(handle, "prompt_token_ids is empty; accepted: at least one token")
+    if not message.choices:
+        raise MalformedCommandError(handle, "choices is empty; accepted: at least one index")
+    return SequenceSpec(
+        handle=handle,
+        fence=fence_from_pb(message.fence),
+        prompt_token_ids=tuple(message.prompt_token_ids),
+        output_token_ids=tuple(message.output_token_ids),
+        choices=tuple(message.choices),
+        sampling=_sampling_from_pb(handle, message.sampling),
+        stop=_stop_from_pb(handle, message.stop),
+        cache_salt=message.cache_salt,
+    )
+
+
+def _sampling_from_pb(handle: int, message: generation_pb2.SamplingParams) -> SamplingParams:
+    for field in _SAMPLING_FIELDS:
+        if not message.HasField(field):
+            raise MalformedCommandError(handle, f"sampling.{field} is not set; accepted: every field set")
+    return SamplingParams(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        repetition_penalty=message.repetition_penalty,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        seed=message.seed,
+        n=message.n,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+    )
+
+
+def _stop_from_pb(handle: int, message: generation_pb2.StopRules) -> StopRules:
+    if not message.HasField("max_tokens"):
+        raise MalformedCommandError(handle, "stop.max_tokens is not set; accepted: every field set")
+    return StopRules(
+        max_tokens=message.max_tokens,
+        min_tokens=message.min_tokens,
+        stop_strings=tuple(message.stop_strings),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+    )
+
+
+def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
+    return worker_pb2.WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=draining,
+    )
+
+
+def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
+    return worker_pb2.CostModel(
+        coefficients=cost.coefficients,
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10,
+        ratio_q50=cost.ratio_q50,
+        ratio_q95=cost.ratio_q95,
+    )
+
+
+def welcome_to_pb(
+    identity: Identity, cost: CostModel | None, load: Load, *, draining: bool
+) -> worker_pb2.WorkResponse:
+    welcome = worker_pb2.Welcome(
+        worker_id=identity.worker_id,
+        incarnation=identity.incarnation,
+        role=ROLES[identity.role],
+        model_name=identity.model_name,
+        fingerprint=identity.fingerprint,
+        block_size=identity.block_size,
+        num_blocks=identity.num_blocks,
+        max_num_seqs=identity.max_num_seqs,
+        token_budget=identity.token_budget,
+        cost_model=None if cost is None else cost_to_pb(cost),
+        load=load_to_pb(load, draining=draining),
+    )
+    return worker_pb2.WorkResponse(welcome=welcome)
+
+
+def heartbeat_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkResponse:
+    return worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=load_to_pb(load, draining=draining)))
+
+
+def report_to_pb(report: StepReport, *, draining: bool) -> worker_pb2.WorkResponse:
+    """A report whose handles are the router's."""
+    step = worker_pb2.StepReport(
+        tokens=columns_to_pb(report.tokens),
+        load=load_to_pb(report.load, draining=draining),
+        step_seconds=report.step_seconds,
+        failures=_failures_to_pb(report),
+        prefilled_handles=[one.handle for one in report.prefilled],
+        cached_tokens=[one.cached_tokens for one in report.prefilled],
+    )
+    return worker_pb2.WorkResponse(step=step)
+
+
+def _failures_to_pb(report: StepReport) -> Iterable[worker_pb2.SequenceFailure]:
+    return [
+        worker_pb2.SequenceFailure(
+            handle=failure.handle,
+            reason=worker_pb2.FailureReason.Name(failure.reason),
+            message=failure.message,
+        )
+        for failure in report.failures
+    ]

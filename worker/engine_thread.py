@@ -1,0 +1,106 @@
+"""The step thread: commands go in through an inbox, reports come out as callbacks on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from engine.commands import Command
+from engine.report import StepReport
+
+
+class Loop(Protocol):
+    """`engine.step_loop.StepLoop`, as its thread sees it."""
+
+    def run(
+        self,
+        drain: Callable[[bool], Sequence[Command]],
+        emit: Callable[[StepReport], None],
+        stop: Callable[[], bool],
+    ) -> None: ...
+
+
+class Inbox:
+    """Commands from any thread, drained by the step thread between two steps."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+
+    def put(self, command: Command) -> None:
+        self._queue.put(command)
+
+    def close(self) -> None:
+        """No more is needed: a waiting `drain` returns."""
+        self._closed.set()
+        self._queue.put(None)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def drain(self, wait: bool) -> list[Command]:
+        """All commands that have come; with `wait`, at least one unless the inbox is closed."""
+        commands: list[Command] = []
+        try:
+            if wait and not self.is_closed:
+                self._take(commands, self._queue.get())
+            while True:
+                self._take(commands, self._queue.get_nowait())
+        except queue.Empty:
+            return commands
+
+    @staticmethod
+    def _take(commands: list[Command], command: Command | None) -> None:
+        if command is not None:
+            commands.append(command)
+
+
+class EngineThread:
+    """Runs a step loop until stopped. `ended` is set with the reason when it ends by itself: it crashed."""
+
+    def __init__(self, loop: Loop, on_report: Callable[[StepReport], None]) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox = Inbox()
+        self._loop = loop
+        self._on_report = on_report
+        self._events = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="step", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    async def stop(self) -> None:
+        """Returns when the step under way, if any, is over."""
+        self._inbox.close()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._loop.run(self._inbox.drain, self._emit, lambda: self._inbox.is_closed)
+        except BaseException as caught:  # noqa: BLE001 - the thread's top: the process ends over it, logged
+            error = caught
+        self._events.call_soon_threadsafe(self._end, error)
+
+    def _emit(self, report: StepReport) -> None:
+        self._events.call_soon_threadsafe(self._deliver, report)
+
+    def _deliver(self, report: StepReport) -> None:
+        try:
+            self._on_report(report)
+        except Exception as error:  # noqa: BLE001 - what it held would be lost: the process ends over it, logged
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self.ended.done():
+            if error is None:
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(error)

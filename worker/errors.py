@@ -1,0 +1,50 @@
+"""What keeps a worker from serving, and what it refuses while it does.
+
+WorkerError
+├── StartupError             the process ends with `exit_code` and the sentence
+│   ├── ForeignKernelsError  another package called `kernels` would be imported
+│   └── ForeignFleetError    the fleet serves other weights or blocks
+└── MalformedCommandError    a command of a router makes no sense; `handle` names its sequence, if it has one
+"""
+
+from __future__ import annotations
+
+EXIT_CRASHED = 1
+EXIT_CONFIG = 2
+EXIT_REDIS = 3
+EXIT_MODEL = 4
+EXIT_FLEET = 5
+
+
+class WorkerError(Exception):
+    """Root of the tree."""
+
+
+class StartupError(WorkerError):
+    exit_code = EXIT_CONFIG
+
+
+class ForeignKernelsError(StartupError):
+    def __init__(self, distribution: str) -> None:
+        super().__init__(
+            f"the installed package {distribution} provides a module `kernels`, which Baton has too; "
+            f"uninstall it (pip uninstall {distribution}) or use another environment"
+        )
+        self.distribution = distribution
+
+
+class ForeignFleetError(StartupError):
+    exit_code = EXIT_FLEET
+
+    def __init__(self, field: str, own: object, others: object, worker_id: str) -> None:
+        super().__init__(f"{field} is {own}; the fleet's worker {worker_id} has {others}, accepted: the same")
+        self.field = field
+        self.own = own
+        self.others = others
+        self.worker_id = worker_id
+
+
+class MalformedCommandError(WorkerError):
+    def __init__(self, handle: int | None, message: str) -> None:
+        super().__init__(message)
+        self.handle = handle

@@ -1,0 +1,249 @@
+"""Between routers and the engine: commands of many streams go in, each step's report is split among them.
+
+Lives on the event loop. Everything it decides follows from the fences (`kvtransfer.fence`): an attempt is
+taken in once, only by the process it names, and ends the older attempt of the same choices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from engine import commands as engine_commands
+from engine.report import Failure, Load, Prefilled, StepReport
+from kvtransfer.errors import FenceError, WrongIncarnationError, describe
+from kvtransfer.fence import FenceGuard
+from scheduling.request import FailureReason
+from worker.columns import take_rows
+from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
+from worker.metrics import WorkerMetrics
+from worker.role import RoleSide
+from worker.sequences import Running, Sequences
+from worker.session import RouterSession
+
+log = structlog.get_logger()
+
+IDLE_REPORT_S = 0.05
+"""A router without sequences here hears of the load this often while others have some."""
+
+
+class Hub:
+    """`submit` hands a command to the engine."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        submit: Callable[[engine_commands.Command], None],
+        guard: FenceGuard,
+        metrics: WorkerMetrics,
+        idle_load: Load,
+    ) -> None:
+        self.load = idle_load
+        self.draining = asyncio.Event()
+        self._incarnation = incarnation
+        self._submit = submit
+        self._guard = guard
+        self._metrics = metrics
+        self._role: RoleSide | None = None
+        self._sequences = Sequences()
+        self._sessions: list[RouterSession] = []
+        self._emptied = asyncio.Event()
+        self._clock = asyncio.get_running_loop().time
+
+    @property
+    def role(self) -> RoleSide:
+        assert self._role is not None, "the hub has no role yet"
+        return self._role
+
+    def set_role(self, role: RoleSide) -> None:
+        """Once, before the first router comes: role and hub refer to each other."""
+        self._role = role
+
+    async def wait_until_empty(self) -> None:
+        while len(self._sequences):
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    # Routers
+
+    def connect(self, router_id: str) -> RouterSession:
+        session = RouterSession(router_id)
+        self._sessions.append(session)
+        log.info("router_connected", router=router_id)
+        return session
+
+    def close(self) -> None:
+        """Ends the streams once what waits to be written has been."""
+        for session in self._sessions:
+            session.close()
+
+    def disconnect(self, session: RouterSession) -> None:
+        """Ends everything that was dispatched over the stream."""
+        self._sessions.remove(session)
+        orphans = [running for running in self._sequences.of_session(session) if not running.is_over]
+        log.info("router_disconnected", router=session.router_id, ended_sequences=len(orphans))
+        for running in orphans:
+            self._end(running)
+
+    def apply(self, session: RouterSession, command: RouterCommand) -> None:
+        match command:
+            case Dispatch():
+                self._dispatch(session, command)
+            case CancelHandles(handles):
+                for router_handle in handles:
+                    running = self._sequences.of_router(session, router_handle)
+                    if running is not None and not running.is_over:
+                        self._end(running)
+            case DrainWorker():
+                log.info("drain_requested", router=session.router_id)
+                self.draining.set()
+
+    def refuse(self, session: RouterSession, router_handle: int | None, message: str) -> None:
+        """Says that a command was wrong; of one without a sequence there is nobody to tell but the log."""
+        self._metrics.refused.inc()
+        log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
+        if router_handle is not None:
+            failure = Failure(router_handle, FailureReason.REFUSED, message)
+            session.fail(failure, self.load, self._clock(), draining=self.draining.is_set())
+
+    def fail(self, handle: int, reason: FailureReason, message: str) -> None:
+        """A sequence ends although its engine has no complaint; nothing happens when it is over already."""
+        running = self._sequences.get(handle)
+        if running is not None and not running.is_over:
+            self._tell_failure(running, reason, message)
+
+    def _dispatch(self, session: RouterSession, dispatch: Dispatch) -> None:
+        spec = dispatch.spec
+        reason = self._reason_against(session, dispatch)
+        if reason is not None:
+            self.refuse(session, spec.handle, reason)
+            return
+        rival = self._sequences.rival_of(spec.fence)
+        if rival is not None and not rival.is_over:
+            self._tell_failure(rival, FailureReason.REFUSED, f"superseded by {describe(spec.fence)}")
+            self._end(rival)
+        running = self._sequences.add(session, spec.handle, spec.fence)
+        self.role.begin(running.handle, dispatch)
+        self._submit(_engine_command(dispatch, running.handle))
+
+    def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> str | None:
+        if self.draining.is_set():
+            return "this worker is draining; accepted: another one"
+        if dispatch.task not in self.role.tasks:
+            tasks = ", ".join(sorted(task.value for task in self.role.tasks))
+            return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}"
+        if self._sequences.of_router(session, dispatch.spec.handle) is not None:
+            return f"handle {dispatch.spec.handle} is in use on this stream; accepted: one that is not"
+        try:
+            self._check_incarnation(dispatch)
+            self._guard.admit(dispatch.spec.fence)
+        except FenceError as error:
+            return str(error)
+        return None
+
+    def _check_incarnation(self, dispatch: Dispatch) -> None:
+        fence = dispatch.spec.fence
+        is_source = dispatch.task is Task.PREFILL
+        field = "source_incarnation" if is_source else "target_incarnation"
+        found = fence.source_incarnation if is_source else fence.target_incarnation
+        if found != self._incarnation:
+            raise WrongIncarnationError(fence, field, found, self._incarnation)
+
+    def _end(self, running: Running) -> None:
+        running.is_over = True
+        self._submit(engine_commands.Cancel(running.handle))
+        self.role.cancel(running.handle)
+
+    def _tell_failure(self, running: Running, reason: FailureReason, message: str) -> None:
+        running.is_over = True
+        failure = Failure(running.router_handle, reason, message)
+        running.session.fail(failure, self.load, self._clock(), draining=self.draining.is_set())
+
+    # The engine
+
+    def on_report(self, report: StepReport) -> None:
+        self.load = report.load
+        self._metrics.observe(report)
+        if report.step_error:
+            self._metrics.step_errors.inc()
+            log.error("step_failed", step=report.load.step, traceback=report.step_error)
+        self.role.on_report(report)
+        self._split(report)
+        for handle in report.freed:
+            self._sequences.remove(handle)
+        if not len(self._sequences):
+            self._emptied.set()
+
+    def _split(self, report: StepReport) -> None:
+        shares = {session: _Share() for session in self._sessions}
+        for row, handle in enumerate(report.tokens.handles):
+            running = self._living(handle)
+            if running is not None:
+                share = shares[running.session]
+                share.rows.append(row)
+                share.handles.append(running.router_handle)
+        for prefilled in report.prefilled:
+            running = self._living(prefilled.handle)
+            if running is not None:
+                named = dataclasses.replace(prefilled, handle=running.router_handle)
+                shares[running.session].prefilled.append(named)
+        for failure in report.failures:
+            running = self._living(failure.handle)
+            if running is not None:
+                named_failure = dataclasses.replace(failure, handle=running.router_handle)
+                shares[running.session].failures.append(named_failure)
+                running.is_over = True
+        self._send(report, shares.items())
+
+    def _living(self, handle: int) -> Running | None:
+        running = self._sequences.get(handle)
+        return None if running is None or running.is_over else running
+
+    def _send(self, report: StepReport, shares: Iterable[tuple[RouterSession, _Share]]) -> None:
+        now_s, draining = self._clock(), self.draining.is_set()
+        for session, share in shares:
+            if share.is_empty and now_s - session.last_put_s < IDLE_REPORT_S:
+                continue
+            session.put(share.report_of(report), now_s, draining=draining)
+
+
+class _Share:
+    """What of one report is for one router."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.handles: list[int] = []
+        self.prefilled: list[Prefilled] = []
+        self.failures: list[Failure] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.prefilled or self.failures)
+
+    def report_of(self, report: StepReport) -> StepReport:
+        tokens = report.tokens
+        if len(self.rows) == len(tokens.handles):
+            tokens = dataclasses.replace(tokens, handles=self.handles)  # all of them: nothing to pick
+        else:
+            tokens = take_rows(tokens, self.rows, self.handles)
+        return StepReport(
+            load=report.load,
+            step_seconds=report.step_seconds,
+            tokens=tokens,
+            prefilled=self.prefilled,
+            failures=self.failures,
+        )
+
+
+def _engine_command(dispatch: Dispatch, handle: int) -> engine_commands.Command:
+    spec = dataclasses.replace(dispatch.spec, handle=handle)
+    match dispatch.task:
+        case Task.PREFILL:
+            return engine_commands.Prefill(spec)
+        case Task.RECEIVE:
+            return engine_commands.Receive(spec)
+        case Task.DECODE:
+            return engine_commands.Decode(spec)

@@ -1,0 +1,240 @@
+"""A worker process from its start to its end; what is specific to a kind of worker is handed in.
+
+Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
+model cannot be served, 5 the fleet serves something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+import uvloop
+from prometheus_client import start_http_server
+
+from baton.v1 import worker_pb2, worker_pb2_grpc
+from engine.commands import Command
+from engine.errors import ModelRefused
+from engine.report import StepReport
+from kvtransfer.fence import FenceGuard
+from scheduling.request import FailureReason
+from state.errors import StoreUnavailable
+from state.records import WorkerRecord
+from state.store import Store
+from worker.build import Engine, build_engine, freeze_garbage
+from worker.config import WorkerConfig, parse_config
+from worker.engine_thread import EngineThread
+from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
+from worker.hub import Hub
+from worker.identity import Identity, Role
+from worker.log import configure_logging
+from worker.metrics import WorkerMetrics
+from worker.preflight import check_kernels
+from worker.registration import Registration
+from worker.role import RoleSide
+from worker.server import WorkerServer
+from worker.service import WorkerService
+from worker.signals import StopSignals
+
+log = structlog.get_logger()
+
+STOP_GRACE_S = 1.0
+"""For what is being written to routers when everything else has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleContext:
+    """What a kind of worker builds its side of the handoff from."""
+
+    config: WorkerConfig
+    engine: Engine
+    incarnation: str
+    guard: FenceGuard
+    metrics: WorkerMetrics
+    server: WorkerServer
+    submit: Callable[[Command], None]
+    fail: Callable[[int, FailureReason, str], None]
+
+
+BuildRole = Callable[[RoleContext], Awaitable[RoleSide]]
+
+
+class StepThreadEndedError(Exception):
+    """What must never end by itself has."""
+
+
+def main(role: Role, build_role: BuildRole) -> int:
+    """Runs until drained; the process's exit code."""
+    try:
+        config = parse_config(sys.argv[1:], role.value, os.getpid())
+        configure_logging(config.log_level, config.log_format, worker=config.worker_id)
+        check_kernels()
+        uvloop.run(_serve(role, build_role, config))
+    except ModelRefused as error:
+        return _leave(EXIT_MODEL, error)
+    except StoreUnavailable as error:
+        return _leave(EXIT_REDIS, error)
+    except StartupError as error:
+        return _leave(error.exit_code, error)
+    except ValueError as error:
+        return _leave(EXIT_CONFIG, error)
+    except StepThreadEndedError:
+        log.exception("step_thread_ended")
+        return EXIT_CRASHED
+    return 0
+
+
+def _leave(code: int, error: Exception) -> int:
+    print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
+    return code
+
+
+async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig) -> None:
+    signals = StopSignals()
+    store = await Store.connect(config.redis)
+    try:
+        engine = await asyncio.to_thread(build_engine, config)
+        async with AsyncExitStack() as cleanup:
+            await _Worker(role, config, engine, cleanup).run(build_role, store, signals)
+    finally:
+        await store.close()
+
+
+class _Worker:
+    """The parts of a serving worker; `cleanup` takes them apart in the reverse order."""
+
+    def __init__(self, role: Role, config: WorkerConfig, engine: Engine, cleanup: AsyncExitStack) -> None:
+        self._config = config
+        self._engine = engine
+        self._cleanup = cleanup
+        self._guard = FenceGuard()
+        self._metrics = WorkerMetrics()
+        self._thread = EngineThread(engine.loop, self._on_report)
+        self._identity = self._identify(role)
+        self._hub = Hub(
+            self._identity.incarnation, self._thread.submit, self._guard, self._metrics, engine.idle_load()
+        )
+        self._server = WorkerServer()
+        self._registration: Registration | None = None
+
+    async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
+        metrics_port = self._start_metrics()
+        self._start_engine()
+        side = await build_role(self._role_context())
+        self._cleanup.push_async_callback(side.close)
+        self._hub.set_role(side)
+        port = await self._start_server()
+        address = self._config.advertise or f"{self._config.host}:{port}"
+        await self._register(store, address)
+        signals.serving = True
+        metrics = f"{self._config.host}:{metrics_port}"
+        self._say_ready(address, metrics)
+        await self._until_drained(signals)
+
+    def _identify(self, role: Role) -> Identity:
+        return Identity(
+            worker_id=self._config.worker_id,
+            incarnation=secrets.token_hex(8),
+            role=role,
+            model_name=self._config.model.resolve().name,
+            fingerprint=self._engine.fingerprint,
+            block_size=self._config.block_size,
+            num_blocks=self._engine.pool.num_blocks,
+            max_num_seqs=self._config.max_num_seqs,
+            token_budget=self._config.token_budget,
+        )
+
+    def _role_context(self) -> RoleContext:
+        return RoleContext(
+            config=self._config,
+            engine=self._engine,
+            incarnation=self._identity.incarnation,
+            guard=self._guard,
+            metrics=self._metrics,
+            server=self._server,
+            submit=self._thread.submit,
+            fail=self._hub.fail,
+        )
+
+    def _start_metrics(self) -> int:
+        port, host = self._config.metrics_port, self._config.host
+        try:
+            server, thread = start_http_server(port, host, self._metrics.registry)
+        except OSError as error:
+            raise ValueError(
+                f"--metrics-port is {port}, which cannot be bound; accepted: a free one"
+            ) from error
+        self._cleanup.callback(thread.join)
+        self._cleanup.callback(server.shutdown)
+        return server.server_port
+
+    def _start_engine(self) -> None:
+        freeze_garbage()
+        self._thread.start()
+        self._cleanup.push_async_callback(self._thread.stop)
+
+    async def _start_server(self) -> int:
+        service = WorkerService(self._hub, self._identity, self._engine.cost)
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, self._server.server)
+        self._server.names.append(worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name)
+        port = await self._server.start(self._config.listen)
+        self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
+        return port
+
+    async def _register(self, store: Store, address: str) -> None:
+        identity = self._identity
+        record = WorkerRecord(
+            worker_id=identity.worker_id,
+            incarnation=identity.incarnation,
+            role=identity.role.value,
+            address=address,
+            fingerprint=identity.fingerprint,
+            model_name=identity.model_name,
+            block_size=identity.block_size,
+            num_blocks=identity.num_blocks,
+        )
+        self._registration = Registration(store, record, self._metrics)
+        await self._registration.start()
+        self._cleanup.push_async_callback(self._registration.stop)
+        await self._server.set_serving(serving=True)
+
+    def _say_ready(self, address: str, metrics: str) -> None:
+        kind = f"{self._identity.role.value}_worker"
+        log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)
+        # The launcher reads it.
+        line = f"READY {kind} {self._identity.worker_id} address={address} metrics={metrics}"
+        print(line, flush=True)  # noqa: T201
+
+    async def _until_drained(self, signals: StopSignals) -> None:
+        """Serves until asked to stop or drain; then finishes what runs, after a signal within the grace."""
+        stopping = asyncio.create_task(signals.stop.wait())
+        draining = asyncio.create_task(self._hub.draining.wait())
+        await self._first_of(stopping, draining)
+        self._hub.draining.set()
+        log.info("draining")
+        assert self._registration is not None
+        await self._registration.stop()
+        await self._server.set_serving(serving=False)
+        empty = asyncio.create_task(self._hub.wait_until_empty())
+        await self._first_of(stopping, empty)
+        if not empty.done():
+            await asyncio.wait((empty, self._thread.ended), timeout=self._config.grace_s)
+        for task in (draining, empty, stopping):
+            task.cancel()
+        self._hub.close()
+
+    async def _first_of(self, *tasks: asyncio.Task[bool] | asyncio.Task[None]) -> None:
+        await asyncio.wait((*tasks, self._thread.ended), return_when=asyncio.FIRST_COMPLETED)
+        if self._thread.ended.done():
+            raise StepThreadEndedError from self._thread.ended.exception()
+
+    def _on_report(self, report: StepReport) -> None:
+        if self._registration is not None:
+            self._registration.prefixes.note(report.cached_hashes, report.evicted_hashes)
+        self._hub.on_report(report)

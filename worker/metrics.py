@@ -1,0 +1,71 @@
+"""A worker's metrics, each defined once. Histograms in seconds, on this process's monotonic clock."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from engine.report import StepReport
+
+STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+HANDOFF_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class WorkerMetrics:
+    """One registry per process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._step = Histogram(
+            "engine_step_seconds",
+            "One step: packing, the model, sampling, the books",
+            buckets=STEP_SECONDS,
+            registry=self.registry,
+        )
+        self._running = self._gauge("running_sequences", "Choices in the batch")
+        self._waiting = self._gauge("waiting_sequences", "Choices that wait for prefill or for their KV")
+        self._pending = self._gauge("pending_prefill_tokens", "Prompt tokens not computed yet")
+        self._free = self._gauge("kv_free_blocks", "Blocks no sequence needs, cached ones included")
+        self._cached = self._gauge("kv_cached_blocks", "Free blocks that hold a known prefix")
+        self._context = self._gauge("kv_context_tokens", "Tokens whose KV running sequences hold")
+        self.tokens = Counter("output_tokens", "Tokens sampled and reported", registry=self.registry)
+        self.step_errors = Counter("step_errors", "Steps that failed as a whole", registry=self.registry)
+        self.refused = Counter("refused_commands", "Commands refused by this worker", registry=self.registry)
+        self.loop_errors = Counter("loop_errors", "Errors nobody expected", ["where"], registry=self.registry)
+        self.handoff = Histogram(
+            "kv_handoff_seconds",
+            "First fetch to acknowledgement",
+            buckets=HANDOFF_SECONDS,
+            registry=self.registry,
+        )
+        self.handoff_exposed = Histogram(
+            "kv_handoff_exposed_seconds",
+            "The part of a handoff after the sender had computed everything",
+            buckets=HANDOFF_SECONDS,
+            registry=self.registry,
+        )
+        self.kv_bytes = Counter("kv_bytes", "KV fetched", ["transport"], registry=self.registry)
+        self.corrupt = Counter(
+            "kv_blocks_corrupt", "Fetched blocks that were not what was sent", registry=self.registry
+        )
+        self.skipped = Counter(
+            "kv_blocks_skipped", "Blocks not sent because the receiver held them", registry=self.registry
+        )
+        self.handoffs = Counter(
+            "kv_handoffs", "Handoffs by how they ended", ["outcome"], registry=self.registry
+        )
+
+    def observe(self, report: StepReport) -> None:
+        if report.step_seconds:
+            self._step.observe(report.step_seconds)
+        if report.tokens.token_ids:
+            self.tokens.inc(len(report.tokens.token_ids))
+        load = report.load
+        self._running.set(load.running)
+        self._waiting.set(load.waiting)
+        self._pending.set(load.pending_prefill_tokens)
+        self._free.set(load.free_blocks)
+        self._cached.set(load.cached_blocks)
+        self._context.set(load.context_tokens)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(name, documentation, registry=self.registry)

@@ -1,0 +1,91 @@
+"""WorkerService: one long-lived stream to each router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Never
+
+import grpc
+
+from baton.v1 import worker_pb2 as pb
+from baton.v1 import worker_pb2_grpc as pb_grpc
+from scheduling.cost_model import CostModel
+from worker.convert import command_from_pb, heartbeat_to_pb, welcome_to_pb
+from worker.errors import MalformedCommandError
+from worker.hub import Hub
+from worker.identity import Identity
+from worker.session import MAX_OUTBOUND, RouterSession
+
+HEARTBEAT_S = 1.0
+
+Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
+
+
+class WorkerService(pb_grpc.WorkerServiceServicer):
+    def __init__(self, hub: Hub, identity: Identity, cost: CostModel | None) -> None:
+        self._hub = hub
+        self._identity = identity
+        self._cost = cost
+
+    # Writing through the context, not yielding: then a stream that breaks ends this coroutine at once.
+    async def Work(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.WorkRequest], context: Context
+    ) -> None:
+        first = await anext(request_iterator, pb.WorkRequest())
+        if first.WhichOneof("command") != "hello":
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first command must be hello")
+        session = self._hub.connect(first.hello.router_id)
+        try:
+            await context.write(self._welcome())
+            await self._serve(session, request_iterator, context)
+        finally:
+            self._hub.disconnect(session)
+
+    async def _serve(
+        self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest], context: Context
+    ) -> None:
+        """Until the router hangs up or falls behind, or this worker closes the session."""
+        reading = asyncio.create_task(self._read(session, requests))
+        writing = asyncio.create_task(self._write(session, context))
+        falling_behind = asyncio.create_task(session.overflowed.wait())
+        tasks: set[asyncio.Task[Any]] = {reading, writing, falling_behind}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if falling_behind in done:
+            message = f"{MAX_OUTBOUND} reports wait to be read; read them as they come"
+            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        for task in done:
+            task.result()
+
+    async def _read(self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest]) -> None:
+        async for message in requests:
+            try:
+                self._hub.apply(session, command_from_pb(message))
+            except MalformedCommandError as error:
+                self._hub.refuse(session, error.handle, str(error))
+
+    async def _write(self, session: RouterSession, context: Context) -> None:
+        while not session.is_finished:
+            report = await session.take(HEARTBEAT_S)
+            if report is not None:
+                await context.write(report)
+            elif not session.is_finished:
+                await context.write(self._heartbeat())
+
+    def _heartbeat(self) -> pb.WorkResponse:
+        """With the step counter: one that stands still while sequences run tells of a step that hangs."""
+        return heartbeat_to_pb(self._hub.load, draining=self._hub.draining.is_set())
+
+    def _welcome(self) -> pb.WorkResponse:
+        hub = self._hub
+        return welcome_to_pb(self._identity, self._cost, hub.load, draining=hub.draining.is_set())
+
+
+async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:
+    await context.abort(code, message)
+    raise AssertionError("abort returned")
