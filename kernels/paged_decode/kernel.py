@@ -155,6 +155,7 @@ def _combine_kernel(
     m_split = tl.load(partial_stats_ptr + part, mask=written, other=float("-inf"))
     total_split = tl.load(totals_ptr + part, mask=written, other=0.0)
     m = tl.max(m_split, axis=0)
+    # A context of length 0 has written nothing, and -inf - -inf is NaN.
     weight = tl.where(written, tl.exp2(m_split - m), 0.0)
     total = tl.sum(weight * total_split, axis=0)
     dims = tl.arange(0, HEAD_PAD)
