@@ -87,6 +87,7 @@ def _open(book: Book, event: Arrived) -> None:
         # Whoever resumes was promised something already, and has waited once.
         session.admitted = True
         tell_accepted(book, session)
+        relaying.tell_ended_choices(book, session)
     if not any(choice.open for choice in session.choices):
         ending.finish(book, session)
         return

@@ -44,7 +44,8 @@ class Discovery:
         self._log = structlog.get_logger()
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._missing_since: dict[str, float] = {}
-        self._refused: set[str] = set()
+        self.refused: set[str] = set()
+        """Keys of announced workers that do not fit the fleet."""
         self.facts: FleetFacts | None = None
 
     def send(self, command: WorkerCommand) -> None:
@@ -93,8 +94,8 @@ class Discovery:
             self.facts = facts
         if facts == self.facts:
             return True
-        if record.key not in self._refused:
-            self._refused.add(record.key)
+        if record.key not in self.refused:
+            self.refused.add(record.key)
             wanted = self.facts or FleetFacts(self._model_name, "any", 0)
             self._log.error("worker_refused", worker=record.worker_id, has=str(facts), accepted=str(wanted))
         return False

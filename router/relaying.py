@@ -179,7 +179,6 @@ def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
     """Tell a call that attaches all it has not received."""
     assert session.listener is not None, "a replay has a listener"
     relay = Relay(replayed=True)
-    silent: list[TellChoiceFinished] = []
     for choice in session.choices:
         first, count = received.get(choice.index, 0), len(choice.token_ids)
         relay.listeners.extend([session.listener] * (count - first))
@@ -190,9 +189,14 @@ def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
         relay.logprobs.extend(choice.logprobs[first:])
         relay.finish_reasons.extend([0] * (count - first))
         relay.gaps_s.extend([-1.0] * (count - first))
-        if not choice.open:
-            silent.append(TellChoiceFinished(session.listener, choice.index, choice.finish, count))
     if relay.listeners:
         book.do(relay)
-    for told in silent:
-        book.do(told)
+    tell_ended_choices(book, session)
+
+
+def tell_ended_choices(book: Book, session: Session) -> None:
+    """Tell a call which choices are over."""
+    for choice in session.choices:
+        if session.listener is not None and choice.finish:
+            count = len(choice.token_ids)
+            book.do(TellChoiceFinished(session.listener, choice.index, choice.finish, count))

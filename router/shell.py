@@ -52,7 +52,7 @@ from router.events import (
     TimerFired,
 )
 from router.metrics import RouterMetrics
-from router.relay import ClientStream
+from router.relay import MAX_PENDING_TOKENS, ClientStream
 from scheduling.request import FinishReason
 from state import records
 from state.errors import QueueFull, StoreUnavailable
@@ -82,6 +82,7 @@ class Shell:
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._last_listener = 0
+        self.max_pending_tokens = MAX_PENDING_TOKENS
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,7 +91,7 @@ class Shell:
     def open_stream(self) -> tuple[int, ClientStream]:
         """A call's ear: the core tells it what happens to the request it arrives with."""
         self._last_listener += 1
-        stream = self._streams[self._last_listener] = ClientStream()
+        stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens)
         return self._last_listener, stream
 
     def close_stream(self, listener: int) -> None:

@@ -56,6 +56,7 @@ def redis_url() -> Iterator[str]:
             [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
             cwd=folder,
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         yield f"unix://{socket}"
         server.terminate()
@@ -84,7 +85,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {
         "architectures": ["Scripted"],
         "vocab_size": 128,
-        "max_position_embeddings": 256,
+        "max_position_embeddings": 8192,
         "eos_token_id": 0,
     }
     (path / "config.json").write_text(json.dumps(config))
