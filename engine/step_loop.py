@@ -18,6 +18,7 @@ from torch import Tensor
 from engine.admission import EngineLimits
 from engine.batch import Batch, ChunkRow
 from engine.block_manager import BlockManager
+from engine.block_tables import BlockTables
 from engine.commands import Command
 from engine.detokenizer import Detokenizer
 from engine.groups import Groups
@@ -68,7 +69,8 @@ class StepLoop:
         self._batch = Batch(
             limits.max_num_seqs, max_blocks, blocks.block_size, limits.vocab_size, pool.device
         )
-        self._groups = Groups(blocks, self._batch, limits, fingerprint, detokenizer)
+        self._tables = BlockTables(blocks, fingerprint)
+        self._groups = Groups(self._tables, self._batch, limits, detokenizer)
         self._num_steps = 0
 
     @torch.inference_mode()
@@ -105,8 +107,7 @@ class StepLoop:
             self._groups.report.step_seconds = time.perf_counter() - started
 
     def _run_step(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> None:
-        for choice in self._batch.rows_at_block_start():
-            self._groups.grow(choice)
+        self._groups.grow_rows()
         rows = [self._chunk_row(group, num_tokens) for group, num_tokens in chunks]
         try:
             logits = self._runner.forward(self._batch.assemble(rows))
@@ -126,7 +127,7 @@ class StepLoop:
     def _chunk_row(self, group: SequenceGroup, num_tokens: int) -> ChunkRow:
         begin = group.num_computed_tokens
         end = begin + num_tokens
-        self._groups.cover(group, end)
+        self._tables.cover(group, end)
         wants_logits = end == len(group.context) and group.first_tokens is None
         return ChunkRow(group.context[begin:end], begin, group.block_table, wants_logits)
 

@@ -1,0 +1,177 @@
+"""The blocks of groups and choices: what they hold, what they were promised, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.block_manager import BlockManager
+from engine.report import Filled
+from engine.sequence import Goal, SequenceGroup
+from engine.sequence import Sequence as Choice
+from scheduling.block_hash import chain_root, hash_block, hash_blocks
+from scheduling.request import SequenceSpec
+from scheduling.reservation import blocks_needed
+
+
+class BlockTables:
+    """Keeps the block tables of groups and choices in step with the block manager.
+
+    A group's table covers its context. Once it runs, each choice has a table of its own and the group none.
+    """
+
+    def __init__(self, blocks: BlockManager, fingerprint: str) -> None:
+        self._blocks = blocks
+        self._size = blocks.block_size
+        self._fingerprint = fingerprint
+
+    def hash_full_blocks(self, spec: SequenceSpec) -> list[bytes]:
+        """Identities of the context's full blocks."""
+        return hash_blocks(self._root(spec), spec.prompt_token_ids + spec.output_token_ids, self._size)
+
+    def hash_all_blocks(self, group: SequenceGroup) -> list[bytes]:
+        """Identities of the context's blocks, a partial last one included."""
+        hashes = list(group.block_hashes)
+        rest = group.context[len(hashes) * self._size :]
+        if rest.size:
+            hashes.append(hash_block(self._last_hash(group), rest.tolist()))
+        return hashes
+
+    def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
+        """What may come from the cache if logits are wanted: the last token is computed in any case."""
+        return group.block_hashes[: (len(group.context) - 1) // self._size]
+
+    def reserve(self, group: SequenceGroup, prefix: Sequence[bytes]) -> None:
+        """Pin what the cache has of `prefix` and promise the rest; raises `BlockShortage`."""
+        num_blocks = self._most_blocks(group, group.num_rows)
+        group.block_table = self._blocks.reserve(num_blocks, prefix)
+        group.num_reserved_blocks = num_blocks - len(group.block_table)
+        group.num_computed_tokens = len(group.block_table) * self._size
+        group.num_cached_tokens = group.num_computed_tokens
+
+    def extend_from_cache(self, group: SequenceGroup) -> None:
+        """Take blocks that were cached since `reserve`, as long as the next one is not allocated yet."""
+        prefix = self.computable_prefix(group)
+        while (num_held := len(group.block_table)) < len(prefix):
+            if group.num_computed_tokens != num_held * self._size:
+                return
+            block = self._blocks.exchange(prefix[num_held])
+            if block is None:
+                return
+            group.block_table.append(block)
+            group.num_reserved_blocks -= 1
+            group.num_computed_tokens += self._size
+            group.num_cached_tokens += self._size
+
+    def cover(self, group: SequenceGroup, num_tokens: int) -> None:
+        """Allocate blocks for the first `num_tokens` tokens."""
+        while len(group.block_table) * self._size < num_tokens:
+            group.block_table.append(self._blocks.allocate())
+            group.num_reserved_blocks -= 1
+
+    def accept(self, group: SequenceGroup, num_blocks: int) -> None:
+        """The first `num_blocks` hold what was expected of them; those from the cache do in any case."""
+        num_tokens = max(group.num_cached_tokens, num_blocks * self._size)
+        group.num_computed_tokens = min(num_tokens, len(group.context))
+        self.register_filled(group)
+
+    def register_filled(self, group: SequenceGroup) -> Filled | None:
+        """Share the blocks that were filled since the last time; answers them if there are any.
+
+        The last ones include a partial block, which is told but not shared.
+        """
+        first, num_full = group.num_filled_blocks, group.num_computed_tokens // self._size
+        for index in range(first, num_full):
+            self._blocks.register(group.block_table[index], group.block_hashes[index])
+        group.num_filled_blocks = num_full
+        is_complete = group.num_remaining_tokens == 0
+        end = len(group.block_table) if is_complete else num_full
+        if end == first:
+            return None
+        hashes = self.hash_all_blocks(group) if is_complete else group.block_hashes
+        blocks = tuple(group.block_table[first:end])
+        return Filled(group.handle, first, blocks, tuple(hashes[first:end]), is_complete)
+
+    def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """Replace the group's table by one for each of its choices.
+
+        Answers the (source, target) copies to make before the next step.
+        """
+        copies = [copy for choice in group.sequences if (copy := self._start_choice(choice)) is not None]
+        self.return_context(group)
+        return copies
+
+    def grow(self, choice: Choice, position: int) -> int | None:
+        """The newest token, at `position`, begins a block: share the one before it.
+
+        Answers the block to append to the choice's table, unless it has one there.
+        """
+        if choice.num_registered_blocks * self._size < position:
+            self._register_next(choice)
+        if len(choice.block_table) * self._size > position:
+            return None
+        choice.num_reserved_blocks -= 1
+        return self._blocks.allocate()
+
+    def return_choice(self, choice: Choice) -> None:
+        """Drop what a choice holds; full blocks of its output stay cached."""
+        # The newest token's KV is not written; a block that it would fill is not full.
+        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        if choice.block_table:
+            while (choice.num_registered_blocks + 1) * self._size <= num_written:
+                self._register_next(choice)
+        self._blocks.free(choice.block_table)
+        self._blocks.unreserve(choice.num_reserved_blocks)
+        choice.block_table, choice.num_reserved_blocks = [], 0
+
+    def return_context(self, group: SequenceGroup) -> None:
+        """Drop what a group itself holds."""
+        self._blocks.free(group.block_table)
+        self._blocks.unreserve(group.num_reserved_blocks)
+        group.block_table, group.num_reserved_blocks = [], 0
+
+    def forget(self, tables: Iterable[Sequence[int]]) -> None:
+        """Take blocks whose content is wrong out of the cache."""
+        for table in tables:
+            self._blocks.forget(table)
+
+    def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
+        """Assert that references and promises of all groups and their choices are all there are."""
+        holders: list[SequenceGroup | Choice] = []
+        for group in groups:
+            holders += [group, *group.sequences]
+        num_reserved = sum(holder.num_reserved_blocks for holder in holders)
+        self._blocks.check_integrity((holder.block_table for holder in holders), num_reserved)
+
+    def _start_choice(self, choice: Choice) -> tuple[int, int] | None:
+        """Share the group's blocks; the first choice takes the partial last one, the others copy it."""
+        group = choice.group
+        copy = None
+        if choice is group.sequences[0]:
+            choice.block_table = self._blocks.share(group.block_table)
+        else:
+            fork = self._blocks.fork(group.block_table, len(group.context))
+            choice.block_table, copy = fork.block_table, fork.copy
+            group.num_reserved_blocks -= copy is not None
+        choice.num_reserved_blocks = self._most_blocks(group, 1) - len(choice.block_table)
+        group.num_reserved_blocks -= choice.num_reserved_blocks
+        assert group.num_reserved_blocks >= 0
+        choice.num_registered_blocks = len(group.block_hashes)
+        choice.last_hash = self._last_hash(group)
+        return copy
+
+    def _register_next(self, choice: Choice) -> None:
+        choice.last_hash = choice.hash_next_block(self._size)
+        self._blocks.register(choice.block_table[choice.num_registered_blocks], choice.last_hash)
+        choice.num_registered_blocks += 1
+
+    def _most_blocks(self, group: SequenceGroup, num_choices: int) -> int:
+        if group.goal is Goal.HOLD:
+            return blocks_needed(len(group.context), 1, 1, self._size)
+        num_prompt = len(group.spec.prompt_token_ids)
+        return blocks_needed(num_prompt, group.rules.limit, num_choices, self._size)
+
+    def _last_hash(self, group: SequenceGroup) -> bytes:
+        return group.block_hashes[-1] if group.block_hashes else self._root(group.spec)
+
+    def _root(self, spec: SequenceSpec) -> bytes:
+        return chain_root(self._fingerprint, spec.cache_salt)
