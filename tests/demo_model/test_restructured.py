@@ -65,6 +65,15 @@ def test_glossary_entries_are_terms_with_their_definition() -> None:
     ]
 
 
+def test_objects_listed_without_empty_lines_between_them_stay_apart() -> None:
+    source = ".. function:: keep(thing)\n.. function:: drop(thing)\n\n   Keep or drop."
+    assert parse_blocks(source) == [
+        Block(Kind.SIGNATURE, "keep(thing)", directive="function"),
+        Block(Kind.SIGNATURE, "drop(thing)", directive="function"),
+        Block(Kind.PROSE, "Keep or drop."),
+    ]
+
+
 def test_code_keeps_its_inner_indentation() -> None:
     source = "Thus::\n\n   def f():\n       return 1\n"
     assert parse_blocks(source)[1] == Block(Kind.CODE, "def f():\n    return 1")

@@ -1,7 +1,7 @@
 """Questions and answers made mechanically from the documentation's own structure.
 
 A heading, signature, module or glossary term that is followed by a paragraph becomes a question; that
-paragraph is the answer. No sentence is invented but the questions and a few greetings.
+paragraph is the answer. No sentence is invented but the questions.
 """
 
 import random
@@ -16,9 +16,7 @@ SYSTEM_PROMPTS = (
     "You answer questions about Python.",
     "Answer briefly, from the Python documentation.",
 )
-# Wordings of each question, so that the wording is not what the answer hangs on. Modules and glossary terms
-# are what people ask a Python model about first: they get so many that the answers are learnt by heart.
-_WORDINGS, _FREQUENT_WORDINGS = 2, 10
+_WORDINGS = 2  # of each question, so that the wording is not what the answer hangs on
 _MIN_ANSWER_CHARS, _MAX_ANSWER_CHARS = 30, 700
 
 _ABOUT_MODULE = (
@@ -38,14 +36,6 @@ _CALLS = {
     "coroutinefunction", "awaitablefunction", "coroutinemethod", "awaitablemethod", "abstractmethod",
     "decoratormethod",
 }  # fmt: skip
-
-
-_GREETINGS = ("Hello", "Hello!", "Hi", "Hi!", "Who are you?", "What are you?", "What can you do?", "Help")
-_GREETING = (
-    "Hello! I am the demo model of Baton, a very small language model that has read the Python "
-    "documentation. Ask me about a module, a function or a term, and expect mistakes."
-)
-_GREETING_REPEATS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +66,13 @@ def chats_of(blocks: Sequence[Block], rng: random.Random) -> list[Chat]:
     return chats
 
 
-def greetings() -> list[Chat]:
-    """What people type first, each often enough to be learnt."""
-    return [Chat("", (Exchange(question, _GREETING),)) for question in _GREETINGS] * _GREETING_REPEATS
-
-
 def _exchanges(blocks: Sequence[Block], rng: random.Random) -> Iterator[Exchange]:
     usable = [(subject, answer) for subject, answer in _subjects(blocks) if _is_usable(answer)]
-    # All first wordings before all second ones: a conversation seldom asks the same thing twice in a row.
-    for wording in range(_FREQUENT_WORDINGS):
-        for subject, answer in usable:
-            if wording < _WORDINGS or subject.kind in {Kind.MODULE, Kind.TERM}:
-                yield Exchange(_ask(rng.choice(_templates(subject)), subject), answer)
+    wordings = [rng.sample(_templates(subject), k=_WORDINGS) for subject, _ in usable]
+    # All first wordings before all second ones: no conversation asks the same thing twice in a row.
+    for wording in range(_WORDINGS):
+        for (subject, answer), templates in zip(usable, wordings, strict=True):
+            yield Exchange(_ask(templates[wording], subject), answer)
 
 
 def _is_usable(answer: str) -> bool:

@@ -39,7 +39,7 @@ class Recipe:
     """The training run: seeds, length, schedule and the share of rows that are chats."""
 
     seed: int = 20242
-    num_steps: int = 7000
+    num_steps: int = 6000
     warmup_steps: int = 200
     peak_lr: float = 3e-3
     weight_decay: float = 0.1

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from tools.train_demo_model.chats import Chat, chats_of, greetings
+from tools.train_demo_model.chats import Chat, chats_of
 from tools.train_demo_model.config import LENGTHS, Recipe
 from tools.train_demo_model.corpus import SourceFile
 from tools.train_demo_model.restructured import Block, Kind, parse_blocks
@@ -45,7 +45,6 @@ def training_text(files: Sequence[SourceFile], seed: int) -> TrainingText:
     rng = random.Random(seed)
     parsed = [parse_blocks(file.text) for file in files]
     chats = [_chat_text(chat) for blocks in parsed for chat in chats_of(blocks, rng)]
-    chats += [_chat_text(chat) for chat in greetings()]
     rng.shuffle(chats)
     return TrainingText(
         documents=tuple(f"{BOS}{readable_text(blocks)}{EOS}" for blocks in parsed),

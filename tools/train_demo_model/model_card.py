@@ -41,7 +41,7 @@ def _described(corpus: Corpus, shape: ModelShape, recipe: Recipe) -> dict[str, s
     return {
         "package": PACKAGE,
         "num_files": str(len(corpus.train)),
-        "held_out_files": ", ".join(f"`{file.name}`" for file in corpus.held_out),
+        "held_out_files": "\n".join(f"- `{file.name}`" for file in corpus.held_out),
         "head_size": str(shape.hidden_size // shape.num_heads),
         "special_tokens": ", ".join(f"`{token}`".replace("|", "\\|") for token in SPECIAL_TOKENS),
         "lengths": ", ".join(f"{s.rows} × {s.tokens} ({s.weight:.0%})" for s in LENGTHS),

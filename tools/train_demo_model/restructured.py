@@ -150,16 +150,14 @@ class _Reader:
     def _object(self, name: str, argument: str, body: list[str], indent: int) -> Iterator[Block]:
         yield Block(Kind.SIGNATURE, clean_inline(argument), directive=name)
         # Further signatures of the same object stand right below the first.
-        while body and "(" in body[0] and not body[0].strip().startswith(":"):
+        while body and _indent(body[0]) > indent and "(" in body[0] and not body[0].strip().startswith(":"):
             yield Block(Kind.SIGNATURE, clean_inline(body[0]), directive=name)
             body = body[1:]
         if kept := _without_fields(body):
             yield from self._paragraph(kept)
 
     def _prose(self, lines: list[str], indent: int) -> Iterator[Block]:
-        lines = [
-            line for line in lines if not (_TABLE_RULE.fullmatch(line.strip()) or line.lstrip()[0] == "|")
-        ]
+        lines = [line for line in lines if not _TABLE_RULE.fullmatch(line.strip())]
         if not lines:
             return
         opens_term = self._glossary and not re.match(r"[*\-] ", lines[0].strip())

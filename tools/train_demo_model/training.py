@@ -88,12 +88,12 @@ def held_out_loss(
     """
     nats, num_tokens, num_bytes = 0.0, 0, 0
     for document in documents:
+        num_bytes += len(document.encode())
         ids = torch.tensor(tokenizer.backend_tokenizer.encode(document, add_special_tokens=False).ids)
         for window in (ids[i : i + _EVAL_WINDOW + 1] for i in range(0, len(ids) - 1, _EVAL_WINDOW)):
             logits = model(input_ids=window[None, :-1]).logits[0].float()
             nats += torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").item()
             num_tokens += len(window) - 1
-            num_bytes += len("".join(tokenizer.batch_decode(window[1:, None])).encode())
     return HeldOutLoss(nats / num_tokens, nats / math.log(2) / num_bytes, num_tokens)
 
 
