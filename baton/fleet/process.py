@@ -7,6 +7,7 @@ STARTING ──ready line──▶ READY ──▶ ENDED
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -153,7 +154,9 @@ class ManagedProcess:
 
     def _signal_leader(self, number: int) -> None:
         if self.running:
-            os.kill(self.pid, number)
+            # It may have ended without our having heard of it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     async def _watch(self, copying: asyncio.Task[None]) -> None:
         assert self._process is not None
