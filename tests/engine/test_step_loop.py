@@ -147,6 +147,15 @@ def test_a_waiting_prompt_takes_what_a_neighbour_computed_meanwhile() -> None:
     driver.assert_at_rest()
 
 
+def test_a_block_that_is_begun_is_finished_before_the_cache_is_asked_again() -> None:
+    driver = Driver(token_budget=18)
+    prompt = list(range(16))
+    # The first prompt is cached while the second has computed half of its first block.
+    driver.finish(Decode(spec(1, prompt, 3)), Decode(spec(2, prompt, 3)))
+    assert driver.tokens(2) == driver.tokens(1) == greedy(prompt, 3, VOCAB)
+    assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 0]
+
+
 def test_cached_and_evicted_blocks_are_reported() -> None:
     driver = Driver(num_blocks=6)
     driver.finish(Decode(spec(1, list(range(12)), 1)))
