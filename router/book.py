@@ -74,6 +74,8 @@ class Book:
         self.learnt = Learnt()
         self.queue = QueueStatus(0, 0)
         self.store_reachable = True
+        self.to_dequeue: set[str] = set()
+        """Left in the queue by groups that ended while the store was away."""
         self.leaving = False
         self.chores_set = False
         self.grants_wanted = False

@@ -12,7 +12,7 @@ asyncio, a simulator in virtual time. To change how a request
 from __future__ import annotations
 
 from router import ending
-from router.actions import Action, AskQueue, Renew, SendDrain, SetTimer, StoreChanged
+from router.actions import Action, AskQueue, Dequeue, Renew, SendDrain, SetTimer, StoreChanged
 from router.admitting import on_enqueue_failed, on_enqueued, on_queue_full
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
@@ -73,7 +73,7 @@ class RouterCore:
         if book.grants_wanted:
             book.grants_wanted = False
             ask_grants(book)
-        if book.live and not book.chores_set:
+        if (book.live or book.to_dequeue) and not book.chores_set:
             book.chores_set = True
             book.do(SetTimer(Timer(TimerKind.CHORES), now + CHORES_S))
         actions, book.out = book.out, []
@@ -168,6 +168,9 @@ class RouterCore:
         # It may have forgotten everything: whatever waits asks for its place again.
         for group in list(book.waiting()):
             enqueue(book, group)
+        for request_key in sorted(book.to_dequeue - book.groups.keys()):
+            book.do(Dequeue(request_key))
+        book.to_dequeue.clear()
 
     def _store_failed(self, event: StoreFailed) -> None:
         book = self.book
@@ -179,8 +182,9 @@ class RouterCore:
             return
         group = book.groups.get(event.key)
         if group is None:
-            return
-        if event.call is StoreCall.ENQUEUE and group.phase in (Phase.ENQUEUEING, Phase.WAITING):
+            if event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE):
+                book.to_dequeue.add(event.key)
+        elif event.call is StoreCall.ENQUEUE and group.phase in (Phase.ENQUEUEING, Phase.WAITING):
             on_enqueue_failed(book, group, event.reason)
         elif event.call is StoreCall.SETTLE and group.phase is Phase.SETTLING:
             group.prefill_key = group.decode_key = None

@@ -6,10 +6,9 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduling.cost_model import CostModel
-
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
 from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
 from state.records import Settled
 
@@ -125,6 +124,7 @@ class StoreCall(enum.Enum):
     """Which call failed."""
 
     ENQUEUE = "enqueue"
+    DEQUEUE = "dequeue"
     GRANT = "grant"
     SETTLE = "settle"
     OTHER = "other"

@@ -123,7 +123,7 @@ class Shell:
             case Enqueue():
                 self._call(action.entry.request_key, StoreCall.ENQUEUE, self._enqueue(action))
             case Dequeue(request_key):
-                self._call(request_key, StoreCall.OTHER, self._dequeue(request_key))
+                self._call(request_key, StoreCall.DEQUEUE, self._dequeue(request_key))
             case AskGrants():
                 self._call(action.worker.key, StoreCall.GRANT, self._ask_grants(action))
             case Settle():

@@ -1,0 +1,92 @@
+"""`python -m router` as its own process: what it says, and how it leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
+
+from baton.v1 import inference_pb2, inference_pb2_grpc
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "router", "--listen", "127.0.0.1:0", *flags]
+
+
+def leaves(*flags: str) -> tuple[int, str]:
+    run = subprocess.run(command(*flags), cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    return run.returncode, run.stderr
+
+
+@pytest.fixture
+def router(redis_url: str, model_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A running router and its ready line."""
+    process = subprocess.Popen(
+        command(
+            "--redis", redis_url, "--model", str(model_path), "--router-id", "r1", "--log-format", "json"
+        ),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    assert words[:3] == ["READY", "router", "r1"]
+    yield process, dict(word.split("=", 1) for word in words[3:])
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_serves_health_models_and_metrics_and_leaves_cleanly(
+    router: tuple[subprocess.Popen[str], dict[str, str]],
+) -> None:
+    process, ready = router
+    with grpc.insecure_channel(ready["address"]) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        models = inference_pb2_grpc.InferenceServiceStub(channel).ListModels(
+            inference_pb2.ListModelsRequest(), timeout=10
+        )
+        assert [model.name for model in models.models] == ["model"]
+    with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    assert "ttft_seconds" in text
+    assert "itl_seconds_bucket" in text
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+
+
+def test_wrong_setting_leaves_with_code_2_and_names_the_flag(model_path: Path) -> None:
+    code, said = leaves("--model", str(model_path), "--queue-capacity", "0")
+    assert (code, "--queue-capacity is 0" in said) == (2, True)
+    assert "Traceback" not in said
+
+
+def test_unreachable_redis_leaves_with_code_3_and_a_sentence(model_path: Path) -> None:
+    code, said = leaves("--model", str(model_path), "--redis", "redis://127.0.0.1:1/0")
+    assert (code, "redis://127.0.0.1:1/0" in said) == (3, True)
+    assert "Traceback" not in said
+
+
+def test_missing_model_leaves_with_code_4_and_names_it(redis_url: str, tmp_path: Path) -> None:
+    code, said = leaves("--redis", redis_url, "--model", str(tmp_path / "nowhere"))
+    assert (code, "nowhere" in said) == (4, True)
+
+
+def test_truncated_model_leaves_with_code_4_and_names_the_file(redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 1')
+    code, said = leaves("--redis", redis_url, "--model", str(tmp_path))
+    assert (code, "config.json" in said) == (4, True)
