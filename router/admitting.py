@@ -80,7 +80,11 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
     if group.session.admitted:
         strand(book, group)
     else:
-        _turn_away(book, group.session, Unavailable(f"the fleet's queue cannot be reached: {reason}"))
+        _turn_away(
+            book,
+            group.session,
+            Unavailable(f"Redis, which holds the fleet's queue, does not answer: {reason}"),
+        )
 
 
 def _turn_away(book: Book, session: Session, error: RouterError) -> None:

@@ -32,7 +32,7 @@ async def quote(shell: Shell, checked: Checked) -> Quoted:
     try:
         queue = await shell.store.queue_status()
     except StoreUnavailable as error:
-        raise Unavailable(f"the fleet's queue cannot be reached: {error.reason}") from error
+        raise Unavailable(f"Redis, which holds the fleet's queue, does not answer: {error.reason}") from error
     n, prompt_tokens = checked.sampling.n, len(checked.prompt_token_ids)
     blocks = blocks_needed(prompt_tokens, checked.stop.max_tokens, n, facts.block_size)
     ask, ahead = Ask(prompt_tokens, 0, blocks, n), Ahead(queue.waiting_tokens, queue.waiting)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from baton import AsyncClient, Completion, Sampling, Stop
 from baton.fleet import Fleet
 from baton.snapshots import FleetSnapshot
 from benchmarks.observe import scrape, total
 from state.store import Store
+
+DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 
 
 @dataclass(frozen=True, slots=True)

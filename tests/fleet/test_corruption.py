@@ -6,10 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.byte_flip_proxy import ByteFlipProxy
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
+from tests.byte_flip_proxy import ByteFlipProxy
 from tests.fleet.driving import assert_all_is_freed, greedy, metric
 from tests.model_zoo import stock_generate
 
@@ -21,17 +21,15 @@ ARGS = ("--dtype", "float64", "--num-blocks", "64")
 async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) -> None:
     prompt = [3 + i % 90 for i in range(100)]
     expected = stock_generate(tiny_llama, prompt, 12).tokens
-    async with ByteFlipProxy() as proxy:
-        port = free_port()
-        proxy.target = ("127.0.0.1", port)
+    port = free_port()
+    async with ByteFlipProxy(f"127.0.0.1:{port}", flips=1) as proxy:
         listening = ("--listen", f"127.0.0.1:{port}", "--advertise", proxy.address, "--transport", "grpc")
         spec = FleetSpec(
             model=tiny_llama, run_dir=run_dir, extra_args={"prefill": (*ARGS, *listening), "decode": ARGS}
         )
         async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
-            proxy.arm()
             [found] = await greedy(client, [prompt], 12)
-            assert proxy.flipped == 1
+            assert proxy.num_flipped == 1
             assert list(found.token_ids) == expected
             assert await metric(fleet, "decode-0", "kv_blocks_corrupt_total") == 1
             await assert_all_is_freed(fleet, client)

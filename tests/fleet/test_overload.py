@@ -15,11 +15,10 @@ from baton import AsyncClient, Finished, Sampling, Slo, Stop
 from baton.errors import Refused
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.workloads import arrivals
-from tests.fleet.driving import assert_all_is_freed
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 
 pytestmark = pytest.mark.integration
 
-DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 OUTPUT_TOKENS = 24
 CONCURRENCY = 16
 CAPACITY_REQUESTS = 96
@@ -40,14 +39,13 @@ async def one(client: AsyncClient, prompt: list[int], slo: Slo) -> Finished:
 async def capacity(client: AsyncClient, work: list[list[int]]) -> tuple[float, float]:
     """Requests per second with the fleet kept full, and the median TPOT (ms) at that."""
     waiting = iter(work[:CAPACITY_REQUESTS])
-    finished: list[Finished] = []
 
-    async def lane() -> None:
-        for prompt in waiting:
-            finished.append(await one(client, prompt, Slo()))
+    async def lane() -> list[Finished]:
+        return [await one(client, prompt, Slo()) for prompt in waiting]
 
     began = time.monotonic()
-    await asyncio.gather(*(lane() for _ in range(CONCURRENCY)))
+    lanes = await asyncio.gather(*(lane() for _ in range(CONCURRENCY)))
+    finished = list(itertools.chain.from_iterable(lanes))
     rate = len(finished) / (time.monotonic() - began)
     return rate, statistics.median(done.delivery.tpot_ms or 0.0 for done in finished)
 
