@@ -391,8 +391,8 @@ class CoreMachine(RuleBasedStateMachine):
         rows: list[tuple[int, int, int, int, int]],
         prefilled: list[int] | None = None,
     ) -> None:
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(5)]
-        tokens = TokenColumns(*columns)
+        handles, choices, indexes, token_ids, reasons = zip(*rows, strict=True) if rows else ((),) * 5
+        tokens = TokenColumns(handles, choices, indexes, token_ids, reasons)
         done = prefilled or []
         self.tell(
             StepReported(

@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.v1 import fleet_pb2, generation_pb2, inference_pb2, inference_pb2_grpc
 from tests.router.conftest import RunningFleet, until
@@ -92,7 +92,7 @@ async def test_choices_of_one_prompt_each_get_their_own_tokens(fleet: RunningFle
 
 
 async def test_what_ends_with_its_first_token_never_starts_on_the_decode_worker(fleet: RunningFleet) -> None:
-    prefill, decode = await fleet.pair()
+    _, decode = await fleet.pair()
     decode.go.clear()
     events = await events_of(fleet.inference.Generate(request(1)))
     assert tokens_of(events) == expected(1)
@@ -373,7 +373,8 @@ async def test_draining_worker_gets_nothing_new(fleet: RunningFleet) -> None:
 async def test_operators_see_workers_and_counters(fleet: RunningFleet) -> None:
     await fleet.pair()
     await events_of(fleet.inference.Generate(request(5)))
-    watched = await fleet.operators.Watch(fleet_pb2.WatchRequest(interval_ms=100)).read()
+    watching = fleet.operators.Watch(fleet_pb2.WatchRequest(interval_ms=100))
+    watched = await anext(aiter(watching))
     assert {worker.worker_id for worker in watched.workers} == {"p0", "d0"}
     assert watched.counters.finished == 1
     assert watched.counters.relayed_tokens == 5

@@ -1,0 +1,92 @@
+"""Chats are rendered as transformers renders them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from router.chat_template import ChatTemplate, TemplateRefused
+from router.model_facts import read_model_facts
+
+DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
+
+TEMPLATES = {
+    "loops and trimmed blocks": (
+        "{{ bos_token }}{% for m in messages %}\n"
+        "    {% if loop.first and m.role == 'system' %}\n<<{{ m.content | trim }}>>\n"
+        "    {% continue %}{% endif %}\n"
+        "[{{ m['role'] }}] {{ m['content'] }}{{ eos_token }}\n{% endfor %}\n"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    ),
+    "tojson keeps text as it is": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }}",
+    "generation marks": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    ),
+    "namespace": (
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"
+        "{% if tools is none %}no tools{% endif %}"
+    ),
+    "the date": "{{ strftime_now('%Y') }}",
+}
+
+CHATS = [
+    [("user", "hello")],
+    [("system", '  be <brief> & "true" '), ("user", "größe?\n"), ("assistant", "é"), ("user", "")],
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(DEMO_MODEL)
+
+
+@pytest.mark.parametrize("source", TEMPLATES.values(), ids=TEMPLATES.keys())
+@pytest.mark.parametrize("chat", CHATS)
+def test_template_renders_as_in_transformers(
+    source: str, chat: list[tuple[str, str]], tokenizer: Any
+) -> None:
+    conversation = [{"role": role, "content": content} for role, content in chat]
+    expected = tokenizer.apply_chat_template(
+        conversation, chat_template=source, tokenize=False, add_generation_prompt=True
+    )
+    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
+    assert ChatTemplate(source, special).render(chat) == expected
+
+
+@pytest.mark.parametrize(
+    "chat", [[("user", "What is a list?")], [("user", "a"), ("assistant", "b"), ("user", "c")]]
+)
+def test_models_own_template_renders_and_tokenises_as_in_transformers(
+    chat: list[tuple[str, str]], tokenizer: Any
+) -> None:
+    facts = read_model_facts(DEMO_MODEL)
+    assert facts.chat_template is not None
+    conversation = [{"role": role, "content": content} for role, content in chat]
+    expected = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    rendered = facts.chat_template.render(chat)
+    assert rendered == expected
+    ids = tokenizer.apply_chat_template(
+        conversation, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+    from tokenizers import Tokenizer
+
+    assert (
+        Tokenizer.from_file(str(facts.tokenizer_file)).encode(rendered, add_special_tokens=False).ids == ids
+    )
+
+
+def test_what_a_template_refuses_is_said_in_its_words() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(TemplateRefused, match="roles must alternate"):
+        template.render([("user", "hello")])
+
+
+@pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"])
+def test_template_stays_in_its_sandbox(source: str) -> None:
+    with pytest.raises(TemplateRefused):
+        ChatTemplate(source, {}).render([("user", "hello")])

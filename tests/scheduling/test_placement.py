@@ -1,0 +1,76 @@
+"""Where requests are placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.placement import DecodeCandidate, Path, choose_decode_worker, choose_path
+
+INFINITE = float("inf")
+FREE = DecodeCandidate(
+    "d0", draining=False, avoided=False, free_blocks=10, free_seqs=4, step_after_s=0.01,
+    tightest_tpot_s=INFINITE, cached_blocks=0,
+)  # fmt: skip
+
+candidates = st.builds(
+    DecodeCandidate,
+    key=st.text("abc", min_size=1, max_size=3),
+    draining=st.booleans(),
+    avoided=st.booleans(),
+    free_blocks=st.integers(0, 20),
+    free_seqs=st.integers(-2, 3),
+    step_after_s=st.floats(0.001, 0.1),
+    tightest_tpot_s=st.just(INFINITE) | st.floats(0.001, 0.1),
+    cached_blocks=st.integers(0, 5),
+)
+
+
+@given(st.lists(candidates, max_size=6, unique_by=lambda one: one.key), st.integers(1, 20))
+def test_pick_is_open_and_has_room_whenever_any_is(found: list[DecodeCandidate], blocks: int) -> None:
+    fitting = {c.key for c in found if not c.draining and c.free_blocks >= blocks and c.free_seqs > 0}
+    choice = choose_decode_worker(found, blocks)
+    assert (choice is None) == (not fitting)
+    assert choice is None or choice.worker_key in fitting
+
+
+@given(st.lists(candidates, max_size=6, unique_by=lambda one: one.key), st.randoms(use_true_random=False))
+def test_pick_does_not_depend_on_the_order_of_the_candidates(
+    found: list[DecodeCandidate], draw: object
+) -> None:
+    shuffled = list(found)
+    draw.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
+    assert choose_decode_worker(found, 1) == choose_decode_worker(shuffled, 1)
+
+
+def test_largest_minimum_slack_wins() -> None:
+    tight = replace(FREE, key="tight", tightest_tpot_s=0.012)
+    roomy = replace(FREE, key="roomy", tightest_tpot_s=0.05)
+    choice = choose_decode_worker([tight, roomy], 1)
+    assert choice is not None
+    assert choice.worker_key == "roomy"
+
+
+def test_where_an_attempt_failed_is_the_last_resort() -> None:
+    failed = replace(FREE, key="failed", avoided=True, step_after_s=0.001)
+    choice = choose_decode_worker([failed, FREE], 1)
+    assert choice is not None
+    assert choice.worker_key == "d0"
+    alone = choose_decode_worker([failed], 1)
+    assert alone is not None
+    assert alone.worker_key == "failed"
+
+
+def test_held_prefix_decides_among_equals() -> None:
+    warm = replace(FREE, key="warm", cached_blocks=3)
+    choice = choose_decode_worker([FREE, warm], 1)
+    assert choice is not None
+    assert choice.worker_key == "warm"
+
+
+def test_without_prefill_workers_the_decode_workers_do_it_all() -> None:
+    assert choose_path(Path.DISAGGREGATED, 1) is Path.DISAGGREGATED
+    assert choose_path(Path.DISAGGREGATED, 0) is Path.AGGREGATED
+    assert choose_path(Path.AGGREGATED, 2) is Path.AGGREGATED
