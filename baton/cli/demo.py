@@ -21,7 +21,7 @@ from baton.errors import BatonError
 from baton.fleet import Fleet, FleetSpec
 from baton.types import Sampling, Slo, Stop, Timeout, Tokens
 
-SLO = Slo(ttft_ms=2000, tpot_ms=100)
+SLO = Slo(ttft_ms=1000, tpot_ms=60)
 _SAMPLING = Sampling(temperature=0.7, top_p=0.95, seed=2)
 _FRAMES_PER_S = 12
 

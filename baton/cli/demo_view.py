@@ -107,6 +107,8 @@ class LineByLine:
         return lines
 
     def _print(self, number: int, line: str) -> None:
+        if not line.strip():
+            return
         self._console.print(Text(f"[{number}] {line}"), soft_wrap=True)
 
 
@@ -119,7 +121,7 @@ def results(answers: Sequence[Answer]) -> RenderableType:
     table.add_column("#", justify="right")
     for name in ("TTFT", "TPOT"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("kept", justify="center")
+    table.add_column("kept", no_wrap=True)
     for name in ("queue", "prefill", "handoff", "decode", "relay", "tokens"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, answer in enumerate(answers, 1):
@@ -148,7 +150,7 @@ def _cells(answer: Answer) -> list[str | Text]:
 
 
 def _pair(promised: int | None, delivered: str) -> str:
-    return f"{'–' if promised is None else promised} → {delivered}"
+    return f"{'–' if promised is None else promised}→{delivered}"
 
 
 def _kept(finished: Finished) -> Text:

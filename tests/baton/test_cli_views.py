@@ -58,7 +58,7 @@ def test_results_fit_80_columns_and_say_what_was_promised_and_delivered() -> Non
     failed.fail("no router in reach")
     text = shown(results([done, failed]))
     assert max(map(len, text.splitlines())) <= 80
-    assert "– → 12" in text
+    assert "–→12" in text
     assert "2: no router in reach" in text
     for heading in ("queue", "prefill", "handoff", "decode", "relay", "tokens", "kept"):
         assert heading in text
