@@ -224,7 +224,9 @@ class _Worker:
         empty = asyncio.create_task(self._hub.wait_until_empty())
         await self._first_of(stopping, empty)
         if not empty.done():
-            await asyncio.wait((empty, self._thread.ended), timeout=self._config.grace_s)
+            limit_s = self._config.grace_s
+            waited = (empty, self._thread.ended)
+            await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, empty, stopping):
             task.cancel()
         self._hub.close()

@@ -1,0 +1,136 @@
+"""Worker processes with a real Redis and a small random model."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.model_zoo import build
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = re.compile(r"READY (\S+) (\S+) address=(\S+) metrics=(\S+)\n")
+SMALL = ("--dtype=float64", "--num-blocks=64", "--threads=1", "--token-budget=32", "--log-format=json")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A server on a unix socket of its own, so that parallel runs never meet."""
+    binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
+    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
+        socket = f"{folder}/redis.sock"
+        server = subprocess.Popen(
+            [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+        )
+        yield f"unix://{socket}"
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("llama", tmp_path_factory.mktemp("llama") / "model")
+
+
+@dataclass
+class WorkerProcess:
+    process: subprocess.Popen[bytes]
+    log: Path
+    worker_id: str = ""
+    address: str = ""
+    metrics: str = ""
+
+    async def terminate(self) -> int:
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class Workshop:
+    """Starts workers, and kills at its end what still runs."""
+
+    model: Path
+    redis_url: str
+    folder: Path
+    started: list[WorkerProcess] = field(default_factory=list)
+
+    def start(
+        self, role: str, *flags: str, model: Path | None = None, redis_url: str | None = None
+    ) -> WorkerProcess:
+        """Returns when the worker serves, or has exited."""
+        [worker] = self.start_all((role, *flags), model=model, redis_url=redis_url)
+        return worker
+
+    def start_all(
+        self, *commands: tuple[str, ...], model: Path | None = None, redis_url: str | None = None
+    ) -> list[WorkerProcess]:
+        """The same for several that start at the same time; each command is a role and its flags."""
+        workers = [
+            self._launch(command, model or self.model, redis_url or self.redis_url) for command in commands
+        ]
+        for worker in workers:
+            assert worker.process.stdout is not None
+            ready = READY.fullmatch(worker.process.stdout.readline().decode())
+            if ready is None:
+                worker.process.wait()
+            else:
+                _, worker.worker_id, worker.address, worker.metrics = ready.groups()
+        return workers
+
+    def close(self) -> None:
+        for worker in self.started:
+            worker.kill()
+            assert worker.process.stdout is not None
+            worker.process.stdout.close()
+
+    def _launch(self, command: tuple[str, ...], model: Path, redis_url: str) -> WorkerProcess:
+        role, *flags = command
+        worker_id = f"{role}-{len(self.started)}-{self.folder.name}"
+        log = self.folder / f"{worker_id}.log"
+        common = [f"--model={model}", f"--redis={redis_url}", f"--worker-id={worker_id}"]
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"{role}_worker", *common, f"--shm-dir={self.folder}", *SMALL, *flags],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self.started.append(WorkerProcess(process, log))
+        return self.started[-1]
+
+
+@pytest.fixture
+def workshop(redis_url: str, model: Path, tmp_path: Path) -> Iterator[Workshop]:
+    """For workers that do not outlive the test."""
+    shop = Workshop(model, redis_url, tmp_path)
+    yield shop
+    shop.close()
+
+
+@dataclass(frozen=True)
+class Pair:
+    source: WorkerProcess
+    target: WorkerProcess
+
+
+@pytest.fixture(scope="session")
+def pair(redis_url: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A prefill and a decode worker for all tests that leave them as they were."""
+    shop = Workshop(model, redis_url, tmp_path_factory.mktemp("pair"))
+    source, target = shop.start_all(("prefill",), ("decode",))
+    yield Pair(source, target)
+    shop.close()

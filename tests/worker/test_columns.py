@@ -1,0 +1,54 @@
+"""Rows are taken with everything that belongs to them."""
+
+from dataclasses import fields
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.columns import TokenColumns
+from worker.columns import take_rows
+
+Row = tuple[int, int, int, int, int, bytes, tuple[float, list[tuple[int, float]]] | None]
+
+tops = st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 0)), max_size=3)
+rows_of_all_kinds = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.integers(0, 3),
+        st.integers(0, 99),
+        st.integers(0, 99),
+        st.integers(0, 3),
+        st.binary(max_size=3),
+        st.none() | st.tuples(st.floats(-9, 0), tops),
+    ),
+    max_size=8,
+)
+
+
+def columns_of(rows: list[Row]) -> TokenColumns:
+    columns = TokenColumns(
+        handles=[row[0] for row in rows],
+        choices=[row[1] for row in rows],
+        indexes=[row[2] for row in rows],
+        token_ids=[row[3] for row in rows],
+        finish_reasons=[row[4] for row in rows],
+    )
+    text = b"".join(row[5] for row in rows)
+    if text:
+        columns.text_utf8, columns.text_lengths = text, [len(row[5]) for row in rows]
+    with_logprobs = [(place, row[6]) for place, row in enumerate(rows) if row[6] is not None]
+    columns.logprob_rows = [place for place, _ in with_logprobs]
+    columns.logprobs = [logprob for _, (logprob, _) in with_logprobs]
+    columns.top_counts = [len(top) for _, (_, top) in with_logprobs]
+    columns.top_token_ids = [token_id for _, (_, top) in with_logprobs for token_id, _ in top]
+    columns.top_logprobs = [logprob for _, (_, top) in with_logprobs for _, logprob in top]
+    return columns
+
+
+@given(rows_of_all_kinds, st.data())
+def test_taking_rows_is_the_same_as_never_having_had_the_others(rows: list[Row], data: st.DataObject) -> None:
+    kept = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1)))) if rows else []
+    taken = take_rows(columns_of(rows), kept, [rows[row][0] for row in kept])
+    expected = columns_of([rows[row] for row in kept])
+    for field in fields(TokenColumns):
+        assert getattr(taken, field.name) == getattr(expected, field.name), field.name

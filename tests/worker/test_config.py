@@ -1,0 +1,53 @@
+"""A wrong flag is named with its value and what would be accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvtransfer.peers import TransportMode
+from worker.config import parse_config
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--listen=nowhere", "--listen is 'nowhere'; accepted: HOST:PORT with a port of 0 to 65535"),
+        ("--advertise=h:99999", "--advertise is 'h:99999'; accepted: HOST:PORT with a port of 0 to 65535"),
+        ("--block-size=0", "--block-size is 0; accepted: 1 or more"),
+        ("--num-blocks=0", "--num-blocks is 0; accepted: 1 or more"),
+        ("--kv-memory-mb=0", "--kv-memory-mb is 0; accepted: 1 or more"),
+        ("--max-num-seqs=0", "--max-num-seqs is 0; accepted: 1 or more"),
+        ("--token-budget=-3", "--token-budget is -3; accepted: 1 or more"),
+        ("--threads=-1", "--threads is -1; accepted: 0 or more"),
+        ("--metrics-port=70000", "--metrics-port is 70000; accepted: 0 to 65535"),
+        ("--grace-s=-1", "--grace-s is -1.0; accepted: 0 or more"),
+        ("--worker-id=a b", "--worker-id is 'a b'; accepted: printable characters without space or colon"),
+        ("--redis=localhost", "--redis is 'localhost'; accepted: a URL such as redis://127.0.0.1:6379/0"),
+        ("--shm-dir=/nowhere", "--shm-dir is '/nowhere'; accepted: a directory that exists"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(flag: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        parse_config(["--model=m", f"--shm-dir={tmp_path}", flag], "decode", 1)
+
+
+def test_the_directory_of_sockets_does_not_matter_without_shared_memory() -> None:
+    config = parse_config(["--model=m", "--shm-dir=/nowhere", "--transport=grpc"], "decode", 1)
+    assert config.transport is TransportMode.GRPC
+
+
+def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
+    config = parse_config(["--model=m", f"--shm-dir={tmp_path}"], "prefill", 42)
+    assert config.worker_id == "prefill-42"
+    assert (config.host, config.advertise) == ("127.0.0.1", "")
+    assert config.threads >= 1
+    assert config.num_blocks is None
+    assert config.transport is TransportMode.AUTO
+
+
+def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parse_config(["--model=m", "--dtype=int3"], "decode", 1)
+    assert left.value.code == 2
+    assert "--dtype" in capsys.readouterr().err

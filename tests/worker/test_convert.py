@@ -1,0 +1,137 @@
+"""What routers write, workers read; what makes no sense is refused by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.v1 import worker_pb2 as pb
+from engine.report import Failure, Load, Prefilled, StepReport
+from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.convert_worker import command_to_pb, report_from_pb, spec_to_pb
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
+from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.convert import command_from_pb, report_to_pb, spec_from_pb
+from worker.errors import MalformedCommandError
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
+small = st.integers(0, 2**32 - 1)
+tokens = st.lists(small, max_size=5).map(tuple)
+fences = st.builds(
+    Fence,
+    tenant=names,
+    request_id=names,
+    session=small,
+    attempt=small,
+    choice=small,
+    source_incarnation=names,
+    target_incarnation=names,
+)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+samplings = st.builds(
+    SamplingParams,
+    temperature=finite,
+    top_k=small,
+    top_p=finite,
+    min_p=finite,
+    repetition_penalty=finite,
+    presence_penalty=finite,
+    frequency_penalty=finite,
+    logit_bias=st.dictionaries(small, finite, max_size=3).map(lambda bias: tuple(sorted(bias.items()))),
+    seed=st.integers(0, 2**64 - 1),
+    n=small,
+    logprobs=st.none() | small,
+)
+stops = st.builds(
+    StopRules,
+    max_tokens=small,
+    min_tokens=small,
+    stop_strings=st.lists(names, max_size=2).map(tuple),
+    stop_token_ids=tokens,
+    ignore_eos=st.booleans(),
+)
+specs = st.builds(
+    SequenceSpec,
+    handle=st.integers(0, 2**64 - 1),
+    fence=fences,
+    prompt_token_ids=st.lists(small, min_size=1, max_size=5).map(tuple),
+    output_token_ids=tokens,
+    choices=st.lists(small, min_size=1, max_size=3).map(tuple),
+    sampling=samplings,
+    stop=stops,
+    cache_salt=st.binary(max_size=4),
+)
+SPEC = SequenceSpec(
+    7, Fence("t", "r", 0, 0, 0, "s", "d"), (1, 2), (), (0,), SamplingParams(), StopRules(max_tokens=4)
+)
+
+
+@given(specs)
+def test_a_spec_survives_the_way_from_router_to_worker(spec: SequenceSpec) -> None:
+    assert spec_from_pb(pb.SequenceSpec.FromString(spec_to_pb(spec).SerializeToString())) == spec
+
+
+@given(specs, names)
+def test_every_command_survives_it(spec: SequenceSpec, address: str) -> None:
+    for sent, read in (
+        (SendPrefill("w", spec), Dispatch(Task.PREFILL, spec)),
+        (SendDecode("w", spec), Dispatch(Task.DECODE, spec)),
+        (SendReceive("w", spec, address), Dispatch(Task.RECEIVE, spec, address)),
+        (SendCancel("w", (spec.handle,)), CancelHandles((spec.handle,))),
+        (SendDrain("w"), DrainWorker()),
+    ):
+        assert command_from_pb(command_to_pb(sent)) == read
+
+
+def test_a_report_survives_the_way_back() -> None:
+    report = StepReport(
+        load=Load(9, 1, 2, 3, 4, 5, 6),
+        step_seconds=0.25,
+        tokens=TokenColumns([7], [0], [3], [42], [2], [2], b"hi", [0], [-0.5], [1], [42], [-0.5]),
+        prefilled=[Prefilled(7, 16)],
+        failures=[Failure(8, FailureReason.HANDOFF, "gone")],
+    )
+    read = report_from_pb("w", report_to_pb(report, draining=True).step)
+    assert read.tokens == report.tokens
+    assert (read.load.step, read.load.free_blocks, read.load.context_tokens) == (9, 4, 6)
+    assert read.load.draining
+    assert (read.prefilled, read.cached_tokens) == ((7,), (16,))
+    assert [(one.handle, one.reason, one.message) for one in read.failures] == [
+        (8, FailureReason.HANDOFF, "gone")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "field"),
+    [
+        (lambda spec: spec.ClearField("fence"), "fence.request_id"),
+        (lambda spec: spec.ClearField("prompt_token_ids"), "prompt_token_ids"),
+        (lambda spec: spec.ClearField("choices"), "choices"),
+        (lambda spec: spec.sampling.ClearField("seed"), "sampling.seed"),
+        (lambda spec: spec.ClearField("sampling"), "sampling.temperature"),
+        (lambda spec: spec.stop.ClearField("max_tokens"), "stop.max_tokens"),
+    ],
+)
+def test_a_spec_with_a_hole_is_refused_by_the_holes_name(damage: object, field: str) -> None:
+    message = spec_to_pb(SPEC)
+    assert callable(damage)
+    damage(message)
+    with pytest.raises(MalformedCommandError, match=field) as refused:
+        spec_from_pb(message)
+    assert refused.value.handle == 7
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence", "handle"),
+    [
+        (pb.WorkRequest(), "command is empty", None),
+        (pb.WorkRequest(hello=pb.Hello()), "hello came twice", None),
+        (pb.WorkRequest(receive=pb.Receive(sequence=spec_to_pb(SPEC))), "source_address is empty", 7),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_refused(
+    message: pb.WorkRequest, sentence: str, handle: int | None
+) -> None:
+    with pytest.raises(MalformedCommandError, match=sentence) as refused:
+        command_from_pb(message)
+    assert refused.value.handle == handle

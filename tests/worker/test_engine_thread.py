@@ -1,0 +1,89 @@
+"""Commands reach the step thread, reports reach the event loop, and what breaks is not swallowed."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from engine.commands import Cancel, Command
+from engine.report import Load, StepReport
+from worker.engine_thread import EngineThread, Inbox
+
+
+def report(step: int) -> StepReport:
+    return StepReport(load=Load(step, 0, 0, 0, 0, 0, 0))
+
+
+class EchoLoop:
+    """Reports the handle of every Cancel as a step; breaks on 13."""
+
+    def __init__(self) -> None:
+        self.thread = ""
+
+    def run(
+        self,
+        drain: Callable[[bool], Sequence[Command]],
+        emit: Callable[[StepReport], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.thread = threading.current_thread().name
+        while not stop():
+            for command in drain(True):
+                assert isinstance(command, Cancel)
+                if command.handle == 13:
+                    raise RuntimeError("thirteen")
+                emit(report(command.handle))
+
+
+async def test_commands_go_in_and_reports_come_out_in_order_on_the_loop() -> None:
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    loop = EchoLoop()
+    thread = EngineThread(loop, lambda report: heard.put_nowait(report.load.step))
+    thread.start()
+    for handle in range(5):
+        thread.submit(Cancel(handle))
+    assert [await heard.get() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert loop.thread == "step"
+    await thread.stop()
+    await thread.ended
+
+
+async def test_a_crash_of_the_thread_is_known_at_once() -> None:
+    thread = EngineThread(EchoLoop(), lambda report: None)
+    thread.start()
+    thread.submit(Cancel(13))
+    with pytest.raises(RuntimeError, match="thirteen"):
+        await thread.ended
+    await thread.stop()
+
+
+async def test_a_report_that_cannot_be_delivered_ends_it_too() -> None:
+    def refuse(report: StepReport) -> None:
+        raise ValueError("no")
+
+    thread = EngineThread(EchoLoop(), refuse)
+    thread.start()
+    thread.submit(Cancel(1))
+    with pytest.raises(ValueError, match="no"):
+        await thread.ended
+    await thread.stop()
+
+
+def test_an_inbox_waits_only_for_the_first_command() -> None:
+    inbox = Inbox()
+    assert inbox.drain(wait=False) == []
+    inbox.put(Cancel(1))
+    inbox.put(Cancel(2))
+    assert inbox.drain(wait=True) == [Cancel(1), Cancel(2)]
+
+
+def test_closing_an_inbox_ends_the_wait() -> None:
+    inbox = Inbox()
+    drained: list[Sequence[Command]] = []
+    waiter = threading.Thread(target=lambda: drained.append(inbox.drain(wait=True)))
+    waiter.start()
+    inbox.close()
+    waiter.join(timeout=10)
+    assert drained == [[]]
+    assert inbox.drain(wait=True) == []

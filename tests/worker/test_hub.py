@@ -1,0 +1,208 @@
+"""Commands of several routers, reports of one engine: who hears what, and who is refused."""
+
+import dataclasses
+
+import pytest
+
+from baton.v1 import worker_pb2 as pb
+from engine import commands as engine_commands
+from engine.report import Failure, Load, Prefilled, StepReport
+from kvtransfer.fence import FenceGuard
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, SequenceSpec
+from tests.worker.client import spec_of
+from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.hub import Hub
+from worker.metrics import WorkerMetrics
+from worker.session import MAX_OUTBOUND, RouterSession
+
+LOAD = Load(
+    step=1, running=0, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0
+)
+
+
+class RecordingRole:
+    tasks = frozenset({Task.DECODE, Task.RECEIVE})
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.cancelled: list[int] = []
+
+    def begin(self, handle: int, dispatch: Dispatch) -> None:
+        self.begun.append(handle)
+
+    def on_report(self, report: StepReport) -> None:
+        pass
+
+    def cancel(self, handle: int) -> None:
+        self.cancelled.append(handle)
+
+    async def close(self) -> None:
+        pass
+
+
+class Scene:
+    """A hub whose engine is a list."""
+
+    def __init__(self) -> None:
+        self.engine: list[engine_commands.Command] = []
+        self.role = RecordingRole()
+        self.metrics = WorkerMetrics()
+        self.hub = Hub("me", self.engine.append, FenceGuard(), self.metrics, LOAD)
+        self.hub.set_role(self.role)
+
+    def decode(self, session: RouterSession, router_handle: int, spec: SequenceSpec | None = None) -> int:
+        """The engine's handle; -1 when refused."""
+        before = len(self.role.begun)
+        given = spec or spec_of([1, 2, 3], target="me")
+        self.hub.apply(session, Dispatch(Task.DECODE, dataclasses.replace(given, handle=router_handle)))
+        return self.role.begun[-1] if len(self.role.begun) > before else -1
+
+    def report(self, **fields: object) -> None:
+        self.hub.on_report(StepReport(load=LOAD, **fields))  # type: ignore[arg-type]  # any of its fields
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return Scene()
+
+
+async def heard(session: RouterSession) -> list[pb.StepReport]:
+    reports = []
+    while (response := await session.take(0.0)) is not None:
+        reports.append(response.step)
+    return reports
+
+
+def tokens_of(*rows: tuple[int, int]) -> TokenColumns:
+    """(handle, token id) rows with the token's number as text."""
+    texts = [str(token_id).encode() for _, token_id in rows]
+    return TokenColumns(
+        handles=[handle for handle, _ in rows],
+        choices=[0] * len(rows),
+        indexes=[0] * len(rows),
+        token_ids=[token_id for _, token_id in rows],
+        finish_reasons=[0] * len(rows),
+        text_lengths=[len(text) for text in texts],
+        text_utf8=b"".join(texts),
+    )
+
+
+async def test_each_router_hears_of_its_own_sequences_under_its_own_handles(scene: Scene) -> None:
+    left, right = scene.hub.connect("left"), scene.hub.connect("right")
+    first, second = scene.decode(left, 5), scene.decode(right, 5)
+    assert first != second, "two routers drew the same handle"
+    scene.report(tokens=tokens_of((first, 11), (second, 22)), prefilled=[Prefilled(second, 16)])
+    [to_left], [to_right] = await heard(left), await heard(right)
+    assert (list(to_left.tokens.handles), list(to_left.tokens.token_ids)) == ([5], [11])
+    assert (list(to_right.tokens.handles), list(to_right.tokens.token_ids)) == ([5], [22])
+    assert to_right.tokens.text_utf8 == b"22"
+    assert (list(to_left.prefilled_handles), list(to_right.prefilled_handles)) == ([], [5])
+
+
+async def test_a_failure_of_the_engine_is_told_once_and_ends_the_matter(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    handle = scene.decode(session, 5)
+    scene.report(failures=[Failure(handle, FailureReason.NO_BLOCKS, "none left")])
+    scene.hub.fail(handle, FailureReason.HANDOFF, "late")
+    scene.report(tokens=tokens_of((handle, 1)), freed=[handle])
+    failures = [failure for step in await heard(session) for failure in step.failures]
+    assert [(failure.handle, failure.message) for failure in failures] == [(5, "none left")]
+
+
+async def test_a_cancelled_sequence_is_not_reported_of(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    handle = scene.decode(session, 5)
+    scene.hub.apply(session, CancelHandles((5, 6)))
+    assert scene.engine[-1] == engine_commands.Cancel(handle)
+    assert scene.role.cancelled == [handle]
+    scene.report(tokens=tokens_of((handle, 1)))
+    assert all(not step.tokens.handles for step in await heard(session))
+    scene.hub.apply(session, CancelHandles((5,)))
+    assert scene.role.cancelled == [handle], "cancelled twice"
+
+
+async def test_a_router_cannot_cancel_anothers(scene: Scene) -> None:
+    left, right = scene.hub.connect("left"), scene.hub.connect("right")
+    scene.decode(left, 5)
+    scene.hub.apply(right, CancelHandles((5,)))
+    assert scene.role.cancelled == []
+
+
+async def test_a_broken_stream_ends_its_sequences_only(scene: Scene) -> None:
+    left, right = scene.hub.connect("left"), scene.hub.connect("right")
+    doomed, kept = scene.decode(left, 1), scene.decode(right, 1)
+    scene.hub.disconnect(left)
+    assert scene.role.cancelled == [doomed]
+    scene.report(tokens=tokens_of((doomed, 1), (kept, 2)))
+    [to_right] = await heard(right)
+    assert list(to_right.tokens.token_ids) == [2]
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "sentence"),
+    [
+        (Task.PREFILL, {}, "command is prefill; accepted by this kind of worker: decode, receive"),
+        (Task.DECODE, {"target": "predecessor"}, "target_incarnation is 'predecessor'; this process is 'me'"),
+    ],
+)
+async def test_what_is_not_for_this_process_is_refused(
+    task: Task, changes: dict[str, str], sentence: str, scene: Scene
+) -> None:
+    session = scene.hub.connect("r")
+    spec = spec_of([1], target=changes.get("target", "me"))
+    scene.hub.apply(session, Dispatch(task, dataclasses.replace(spec, handle=3)))
+    [step] = await heard(session)
+    [failure] = step.failures
+    assert (failure.handle, failure.reason) == (3, pb.FAILURE_REASON_REFUSED)
+    assert sentence in failure.message
+    assert scene.engine == []
+
+
+async def test_a_handle_in_use_is_refused(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    assert scene.decode(session, 3) > 0
+    assert scene.decode(session, 3) == -1
+
+
+@pytest.mark.parametrize(("session_number", "attempt"), [(0, 5), (1, 0), (1, 1)])
+async def test_an_attempt_that_is_not_newer_is_refused(
+    session_number: int, attempt: int, scene: Scene
+) -> None:
+    session = scene.hub.connect("r")
+    running = scene.decode(session, 1, spec_of([1], target="me", request_id="x", session=1, attempt=1))
+    old = spec_of([1], target="me", request_id="x", session=session_number, attempt=attempt)
+    assert scene.decode(session, 2, old) == -1
+    assert scene.role.cancelled == []
+    assert running > 0
+
+
+async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
+    old_router, new_router = scene.hub.connect("old"), scene.hub.connect("new")
+    older = scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=0, attempt=3))
+    newer = scene.decode(new_router, 1, spec_of([1], target="me", request_id="x", session=1, attempt=0))
+    assert newer > 0
+    assert scene.role.cancelled == [older]
+    [step] = await heard(old_router)
+    assert "superseded" in step.failures[0].message
+
+
+async def test_a_draining_worker_takes_nothing_new_and_tells_when_it_is_empty(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    handle = scene.decode(session, 1)
+    scene.hub.apply(session, DrainWorker())
+    assert scene.hub.draining.is_set()
+    assert scene.decode(session, 2) == -1
+    scene.report(freed=[handle])
+    await scene.hub.wait_until_empty()
+
+
+async def test_a_router_that_does_not_read_is_let_go(scene: Scene) -> None:
+    session = scene.hub.connect("r")
+    handle = scene.decode(session, 1)
+    for _ in range(MAX_OUTBOUND):
+        scene.report(tokens=tokens_of((handle, 1)))
+    assert not session.overflowed.is_set()
+    scene.report(tokens=tokens_of((handle, 1)))
+    assert session.overflowed.is_set()
+    assert len(await heard(session)) == MAX_OUTBOUND

@@ -1,0 +1,35 @@
+"""What is checked before a worker says that it serves."""
+
+import dataclasses
+
+import pytest
+
+from state.records import WorkerRecord
+from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
+from worker.preflight import check_fleet, check_kernels
+
+OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
+
+
+def test_another_package_called_kernels_is_refused_by_name() -> None:
+    with pytest.raises(ForeignKernelsError, match="pip uninstall hf-kernels") as refused:
+        check_kernels({"kernels": ["hf-kernels"]})
+    assert refused.value.exit_code == EXIT_CONFIG
+
+
+def test_the_environment_of_these_tests_is_fine() -> None:
+    check_kernels()
+
+
+@pytest.mark.parametrize(("field", "value"), [("block_size", 32), ("fingerprint", "other")])
+def test_a_fleet_that_serves_something_else_is_not_joined(field: str, value: object) -> None:
+    other = dataclasses.replace(OWN, worker_id="prefill-1", **{field: value})  # type: ignore[arg-type]
+    with pytest.raises(ForeignFleetError, match="prefill-1") as refused:
+        check_fleet(OWN, [OWN, other])
+    assert str(getattr(OWN, field)) in str(refused.value)
+    assert str(value) in str(refused.value)
+    assert refused.value.exit_code == EXIT_FLEET
+
+
+def test_a_former_process_of_the_same_worker_is_no_obstacle() -> None:
+    check_fleet(OWN, [dataclasses.replace(OWN, incarnation="former", block_size=8, fingerprint="old")])

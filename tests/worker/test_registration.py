@@ -1,0 +1,74 @@
+"""What the fleet learns of a worker through Redis."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.records import WorkerRecord
+from state.store import Store
+from worker import registration
+from worker.errors import ForeignFleetError
+from worker.metrics import WorkerMetrics
+from worker.registration import PrefixNews, Registration
+
+OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
+hashes = st.integers(0, 4).map(lambda number: bytes([number]))
+news = st.lists(
+    st.tuples(
+        st.lists(hashes, max_size=3), st.lists(hashes, max_size=3), st.sampled_from(["", "take", "lose"])
+    ),
+    max_size=12,
+)
+
+
+@given(news)
+def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], list[bytes], str]]) -> None:
+    told = PrefixNews()
+    held: set[bytes] = set()
+    directory: set[bytes] = set()
+    for added, removed, what in steps:
+        gone = [block_hash for block_hash in removed if block_hash not in added]
+        told.note(added, gone)
+        held = (held | set(added)) - set(gone)
+        if what == "lose":
+            directory.clear()
+            told.forget_telling()
+        elif what == "take":
+            now, no_more = told.take()
+            assert not set(now) & directory, "told twice"
+            directory = (directory | set(now)) - set(no_more)
+            assert directory == held
+    now, no_more = told.take()
+    assert (directory | set(now)) - set(no_more) == held
+
+
+@pytest.fixture
+async def store(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(registration, "HEARTBEAT_S", 0.01)
+    opened = await Store.connect(redis_url + "?db=7")
+    yield opened
+    async with redis.asyncio.Redis.from_url(redis_url + "?db=7") as admin:
+        await admin.flushdb()
+    await opened.close()
+
+
+async def test_a_worker_is_announced_with_its_prefixes_until_it_stops(store: Store) -> None:
+    registered = Registration(store, OWN, WorkerMetrics())
+    await registered.start()
+    assert await store.list_workers() == [OWN]
+    registered.prefixes.note([b"a" * 16, b"b" * 16], [])
+    while (await store.lookup_prefix([OWN.key], [b"a" * 16, b"b" * 16]))[OWN.key] < 2:
+        pass
+    await registered.stop()
+    assert await store.list_workers() == []
+
+
+async def test_a_fleet_of_another_model_is_not_joined(store: Store) -> None:
+    await store.register_worker(dataclasses.replace(OWN, worker_id="other", fingerprint="theirs"), 60.0)
+    with pytest.raises(ForeignFleetError, match="theirs"):
+        await Registration(store, OWN, WorkerMetrics()).start()
+    assert [record.worker_id for record in await store.list_workers()] == ["other"]

@@ -1,0 +1,82 @@
+"""What keeps a worker from serving ends its process with a code of its own and one sentence."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import Pair, WorkerProcess, Workshop
+
+pytestmark = pytest.mark.integration
+
+
+def said(worker: WorkerProcess) -> str:
+    """The only thing on stderr but for log lines."""
+    lines = [line for line in worker.log.read_text().splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_redis_that_does_not_answer(workshop: Workshop) -> None:
+    started = time.monotonic()
+    worker = workshop.start("decode", redis_url="redis://127.0.0.1:1/0")
+    assert worker.process.returncode == 3
+    assert "Redis at redis://127.0.0.1:1/0 does not answer" in said(worker)
+    assert time.monotonic() - started < 30  # 5 s of it waiting; the rest is starting up on a busy machine
+
+
+def test_a_model_directory_that_is_missing(workshop: Workshop, tmp_path: Path) -> None:
+    worker = workshop.start("prefill", model=tmp_path / "nowhere")
+    assert worker.process.returncode == 4
+    assert str(tmp_path / "nowhere") in said(worker)
+
+
+def test_a_model_whose_weights_are_truncated(workshop: Workshop, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(workshop.model, broken)
+    weights = next(broken.glob("*.safetensors"))
+    os.truncate(weights, weights.stat().st_size // 2)
+    worker = workshop.start("decode", model=broken)
+    assert worker.process.returncode == 4
+    assert str(broken) in said(worker)
+
+
+def test_a_wrong_setting(workshop: Workshop) -> None:
+    worker = workshop.start("decode", "--threads=-1")
+    assert worker.process.returncode == 2
+    assert said(worker) == "--threads is -1; accepted: 0 or more"
+
+
+def test_another_block_size_than_the_fleets(pair: Pair, workshop: Workshop) -> None:
+    worker = workshop.start("decode", "--block-size=8")
+    assert worker.process.returncode == 5
+    assert "--block-size is 8" in said(worker)
+    assert "has 16" in said(worker)
+
+
+def test_other_weights_than_the_fleets(pair: Pair, workshop: Workshop) -> None:
+    worker = workshop.start("prefill", "--dtype=float32")
+    assert worker.process.returncode == 5
+    assert "fingerprint" in said(worker)
+
+
+def test_an_address_in_use(pair: Pair, workshop: Workshop) -> None:
+    worker = workshop.start("decode", f"--listen={pair.target.address}")
+    assert worker.process.returncode == 2
+    last = worker.log.read_text().splitlines()[-1]  # gRPC has its own word before
+    assert last == f"--listen is '{pair.target.address}', which cannot be bound; accepted: a free address"
+
+
+def test_sockets_are_removed_at_the_end_and_after_a_kill(workshop: Workshop, tmp_path: Path) -> None:
+    killed = workshop.start("prefill")
+    assert len(list(tmp_path.glob("*.sock"))) == 1
+    killed.kill()
+    assert len(list(tmp_path.glob("*.sock"))) == 1
+    second = workshop.start("prefill")
+    assert len(list(tmp_path.glob("*.sock"))) == 1, "the successor's own"
+    second.process.send_signal(signal.SIGINT)
+    assert second.process.wait() == 0
+    assert list(tmp_path.glob("*.sock")) == []
