@@ -33,8 +33,8 @@ class Receive:
 class KVArrived:
     """No copy into this sequence's blocks runs any more.
 
-    The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt is
-    recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
+    The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt
+    is recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
     """
 
     handle: int

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 import grpc
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.cli.exits import FAILED, OK, UNREACHABLE
 
