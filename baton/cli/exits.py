@@ -43,7 +43,7 @@ def explain(error: BatonError | FleetError | ValueError) -> str:
         return f"no router in reach at {error.address}; is a fleet running? start one with: baton up"
     if isinstance(error, Refused):
         possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
-        return f"{error}; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
+        return f"refused; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
     if isinstance(error, Overloaded):
         return f"{error}; try again in {error.retry_after_s:.1f} s"
     if isinstance(error, (ProcessFailed, StartTimeout)) and error.tail:
