@@ -119,13 +119,12 @@ def promise_to_pb(promise: Promise) -> inference_pb2.Promise:
 
 def tokens_to_pb(run: TokenRun) -> inference_pb2.Tokens:
     """Consecutive tokens of one choice."""
-    return inference_pb2.Tokens(
-        choice=run.choice,
-        first_index=run.first_index,
-        token_ids=run.token_ids,
-        text="".join(run.texts),
-        logprobs=[logprobs_to_pb(one) for one in run.logprobs],
+    message = inference_pb2.Tokens(
+        choice=run.choice, first_index=run.first_index, token_ids=run.token_ids, text="".join(run.texts)
     )
+    if run.logprobs:
+        message.logprobs.extend([logprobs_to_pb(one) for one in run.logprobs])
+    return message
 
 
 def logprobs_to_pb(one: TokenLogprobs) -> inference_pb2.TokenLogprobs:

@@ -30,6 +30,7 @@ from router.status import status_of
 from router.validation import RawRequest, check_before_tokenising
 
 Context = grpc.aio.ServicerContext[Any, Any]
+ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
 
 
 async def end_with(context: Context, error: RouterError) -> NoReturn:
@@ -56,8 +57,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> None:
         raw = request_from_pb(request)
         async with self._listening(raw, content_digest(request), context) as stream:
-            async for event in self._events(stream):
-                await context.write(inference_pb2.GenerateResponse(event=event))
+            await self._pour(stream, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
@@ -65,8 +65,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         raw = request_from_pb(request.request, request.session, request.received)
         digest = content_digest(request.request)
         async with self._listening(raw, digest, context, resumed=True) as stream:
-            async for event in self._events(stream):
-                await context.write(inference_pb2.ResumeResponse(event=event))
+            await self._pour(stream, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
@@ -145,13 +144,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         finally:
             shell.close_stream(listener)
 
-    async def _events(self, stream: ClientStream) -> AsyncIterator[inference_pb2.GenerationEvent]:
+    async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
+        """Write a stream to its end. The token path: no generator stands between buffer and connection."""
         first_handed_at: float | None = None
-        async for item in _until_finished(stream):
-            now = self._shell.now()
-            if first_handed_at is None and isinstance(item, TokenRun):
-                first_handed_at = now
-            yield event_to_pb(item, first_handed_at, now)
+        while True:
+            for item in await stream.take():
+                now = self._shell.now()
+                if first_handed_at is None and isinstance(item, TokenRun):
+                    first_handed_at = now
+                await context.write(response(event=event_to_pb(item, first_handed_at, now)))
+                if isinstance(item, TellFinished):
+                    return
 
 
 async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
