@@ -57,6 +57,8 @@ TRANSITIONS: dict[BlockState, frozenset[BlockState]] = {
     BlockState.RELEASED: frozenset(),
     BlockState.ABORTED: frozenset(),
 }
+MAX_OFFERED = 1024
+"""Blocks of one offer, so that neither side's event loop is busy with it for long."""
 READABLE = frozenset({BlockState.OFFERED, BlockState.COMMITTED})
 
 
@@ -151,7 +153,10 @@ class SenderHandoff:
         self.num_held = num_held
 
     def take_offer(self) -> Offer | None:
-        """What can be offered and has not been yet. Held blocks become OFFERED too, but go unmentioned."""
+        """Some of what can be offered and has not been; None when there is nothing. Ask until then.
+
+        Held blocks become OFFERED too, but go unmentioned.
+        """
         if not self.is_open:
             return None
         ready = [
@@ -159,9 +164,11 @@ class SenderHandoff:
             for index, state in enumerate(self._states)
             if state is BlockState.FILLED and self._checksums[index] is not None
         ]
-        for index in ready:
+        held = [index for index in ready if index < self.num_held]
+        offered = [index for index in ready if index >= self.num_held][:MAX_OFFERED]
+        for index in held + offered:
             self._move(index, BlockState.OFFERED)
-        return self._offer_of([index for index in ready if index >= self.num_held])
+        return self._offer_of(offered)
 
     def take_commit(self, now_s: float) -> Commit | None:
         """The commit, once, when every block has been offered; the clock for the acknowledgement starts."""

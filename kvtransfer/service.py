@@ -42,6 +42,11 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         self._pool = pool
         self._layout = layout
 
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """The service's full name, for reflection."""
+        pb_grpc.add_KVTransferServiceServicer_to_server(self, server)
+        return pb.DESCRIPTOR.services_by_name["KVTransferService"].full_name
+
     # Writing through the context, not yielding: then a call that breaks ends this coroutine at once.
     async def Open(  # type: ignore[override]
         self, request: pb.OpenRequest, context: grpc.aio.ServicerContext[pb.OpenRequest, pb.OpenResponse]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc
 from kvtransfer.peers import TransportMode
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transports.shm import ShmServer
@@ -32,9 +31,7 @@ async def build(context: RoleContext) -> SenderSide:
         shm=shm,
     )
     layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
-    service = KVTransferService(side.handoffs, pool, layout)
-    kvtransfer_pb2_grpc.add_KVTransferServiceServicer_to_server(service, context.server.server)
-    context.server.names.append(kvtransfer_pb2.DESCRIPTOR.services_by_name["KVTransferService"].full_name)
+    context.server.add(KVTransferService(side.handoffs, pool, layout))
     return side
 
 

@@ -107,7 +107,7 @@ class Hub:
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
         if router_handle is not None:
             failure = Failure(router_handle, FailureReason.REFUSED, message)
-            session.fail(failure, self.load, self._clock(), draining=self.draining.is_set())
+            session.fail(failure, self.load, self._clock())
 
     def fail(self, handle: int, reason: FailureReason, message: str) -> None:
         """A sequence ends although its engine has no complaint; nothing happens when it is over already."""
@@ -160,7 +160,7 @@ class Hub:
     def _tell_failure(self, running: Running, reason: FailureReason, message: str) -> None:
         running.is_over = True
         failure = Failure(running.router_handle, reason, message)
-        running.session.fail(failure, self.load, self._clock(), draining=self.draining.is_set())
+        running.session.fail(failure, self.load, self._clock())
 
     # The engine
 
@@ -203,11 +203,11 @@ class Hub:
         return None if running is None or running.is_over else running
 
     def _send(self, report: StepReport, shares: Iterable[tuple[RouterSession, _Share]]) -> None:
-        now_s, draining = self._clock(), self.draining.is_set()
+        now_s = self._clock()
         for session, share in shares:
             if share.is_empty and now_s - session.last_put_s < IDLE_REPORT_S:
                 continue
-            session.put(share.report_of(report), now_s, draining=draining)
+            session.put(share.report_of(report), now_s)
 
 
 class _Share:

@@ -18,7 +18,6 @@ import structlog
 import uvloop
 from prometheus_client import start_http_server
 
-from baton.v1 import worker_pb2, worker_pb2_grpc
 from engine.commands import Command
 from engine.errors import ModelRefused
 from engine.report import StepReport
@@ -180,9 +179,7 @@ class _Worker:
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:
-        service = WorkerService(self._hub, self._identity, self._engine.cost)
-        worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, self._server.server)
-        self._server.names.append(worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name)
+        self._server.add(WorkerService(self._hub, self._identity, self._engine.cost))
         port = await self._server.start(self._config.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
         return port

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import grpc
 from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
     health,
@@ -22,27 +24,33 @@ OPTIONS = (
 )
 
 
+class Service(Protocol):
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Adds its methods; the service's full name."""
+
+
 class WorkerServer:
-    """Add servicers to `server`, then `start`."""
+    """Add services, then `start`."""
 
     def __init__(self) -> None:
-        self.server = grpc.aio.server(options=OPTIONS)
-        self.names: list[str] = []
-        """Full names of the services added, for reflection."""
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    def add(self, service: Service) -> None:
+        self._names.append(service.add_to(self._server))
 
     async def start(self, listen: str) -> int:
         """The bound port; raises ValueError when the address cannot be bound."""
-        names = [*self.names, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, self.server)
+        reflection.enable_server_reflection(self._names, self._server)
         try:
-            port: int = self.server.add_insecure_port(listen)
+            port: int = self._server.add_insecure_port(listen)
         except RuntimeError as error:
             raise ValueError(
                 f"--listen is {listen!r}, which cannot be bound; accepted: a free address"
             ) from error
-        await self.server.start()
+        await self._server.start()
         return port
 
     async def set_serving(self, serving: bool) -> None:
@@ -51,4 +59,4 @@ class WorkerServer:
         await self._health.set("", health_pb2.HealthCheckResponse(status=state))
 
     async def stop(self, grace_s: float) -> None:
-        await self.server.stop(grace_s)
+        await self._server.stop(grace_s)

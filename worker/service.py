@@ -11,7 +11,7 @@ import grpc
 from baton.v1 import worker_pb2 as pb
 from baton.v1 import worker_pb2_grpc as pb_grpc
 from scheduling.cost_model import CostModel
-from worker.convert import command_from_pb, heartbeat_to_pb, welcome_to_pb
+from worker.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.errors import MalformedCommandError
 from worker.hub import Hub
 from worker.identity import Identity
@@ -27,6 +27,11 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         self._hub = hub
         self._identity = identity
         self._cost = cost
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """The service's full name, for reflection."""
+        pb_grpc.add_WorkerServiceServicer_to_server(self, server)
+        return pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
     # Writing through the context, not yielding: then a stream that breaks ends this coroutine at once.
     async def Work(  # type: ignore[override]
@@ -73,7 +78,7 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         while not session.is_finished:
             report = await session.take(HEARTBEAT_S)
             if report is not None:
-                await context.write(report)
+                await context.write(report_to_pb(report, draining=self._hub.draining.is_set()))
             elif not session.is_finished:
                 await context.write(self._heartbeat())
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from baton.v1 import worker_pb2
 from engine.report import Failure, Load, StepReport
-from worker.convert import report_to_pb
 
 MAX_OUTBOUND = 1024
 """Reports that wait for the router to read them; one this far behind does not read."""
@@ -20,7 +18,7 @@ class RouterSession:
         self.router_id = router_id
         self.overflowed = asyncio.Event()
         self.last_put_s = 0.0
-        self._outbound: deque[worker_pb2.WorkResponse] = deque()
+        self._outbound: deque[StepReport] = deque()
         self._changed = asyncio.Event()
         self._closing = False
 
@@ -29,24 +27,24 @@ class RouterSession:
         """Closed, and everything has been taken."""
         return self._closing and not self._outbound
 
-    def put(self, report: StepReport, now_s: float, *, draining: bool) -> None:
+    def put(self, report: StepReport, now_s: float) -> None:
         """A report whose handles are this router's."""
         self.last_put_s = now_s
         if len(self._outbound) >= MAX_OUTBOUND:
             self.overflowed.set()
             return
-        self._outbound.append(report_to_pb(report, draining=draining))
+        self._outbound.append(report)
         self._changed.set()
 
-    def fail(self, failure: Failure, load: Load, now_s: float, *, draining: bool) -> None:
-        self.put(StepReport(load=load, failures=[failure]), now_s, draining=draining)
+    def fail(self, failure: Failure, load: Load, now_s: float) -> None:
+        self.put(StepReport(load=load, failures=[failure]), now_s)
 
     def close(self) -> None:
         """Nothing more will be put."""
         self._closing = True
         self._changed.set()
 
-    async def take(self, timeout_s: float) -> worker_pb2.WorkResponse | None:
+    async def take(self, timeout_s: float) -> StepReport | None:
         """The next report; None when there is none for `timeout_s`, or will be none any more."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -53,7 +53,6 @@ class ShmServer:
         hello = {"incarnation": incarnation, "num_blocks": pool.num_blocks, "block_bytes": pool.block_bytes}
         self._hello = json.dumps(hello).encode() + b"\n"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._task: asyncio.Task[None] | None = None
         self._receivers: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -62,27 +61,32 @@ class ShmServer:
         self._socket.bind(str(self.path))
         self.path.chmod(0o600)
         self._socket.listen(128)
-        self._task = asyncio.create_task(self._accept(), name="shm-accept")
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     async def close(self) -> None:
-        tasks = [task for task in (self._task, *self._receivers) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close()
+        receivers = list(self._receivers)
+        for task in receivers:
+            task.cancel()
+        await asyncio.gather(*receivers, return_exceptions=True)
         self.path.unlink(missing_ok=True)
         os.close(self._fd)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(self._socket)
+    def _accept(self) -> None:
+        # Not `sock_accept`: when it is cancelled, a connection that has just come is lost unclosed.
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = self._socket.accept()
             task = asyncio.create_task(self._serve(connection), name="shm-receiver")
             self._receivers.add(task)
-            task.add_done_callback(self._receivers.discard)
+            task.add_done_callback(lambda done: self._on_end(done, connection))
+
+    def _on_end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        connection.close()  # here, since a task that is cancelled before it begins closes nothing
+        self._receivers.discard(task)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             connection.setblocking(False)
             # A fresh socket's buffer holds the hello, so this does not block.
             socket.send_fds(connection, [self._hello], [self._fd])

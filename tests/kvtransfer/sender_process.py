@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import torch
 
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
@@ -82,7 +81,7 @@ async def main(options: argparse.Namespace) -> None:
     server = grpc.aio.server()
     socket = "" if shm is None else str(shm.path)
     service = KVTransferService(sender.handoffs, sender.pool, SenderLayout("model", 16, socket))
-    pb_grpc.add_KVTransferServiceServicer_to_server(service, server)
+    service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     say(address=f"127.0.0.1:{port}", shm_socket=socket)

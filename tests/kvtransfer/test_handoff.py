@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from kvtransfer.errors import FenceBrokenError, LayoutMismatchError, ProtocolError, WrongIncarnationError
-from kvtransfer.handoff import TRANSITIONS, BlockState, End, Outcome, SenderHandoff, SenderLimits
+from kvtransfer.handoff import MAX_OFFERED, TRANSITIONS, BlockState, End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
@@ -22,7 +22,7 @@ def handoff(num_blocks: int = 3) -> SenderHandoff:
 
 def fill(sender: SenderHandoff, first_index: int, num: int, *, checksums: bool = True) -> None:
     indexes = range(first_index, first_index + num)
-    sender.fill(first_index, [10 + i for i in indexes], [bytes([i]) * 16 for i in indexes])
+    sender.fill(first_index, [10 + i for i in indexes], [i.to_bytes(16) for i in indexes])
     if checksums:
         sender.put_checksums(first_index, [1000 + i for i in indexes])
 
@@ -47,8 +47,16 @@ def test_a_block_is_offered_once_and_only_when_filled_checksummed_and_opened() -
     offer = sender.take_offer()
     assert offer is not None
     assert (offer.indexes, offer.sender_blocks, offer.checksums) == ([0, 1], [10, 11], [1000, 1001])
-    assert offer.block_hashes == [b"\0" * 16, b"\1" * 16]
+    assert offer.block_hashes == [(0).to_bytes(16), (1).to_bytes(16)]
     assert sender.take_offer() is None
+
+
+def test_a_long_sequence_is_offered_in_pieces() -> None:
+    sender = handoff(MAX_OFFERED + 5)
+    sender.open(FENCE, num_held=2)
+    fill(sender, 0, MAX_OFFERED + 5)
+    offers = [sender.take_offer() for _ in range(3)]
+    assert [None if offer is None else len(offer.indexes) for offer in offers] == [MAX_OFFERED, 3, None]
 
 
 def test_checksums_may_come_in_another_order_than_the_blocks_were_filled() -> None:

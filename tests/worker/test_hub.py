@@ -12,6 +12,7 @@ from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, SequenceSpec
 from tests.worker.client import spec_of
 from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.convert import report_to_pb
 from worker.hub import Hub
 from worker.metrics import WorkerMetrics
 from worker.session import MAX_OUTBOUND, RouterSession
@@ -68,9 +69,10 @@ async def scene() -> Scene:
 
 
 async def heard(session: RouterSession) -> list[pb.StepReport]:
+    """As it is written to the stream."""
     reports = []
-    while (response := await session.take(0.0)) is not None:
-        reports.append(response.step)
+    while (report := await session.take(0.0)) is not None:
+        reports.append(report_to_pb(report, draining=False).step)
     return reports
 
 

@@ -1,0 +1,166 @@
+"""The engine is answered exactly once for every receive, and never while a copy may still run."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from decode_worker.receiver_side import ReceiverSide
+from engine.commands import Command, KVArrived, KVFailed
+from engine.report import Load, Received, StepReport
+from kvtransfer.errors import PeerLostError
+from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
+from scheduling.columns import TokenColumns
+from tests.worker.client import spec_of
+from worker.commands import Dispatch, Task
+from worker.metrics import WorkerMetrics
+
+LOAD = Load(1, 0, 0, 0, 8, 0, 0)
+RESULT = ReceiveResult(
+    num_verified_blocks=3,
+    num_corrupt_blocks=1,
+    num_fetched_blocks=2,
+    num_bytes=64,
+    transport="shm",
+    first_tokens=TokenColumns(token_ids=[5]),
+    total_s=0.2,
+    exposed_s=0.1,
+)
+
+
+class ScriptedReceiver(Receiver):
+    """Answers as told; a cancellation waits for its copies, as a real one does."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[ReceiveResult] = asyncio.get_running_loop().create_future()
+        self.copies_ended = asyncio.Event()
+        self.tasks: list[ReceiveTask] = []
+
+    async def receive(self, task: ReceiveTask) -> ReceiveResult:
+        self.tasks.append(task)
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            await self.copies_ended.wait()
+            raise
+
+    async def close(self) -> None:
+        pass
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.engine: list[Command] = []
+        self.receiver = ScriptedReceiver()
+        self.metrics = WorkerMetrics()
+        self.side = ReceiverSide(self.receiver, self.engine.append, self.metrics)
+
+    def begin(self, handle: int) -> None:
+        spec = dataclasses.replace(spec_of(range(6), source="source", target="me"), handle=999)
+        self.side.begin(handle, Dispatch(Task.RECEIVE, spec, "host:1"))
+
+    def set_aside(self, handle: int) -> None:
+        received = Received(handle, (4, 5, 6), (b"a", b"b", b"c"), num_held=1)
+        self.side.on_report(StepReport(load=LOAD, received=[received]))
+
+    async def until_answered(self) -> None:
+        async with asyncio.timeout(5):
+            while not self.engine:
+                await asyncio.sleep(0)
+
+    def outcomes(self, outcome: str) -> float | None:
+        return self.metrics.registry.get_sample_value("kv_handoffs_total", {"outcome": outcome})
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    made.receiver.copies_ended.set()
+    await made.side.close()
+
+
+async def test_blocks_set_aside_are_fetched_and_the_engine_is_told(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.receiver.answer.set_result(RESULT)
+    await scene.until_answered()
+    assert scene.engine == [KVArrived(1, 3, RESULT.first_tokens)]
+    [task] = scene.receiver.tasks
+    assert (task.blocks, task.num_held, task.source_address) == ((4, 5, 6), 1, "host:1")
+    assert scene.outcomes("corrupt") == 1
+    assert scene.metrics.registry.get_sample_value("kv_blocks_corrupt_total") == 1
+    assert scene.metrics.registry.get_sample_value("kv_blocks_skipped_total") == 1
+    assert scene.metrics.registry.get_sample_value("kv_bytes_total", {"transport": "shm"}) == 64
+
+
+async def test_a_lost_sender_fails_the_sequence(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.receiver.answer.set_exception(PeerLostError("host:1", "gone"))
+    await scene.until_answered()
+    assert scene.engine == [KVFailed(1, "lost host:1: gone")]
+    assert scene.outcomes("sender_lost") == 1
+
+
+async def test_a_bug_fails_the_sequence_and_is_counted(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.receiver.answer.set_exception(ZeroDivisionError("oops"))
+    await scene.until_answered()
+    assert scene.engine == [KVFailed(1, "ZeroDivisionError: oops")]
+    assert scene.metrics.registry.get_sample_value("loop_errors_total", {"where": "receive"}) == 1
+
+
+async def test_a_cancelled_receive_is_answered_when_its_copies_have_ended(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    while not scene.receiver.tasks:
+        await asyncio.sleep(0)
+    scene.side.cancel(1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert scene.engine == [], "answered while a copy ran"
+    scene.receiver.copies_ended.set()
+    await scene.until_answered()
+    assert scene.engine == [KVFailed(1, "cancelled")]
+
+
+async def test_a_receive_cancelled_before_it_began_to_run_is_answered_too(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.side.cancel(1)
+    await scene.until_answered()
+    assert scene.engine == [KVFailed(1, "cancelled")]
+    assert scene.receiver.tasks == []
+
+
+async def test_blocks_set_aside_after_the_cancellation_are_given_back(scene: Scene) -> None:
+    scene.begin(1)
+    scene.side.cancel(1)
+    scene.set_aside(1)
+    assert scene.engine == [KVFailed(1, "cancelled")]
+
+
+async def test_a_sequence_the_engine_refused_is_forgotten(scene: Scene) -> None:
+    scene.begin(1)
+    scene.side.on_report(StepReport(load=LOAD, freed=[1]))
+    scene.side.cancel(1)
+    await scene.side.close()
+    assert scene.engine == []
+
+
+async def test_closing_waits_for_copies_and_answers(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    while not scene.receiver.tasks:
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(scene.side.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    scene.receiver.copies_ended.set()
+    await closing
+    await scene.until_answered()
+    assert scene.engine == [KVFailed(1, "cancelled")]

@@ -1,0 +1,84 @@
+"""What the sender writes, the receiver reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.v1 import kvtransfer_pb2 as pb
+from kvtransfer.convert import (
+    columns_from_pb,
+    columns_to_pb,
+    event_from_pb,
+    event_to_pb,
+    fence_from_pb,
+    fence_to_pb,
+)
+from kvtransfer.errors import ProtocolError
+from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, SenderAbort
+from scheduling.columns import TokenColumns
+from scheduling.request import Fence
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
+small = st.integers(0, 2**32 - 1)
+large = st.integers(0, 2**64 - 1)
+floats = st.floats(width=32, allow_nan=False)
+fences = st.builds(Fence, names, names, small, small, small, names, names)
+columns = st.builds(
+    TokenColumns,
+    handles=st.lists(large, max_size=3),
+    choices=st.lists(small, max_size=3),
+    indexes=st.lists(small, max_size=3),
+    token_ids=st.lists(small, max_size=3),
+    finish_reasons=st.lists(st.integers(0, 6), max_size=3),
+    text_lengths=st.lists(small, max_size=3),
+    text_utf8=st.binary(max_size=5),
+    logprob_rows=st.lists(small, max_size=3),
+    logprobs=st.lists(floats, max_size=3),
+    top_counts=st.lists(small, max_size=3),
+    top_token_ids=st.lists(small, max_size=3),
+    top_logprobs=st.lists(floats, max_size=3),
+)
+events = st.one_of(
+    st.builds(
+        Manifest,
+        num_blocks=small,
+        block_size=small,
+        block_bytes=large,
+        checksum_kind=st.sampled_from(ChecksumKind),
+        shm_socket=names,
+    ),
+    st.builds(
+        Offer,
+        indexes=st.lists(small, max_size=3),
+        sender_blocks=st.lists(small, max_size=3),
+        block_hashes=st.lists(st.binary(max_size=16), max_size=3),
+        checksums=st.lists(large, max_size=3),
+    ),
+    st.builds(Commit, num_tokens=small, first_tokens=columns),
+    st.builds(SenderAbort, reason=names),
+)
+
+
+@given(events)
+def test_events_survive_the_wire(event: Manifest | Offer | Commit | SenderAbort) -> None:
+    assert event_from_pb(pb.OpenResponse.FromString(event_to_pb(event).SerializeToString())) == event
+
+
+@given(fences)
+def test_fences_survive_the_wire(fence: Fence) -> None:
+    assert fence_from_pb(fence_to_pb(fence)) == fence
+
+
+@given(columns)
+def test_columns_survive_the_wire(given_columns: TokenColumns) -> None:
+    assert columns_from_pb(columns_to_pb(given_columns)) == given_columns
+
+
+def test_an_empty_event_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="event is empty"):
+        event_from_pb(pb.OpenResponse())
+
+
+def test_a_checksum_nobody_here_can_check_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="checksum_kind is 0; accepted: XXH3_64"):
+        event_from_pb(pb.OpenResponse(manifest=pb.Manifest(num_blocks=1)))

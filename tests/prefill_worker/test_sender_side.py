@@ -1,0 +1,148 @@
+"""What a prefill engine reports becomes offers and a commit, and an end of the handoff frees the sequence."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.commands import Command, Release
+from engine.report import Failure, Filled, Load, StepReport
+from kvtransfer.fence import FenceGuard
+from kvtransfer.handoff import SenderLimits
+from kvtransfer.manifest import Commit, Offer, SenderAbort
+from prefill_worker.sender_side import EngineSide, SenderSide
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, FinishReason, SequenceSpec
+from tests.worker.client import spec_of
+from worker.commands import Dispatch, Task
+from worker.metrics import WorkerMetrics
+
+LOAD = Load(1, 0, 0, 0, 8, 0, 0)
+
+
+class BytesPool:
+    """Blocks in a bytearray."""
+
+    fd = None
+    num_blocks = 8
+    block_bytes = 32
+
+    def __init__(self) -> None:
+        self.memory = bytearray(self.num_blocks * self.block_bytes)
+
+    def block_bytes_view(self, block: int) -> memoryview:
+        return memoryview(self.memory)[block * self.block_bytes : (block + 1) * self.block_bytes]
+
+
+class Scene:
+    """A sender's side whose engine and router are lists."""
+
+    def __init__(self, limits: SenderLimits | None = None) -> None:
+        self.engine: list[Command] = []
+        self.failed: list[tuple[int, FailureReason, str]] = []
+        engine = EngineSide(self.engine.append, lambda *failure: self.failed.append(failure))
+        self.side = SenderSide(
+            "source", BytesPool(), 4, FenceGuard(), engine=engine, metrics=WorkerMetrics(), limits=limits
+        )
+
+    def begin(self, handle: int, choices: tuple[int, ...] = (0,)) -> SequenceSpec:
+        spec = spec_of(range(6), source="source", target="target", choices=choices)
+        spec = dataclasses.replace(spec, handle=999)
+        self.side.begin(handle, Dispatch(Task.PREFILL, spec))
+        return spec
+
+    def report(self, **fields: object) -> None:
+        self.side.on_report(StepReport(load=LOAD, **fields))  # type: ignore[arg-type]  # any of its fields
+
+    def complete(self, handle: int, reasons: list[FinishReason]) -> None:
+        rows = len(reasons)
+        tokens = TokenColumns(
+            handles=[77, *[handle] * rows],
+            choices=[0, *range(rows)],
+            indexes=[3, *[0] * rows],
+            token_ids=[1, *range(50, 50 + rows)],
+            finish_reasons=[0, *reasons],
+            text_lengths=[1, *[1] * rows],
+            text_utf8=b"x" * (rows + 1),
+        )
+        filled = [
+            Filled(handle, 0, (5,), (b"a",), complete=False),
+            Filled(handle, 1, (6,), (b"b",), complete=True),
+        ]
+        self.report(tokens=tokens, filled=filled)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    await made.side.close()
+
+
+async def events_of(scene: Scene, spec: SequenceSpec) -> list[Offer | Commit | SenderAbort]:
+    opened = scene.side.handoffs.open(spec.fence, 0)
+    return [event async for event in scene.side.handoffs.events(opened)]
+
+
+async def test_blocks_are_offered_and_the_first_tokens_ride_in_the_commit(scene: Scene) -> None:
+    spec = scene.begin(1)
+    scene.complete(1, [FinishReason.NONE])
+    *offers, commit = await events_of(scene, spec)
+    assert [index for offer in offers if isinstance(offer, Offer) for index in offer.indexes] == [0, 1]
+    assert isinstance(commit, Commit)
+    assert commit.num_tokens == 6
+    assert (commit.first_tokens.token_ids, commit.first_tokens.text_utf8) == ([50], b"")
+    scene.side.handoffs.acknowledge(spec.fence, 0)
+    assert scene.engine == [Release(1)]
+    assert scene.failed == []
+
+
+async def test_a_choice_that_goes_on_is_reason_enough_to_commit(scene: Scene) -> None:
+    spec = scene.begin(1, choices=(0, 1))
+    scene.complete(1, [FinishReason.EOS, FinishReason.NONE])
+    commit = (await events_of(scene, spec))[-1]
+    assert isinstance(commit, Commit)
+    assert commit.first_tokens.finish_reasons == [FinishReason.EOS, FinishReason.NONE]
+
+
+async def test_nothing_is_handed_over_when_every_choice_is_finished(scene: Scene) -> None:
+    spec = scene.begin(1, choices=(0, 1))
+    opened = scene.side.handoffs.open(spec.fence, 0)
+    scene.complete(1, [FinishReason.EOS, FinishReason.LENGTH])
+    assert [event async for event in scene.side.handoffs.events(opened)] == [SenderAbort("finished")]
+    assert scene.engine == [Release(1)]
+    assert scene.failed == [], "the router has its last token; nothing failed"
+
+
+async def test_a_receiver_that_gives_up_frees_the_sequence_and_fails_it(scene: Scene) -> None:
+    spec = scene.begin(1)
+    scene.side.handoffs.give_up(spec.fence, "no room")
+    assert scene.engine == [Release(1)]
+    assert scene.failed == [(1, FailureReason.HANDOFF, "no room")]
+
+
+async def test_a_failure_of_the_engine_reaches_the_receiver_and_is_not_told_twice(scene: Scene) -> None:
+    spec = scene.begin(1)
+    opened = scene.side.handoffs.open(spec.fence, 0)
+    scene.report(failures=[Failure(1, FailureReason.INTERNAL, "broken")], freed=[1])
+    assert [event async for event in scene.side.handoffs.events(opened)] == [SenderAbort("broken")]
+    assert scene.failed == []
+
+
+async def test_a_cancelled_sequence_is_not_held_for_its_receiver(scene: Scene) -> None:
+    scene.begin(1)
+    scene.side.cancel(1)
+    assert scene.engine == [Release(1)]
+    assert scene.failed == []
+    assert len(scene.side.handoffs) == 0
+
+
+async def test_a_receiver_that_never_comes_does_not_pin_the_blocks() -> None:
+    scene = Scene(SenderLimits(open_within_s=0.0))
+    scene.begin(1)
+    while not scene.engine:
+        await asyncio.sleep(0)
+    assert scene.engine == [Release(1)]
+    assert scene.failed == [(1, FailureReason.HANDOFF, "never opened")]
+    await scene.side.close()
