@@ -131,6 +131,11 @@ class Fleet:
         return self.open(PREFILL if self.path is Path.DISAGGREGATED else DECODE)
 
     @property
+    def idle(self) -> bool:
+        """No worker has anything to do."""
+        return not any(worker.bound_tokens or worker.num_seqs for worker in self.workers.values())
+
+    @property
     def largest_pool(self) -> int:
         """Blocks of the largest decode worker; 0 without one."""
         return max((w.facts.num_blocks for w in self.open(DECODE)), default=0)

@@ -12,6 +12,7 @@ from scheduling.admission import (
     Decision,
     Spread,
     Verdict,
+    at_rest,
     decide,
     next_virtual_finish,
     retry_after_s,
@@ -51,6 +52,8 @@ def judge(book: Book, ask: Ask, slo: Slo, due_at: float, ahead: Ahead) -> Judgem
     work_ahead = ahead.tokens + sum(view.bound_tokens for view in fleet.prefill)
     ttft = Spread(*book.learnt.ttft.quantiles(work_ahead, book.now))
     tpot = Spread(*book.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, book.now))
+    if book.fleet.idle and ahead.requests == 0:
+        ttft, tpot = at_rest(ttft), at_rest(tpot)
     harm_s = _harm_s(book, slo, due_at, ask.prompt_tokens / prefill_rate(fleet.prefill))
     return Judgement(decide(slo, predicted, ttft, tpot, harm_s), predicted, work_ahead)
 

@@ -191,7 +191,7 @@ def _cost_s(cost: CostModel, shape: StepShape) -> float:
 
 
 WINDOW = 64
-MAX_AGE_S = 60.0
+MAX_AGE_S = 15.0
 ENOUGH = 8
 """Own samples from which a bucket speaks for itself."""
 BUCKETS = 8
