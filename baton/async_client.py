@@ -68,6 +68,7 @@ class AsyncClient:
         self._timeout = timeout or Timeout()
         self._resume_grace_ms = round(resume_grace_s * 1000)
         self._cancels: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,6 +80,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Lets cancellations under way reach the fleet, then closes the connections."""
+        self._closed = True
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=_LAST_CANCELS_S)
         await self._routers.close()
@@ -211,6 +213,8 @@ class AsyncClient:
 
     def _abandon(self, request_id: str) -> None:
         """Tells the fleet that nobody listens any more; the caller does not wait for it."""
+        if self._closed:  # the broken connection says it
+            return
         task = asyncio.get_running_loop().create_task(self._cancel_quietly(request_id))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
