@@ -88,7 +88,11 @@ class RouterCost:
     async def _read(self) -> tuple[float, float]:
         samples = await asyncio.gather(*(scrape(address) for address in self._addresses))
         cpu = sum(total(one, "process_cpu_seconds_total") for one in samples)
-        return cpu, sum(total(one, "relayed_tokens_total") for one in samples)
+        if self._addresses and not cpu:
+            raise ValueError(
+                f"router metrics at {', '.join(self._addresses)} tell no process_cpu_seconds_total"
+            )
+        return cpu, sum(total(one, "baton_relayed_tokens_total") for one in samples)
 
     @property
     def us_per_token(self) -> float | None:
