@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduling.cost_model import CostModel
-
 from scheduling.placement import Path, choose_path
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one JSON object a line, or coloured lines for people."""
+"""Structured logs on stderr: a JSON object a line, or coloured lines for people. Prompts are never logged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import structlog
 
 def configure_logging(level: str, log_format: str, **always: str) -> None:
     """Set up structlog once per process; `always` goes into every line."""
-    renderer: structlog.typing.Processor
-    renderer = (
-        structlog.dev.ConsoleRenderer() if log_format == "console" else structlog.processors.JSONRenderer()
-    )
+    render: list[structlog.typing.Processor]
+    if log_format == "console":
+        render = [structlog.dev.ConsoleRenderer()]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
+            *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

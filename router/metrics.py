@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from router.actions import AttemptFailed, Outcome, Relay, RequestEnded, RequestRefused
 from scheduling.request import FinishReason
 
+NAMESPACE = "baton"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -52,23 +53,39 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.ttft = self._by_class("ttft_seconds", "Router receipt to first token")
         self.tpot = self._by_class("tpot_seconds", "Mean gap after the first token, per request")
         self.e2e = self._by_class("e2e_seconds", "Router receipt to end")
         self.queue = self._by_class("queue_seconds", "Router receipt to dispatch")
-        self.itl = GapHistogram("itl_seconds", "Each gap between tokens of a choice")
+        self.itl = GapHistogram(f"{NAMESPACE}_itl_seconds", "Each gap between tokens of a choice")
         self.registry.register(self.itl)
-        self.requests = Counter("requests", "Requests by how they ended", ["outcome"], registry=self.registry)
-        self.relayed = Counter("relayed_tokens", "Tokens sent on to clients", registry=self.registry)
-        self.goodput = Counter("goodput", "Requests that met every SLO they stated", registry=self.registry)
-        self.retries = Counter(
-            "retries", "Attempts that failed and were started again", registry=self.registry
+        self.requests = Counter(
+            "requests", "Requests by how they ended", ["outcome"], namespace=NAMESPACE, registry=self.registry
         )
-        self.loop_errors = Counter("loop_errors", "Errors nobody expected", ["where"], registry=self.registry)
-        self.workers = Gauge("connected_workers", "Workers with a live stream", registry=self.registry)
+        self.relayed = Counter(
+            "relayed_tokens", "Tokens sent on to clients", namespace=NAMESPACE, registry=self.registry
+        )
+        self.goodput = Counter(
+            "goodput", "Requests that met every SLO they stated", namespace=NAMESPACE, registry=self.registry
+        )
+        self.retries = Counter(
+            "retries",
+            "Attempts that failed and were started again",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
+        self.loop_errors = Counter(
+            "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
+        )
+        self.workers = Gauge(
+            "connected_workers", "Workers with a live stream", namespace=NAMESPACE, registry=self.registry
+        )
 
     def _by_class(self, name: str, documentation: str) -> Histogram:
-        return Histogram(name, documentation, ["slo_class"], buckets=SECONDS, registry=self.registry)
+        return Histogram(
+            name, documentation, ["slo_class"], buckets=SECONDS, namespace=NAMESPACE, registry=self.registry
+        )
 
     def relayed_step(self, relay: Relay) -> None:
         """Count one step's tokens."""

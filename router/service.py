@@ -134,9 +134,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
-            event = await self._intake.arrival(
-                raw, digest, received_at, listener, fleet, keys, resumed=resumed
-            )
+            try:
+                event = await self._intake.arrival(
+                    raw, digest, received_at, listener, fleet, keys, resumed=resumed
+                )
+            except RouterError as error:
+                shell.metrics.requests.labels(type(error).__name__).inc()
+                raise
             shell.submit(event)
             yield stream
         except RouterError as error:

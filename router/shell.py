@@ -79,6 +79,8 @@ class Shell:
         self.now = clock
         self.router_id = core.book.config.router_id
         self.discovery = Discovery(store, self.router_id, model_name, self.submit)
+        metrics.workers.set_function(lambda: self.discovery.num_joined)
+        metrics.workers.set_function(lambda: self.discovery.num_joined)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._last_listener = 0
@@ -143,7 +145,7 @@ class Shell:
                 self.metrics.ended(action)
             case RequestRefused():
                 self.metrics.refused(action)
-                self._log.info("refused", error=type(action.error).__name__, why=str(action.error))
+                self._log.info("refused", error=type(action.error).__name__)
             case AttemptFailed():
                 self.metrics.attempt_failed(action)
                 self._log.warning(

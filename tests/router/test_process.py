@@ -63,7 +63,7 @@ def test_serves_health_models_and_metrics_and_leaves_cleanly(
         assert [model.name for model in models.models] == ["model"]
     with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=10) as page:
         text = page.read().decode()
-    assert "ttft_seconds" in text
+    assert "baton_ttft_seconds" in text
     assert "itl_seconds_bucket" in text
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 0

@@ -391,6 +391,6 @@ async def test_client_that_does_not_read_is_cut_off_and_its_work_freed(fleet: Ru
     async with grpc.aio.insecure_channel(fleet.address, options=options) as channel:
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request(8000, sampling=sampling))
         await call.read()
-        await until(lambda: bool(decode.running))
+        await until(lambda: any(c.WhichOneof("command") == "receive" for c in decode.commands))
         await until(lambda: fleet.shell.core.book.live == {} and not decode.running)
         await until(fleet.nothing_is_held)
