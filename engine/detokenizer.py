@@ -15,7 +15,8 @@ import contextlib
 import enum
 import json
 import re
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 from tokenizers import Tokenizer
 
@@ -36,6 +37,11 @@ class TextStream(Protocol):
 
 class Detokenizer:
     """Everything about one tokenizer that its streams share."""
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Of the `tokenizer.json` of a model."""
+        return cls(Tokenizer.from_file(str(path)))
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder: dict[str, Any] = json.loads(tokenizer.to_str()).get("decoder") or {}

@@ -38,8 +38,8 @@ class Spread:
 def at_rest(spread: Spread) -> Spread:
     """The spread an idle fleet is judged by: the prediction alone.
 
-    What was learnt under load may be worse; were it to refuse everything, nothing admitted could ever show that
-    the load is over. One request at a time is all that can come of it.
+    What was learnt under load may be worse; were it to refuse everything, nothing admitted could ever show
+    that the load is over. One request at a time is all that can come of it.
     """
     return Spread(min(spread.q10, 1.0), min(spread.q90, 1.0))
 

@@ -6,7 +6,6 @@ import gc
 from dataclasses import dataclass
 
 import torch
-from tokenizers import Tokenizer
 
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
@@ -65,14 +64,13 @@ def build_engine(config: WorkerConfig) -> Engine:
         eos_token_ids=model.facts.eos_token_ids,
     )
     name = fingerprint(config.model, layout)
-    tokenizer = Tokenizer.from_file(str(model.facts.tokenizer_path))
     loop = StepLoop(
         runner,
         pool.tensor,
         BlockManager(pool.num_blocks, config.block_size),
         limits=limits,
         fingerprint=name,
-        detokenizer=Detokenizer(tokenizer),
+        detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
     )
     return Engine(loop, pool, name, model.facts.max_context, fit(samples))
 

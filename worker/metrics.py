@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from engine.report import StepReport
 
+NAMESPACE = "baton"
 STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 HANDOFF_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -15,10 +16,12 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._step = Histogram(
             "engine_step_seconds",
             "One step: packing, the model, sampling, the books",
             buckets=STEP_SECONDS,
+            namespace=NAMESPACE,
             registry=self.registry,
         )
         self._running = self._gauge("running_sequences", "Choices in the batch")
@@ -27,31 +30,53 @@ class WorkerMetrics:
         self._free = self._gauge("kv_free_blocks", "Blocks no sequence needs, cached ones included")
         self._cached = self._gauge("kv_cached_blocks", "Free blocks that hold a known prefix")
         self._context = self._gauge("kv_context_tokens", "Tokens whose KV running sequences hold")
-        self.tokens = Counter("output_tokens", "Tokens sampled and reported", registry=self.registry)
-        self.step_errors = Counter("step_errors", "Steps that failed as a whole", registry=self.registry)
-        self.refused = Counter("refused_commands", "Commands refused by this worker", registry=self.registry)
-        self.loop_errors = Counter("loop_errors", "Errors nobody expected", ["where"], registry=self.registry)
+        self.tokens = Counter(
+            "output_tokens", "Tokens sampled and reported", namespace=NAMESPACE, registry=self.registry
+        )
+        self.step_errors = Counter(
+            "step_errors", "Steps that failed as a whole", namespace=NAMESPACE, registry=self.registry
+        )
+        self.refused = Counter(
+            "refused_commands", "Commands refused by this worker", namespace=NAMESPACE, registry=self.registry
+        )
+        self.loop_errors = Counter(
+            "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
+        )
         self.handoff = Histogram(
             "kv_handoff_seconds",
             "First fetch to acknowledgement",
             buckets=HANDOFF_SECONDS,
+            namespace=NAMESPACE,
             registry=self.registry,
         )
         self.handoff_exposed = Histogram(
             "kv_handoff_exposed_seconds",
             "The part of a handoff after the sender had computed everything",
             buckets=HANDOFF_SECONDS,
+            namespace=NAMESPACE,
             registry=self.registry,
         )
-        self.kv_bytes = Counter("kv_bytes", "KV fetched", ["transport"], registry=self.registry)
+        self.kv_bytes = Counter(
+            "kv_bytes", "KV fetched", ["transport"], namespace=NAMESPACE, registry=self.registry
+        )
         self.corrupt = Counter(
-            "kv_blocks_corrupt", "Fetched blocks that were not what was sent", registry=self.registry
+            "kv_blocks_corrupt",
+            "Fetched blocks that were not what was sent",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.skipped = Counter(
-            "kv_blocks_skipped", "Blocks not sent because the receiver held them", registry=self.registry
+            "kv_blocks_skipped",
+            "Blocks not sent because the receiver held them",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.handoffs = Counter(
-            "kv_handoffs", "Handoffs by how they ended", ["outcome"], registry=self.registry
+            "kv_handoffs",
+            "Handoffs by how they ended",
+            ["outcome"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
 
     def observe(self, report: StepReport) -> None:
@@ -68,4 +93,4 @@ class WorkerMetrics:
         self._context.set(load.context_tokens)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
-        return Gauge(name, documentation, registry=self.registry)
+        return Gauge(name, documentation, namespace=NAMESPACE, registry=self.registry)

@@ -70,7 +70,7 @@ class Scene:
                 await asyncio.sleep(0)
 
     def outcomes(self, outcome: str) -> float | None:
-        return self.metrics.registry.get_sample_value("kv_handoffs_total", {"outcome": outcome})
+        return self.metrics.registry.get_sample_value("baton_kv_handoffs_total", {"outcome": outcome})
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ async def test_blocks_set_aside_are_fetched_and_the_engine_is_told(scene: Scene)
     [task] = scene.receiver.tasks
     assert (task.blocks, task.num_held, task.source_address) == ((4, 5, 6), 1, "host:1")
     assert scene.outcomes("corrupt") == 1
-    assert scene.metrics.registry.get_sample_value("kv_blocks_corrupt_total") == 1
-    assert scene.metrics.registry.get_sample_value("kv_blocks_skipped_total") == 1
-    assert scene.metrics.registry.get_sample_value("kv_bytes_total", {"transport": "shm"}) == 64
+    assert scene.metrics.registry.get_sample_value("baton_kv_blocks_corrupt_total") == 1
+    assert scene.metrics.registry.get_sample_value("baton_kv_blocks_skipped_total") == 1
+    assert scene.metrics.registry.get_sample_value("baton_kv_bytes_total", {"transport": "shm"}) == 64
 
 
 async def test_a_lost_sender_fails_the_sequence(scene: Scene) -> None:
@@ -110,7 +110,7 @@ async def test_a_bug_fails_the_sequence_and_is_counted(scene: Scene) -> None:
     scene.receiver.answer.set_exception(ZeroDivisionError("oops"))
     await scene.until_answered()
     assert scene.engine == [KVFailed(1, "ZeroDivisionError: oops")]
-    assert scene.metrics.registry.get_sample_value("loop_errors_total", {"where": "receive"}) == 1
+    assert scene.metrics.registry.get_sample_value("baton_loop_errors_total", {"where": "receive"}) == 1
 
 
 async def test_a_cancelled_receive_is_answered_when_its_copies_have_ended(scene: Scene) -> None:

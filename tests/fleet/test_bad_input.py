@@ -20,7 +20,7 @@ ARGS = ("--num-blocks", "64")
 PROMPT = [5, 6, 7]
 
 WRONG: list[tuple[str, dict[str, object], str]] = [
-    ("empty prompt", {"prompt": []}, "tokens.token_ids"),
+    ("empty prompt", {"prompt": []}, "input"),
     ("empty text", {"prompt": ""}, "text"),
     ("over-long prompt", {"prompt": [5] * (MAX_CONTEXT + 1)}, "tokens.token_ids"),
     ("token id out of range", {"prompt": [5, VOCAB_SIZE]}, "tokens.token_ids"),

@@ -31,7 +31,7 @@ async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) ->
             [found] = await greedy(client, [prompt], 12)
             assert proxy.num_flipped == 1
             assert list(found.token_ids) == expected
-            assert await metric(fleet, "decode-0", "kv_blocks_corrupt_total") == 1
+            assert await metric(fleet, "decode-0", "baton_kv_blocks_corrupt_total") == 1
             await assert_all_is_freed(fleet, client)
 
 

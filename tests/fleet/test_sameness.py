@@ -55,7 +55,7 @@ def prompts(seed: int = 7) -> list[list[int]]:
 
 
 async def transports_used(fleet: Fleet) -> set[str]:
-    sent = await labelled(fleet, "decode-0", "kv_bytes_total", "transport")
+    sent = await labelled(fleet, "decode-0", "baton_kv_bytes_total", "transport")
     return {transport for transport, num_bytes in sent.items() if num_bytes > 0}
 
 
@@ -91,12 +91,12 @@ async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path) -> N
         assert await transports_used(fleet) == SENDERS.keys()
 
         async with AsyncClient(by_itself) as client:
-            before = await metric(fleet, "decode-0", "kv_handoffs_total")
+            before = await metric(fleet, "decode-0", "baton_kv_handoffs_total")
             assert_same(await greedy(client, asked[::-1], MAX_TOKENS), expected[::-1])
             again = await greedy(client, asked, MAX_TOKENS)
             assert_same(again, expected)
             assert sum(one.cached_prompt_tokens for one in again) > 0
-            assert await metric(fleet, "decode-0", "kv_handoffs_total") == before
+            assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") == before
             await assert_all_is_freed(fleet, client)
 
 

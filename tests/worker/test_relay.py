@@ -53,10 +53,10 @@ async def test_greedy_tokens_are_stocks_over_both_transports(
             assert heard.logprobs[0][0] == pytest.approx(first_token.logprobs[0][0])
         await asyncio.gather(prefill.until_all_free(), decode.until_all_free())
     sent, received = await metrics_of(source) - before[0], await metrics_of(target) - before[1]
-    assert received[f'kv_bytes_total{{transport="{transport}"}}'] > 0
-    assert received['kv_handoffs_total{outcome="completed"}'] == 5
-    assert received["kv_blocks_corrupt_total"] == 0
-    assert sent['kv_handoffs_total{outcome="acknowledged"}'] == 5
+    assert received[f'baton_kv_bytes_total{{transport="{transport}"}}'] > 0
+    assert received['baton_kv_handoffs_total{outcome="completed"}'] == 5
+    assert received["baton_kv_blocks_corrupt_total"] == 0
+    assert sent['baton_kv_handoffs_total{outcome="acknowledged"}'] == 5
 
 
 async def test_a_decode_worker_can_do_it_alone(pair: Pair, model: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_prefix_the_decode_worker_holds_is_not_sent(pair: Pair, model: P
             await decode.until_finished(handle)
             assert decode.heard[handle].token_ids[0] == stock_generate(model, prompt, 4).tokens
         await decode.until_all_free()
-    assert (await metrics_of(target) - before)["kv_blocks_skipped_total"] == 4
+    assert (await metrics_of(target) - before)["baton_kv_blocks_skipped_total"] == 4
 
 
 async def test_choices_share_one_handoff(pair: Pair) -> None:
