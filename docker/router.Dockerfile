@@ -10,6 +10,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/router
 COPY baton baton
 COPY router router
 COPY scheduling scheduling
+COPY services services
 COPY state state
 # The tokenizer and the chat template; another model is mounted over it.
 COPY demo_model demo_model

@@ -21,6 +21,7 @@ COPY kernels kernels
 COPY kvtransfer kvtransfer
 COPY prefill_worker prefill_worker
 COPY scheduling scheduling
+COPY services services
 COPY state state
 COPY worker worker
 # The demo's weights; another model is mounted over them.

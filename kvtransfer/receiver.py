@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from baton.v1 import kvtransfer_pb2 as pb
-from kvtransfer.convert import event_from_pb, fence_to_pb
+from kvtransfer.convert import event_from_pb
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,
@@ -34,6 +34,7 @@ from kvtransfer.transport import BlockReader
 from kvtransfer.verify import checksum_blocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
+from services.convert import fence_to_pb
 
 log = structlog.get_logger()
 

@@ -9,13 +9,14 @@ import grpc
 
 from baton.v1 import kvtransfer_pb2 as pb
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
-from kvtransfer.convert import event_to_pb, fence_from_pb
+from kvtransfer.convert import event_to_pb
 from kvtransfer.errors import KVTransferError, LayoutMismatchError, ProtocolError, UnknownFenceError
 from kvtransfer.handoff import SenderHandoff
 from kvtransfer.manifest import ChecksumKind, Manifest
 from kvtransfer.pool import BlockPool
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.grpc import cut_pieces
+from services.convert import fence_from_pb
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import signal
 import sys
 
 import grpc.aio
+import structlog
 import uvloop
 from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
     health,
@@ -25,13 +26,13 @@ from router.config import RouterConfig, parse_config
 from router.core import RouterCore
 from router.events import RouterLeaving, RouterStopping
 from router.intake import Intake
-from router.log import configure_logging, get_logger
 from router.metrics import RouterMetrics
 from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
 from router.operators.service import FleetService
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
+from services.log import configure_logging
 from state.errors import StoreUnavailable
 from state.store import Store
 
@@ -73,7 +74,7 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
     address = config.advertise or f"{config.host}:{port}"
     _say_ready(config.router_id, address, f"{config.host}:{metrics_server.server_port}")
     await _until_stopped(running)
-    get_logger().info("draining", running_sessions=len(shell.core.book.live))
+    structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
     await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     shell.submit(RouterLeaving())
     await _drain(shell, config.grace_s)

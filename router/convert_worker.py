@@ -6,9 +6,9 @@ from baton.v1 import generation_pb2, worker_pb2
 from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.events import SequenceFailed, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
-from scheduling.columns import TokenColumns
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
-from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import FailureReason, SamplingParams, SequenceSpec, StopRules
+from services.convert import columns_from_pb, fence_to_pb
 
 WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
 
@@ -42,19 +42,6 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         sampling=sampling_to_pb(spec.sampling),
         stop=stop_to_pb(spec.stop),
         cache_salt=spec.cache_salt,
-    )
-
-
-def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
-    """Names an attempt."""
-    return generation_pb2.Fence(
-        tenant=fence.tenant,
-        request_id=fence.request_id,
-        session=fence.session,
-        attempt=fence.attempt,
-        choice=fence.choice,
-        source_incarnation=fence.source_incarnation,
-        target_incarnation=fence.target_incarnation,
     )
 
 
@@ -139,24 +126,6 @@ def _failure_reason(value: int) -> FailureReason:
         return FailureReason.INTERNAL
 
 
-def columns_from_pb(tokens: generation_pb2.TokenColumns) -> TokenColumns:
-    """Columns as lists: the core reads them row by row, and protobuf's own are slow at that."""
-    return TokenColumns(
-        handles=list(tokens.handles),
-        choices=list(tokens.choices),
-        indexes=list(tokens.indexes),
-        token_ids=list(tokens.token_ids),
-        finish_reasons=list(tokens.finish_reasons),
-        text_lengths=list(tokens.text_lengths),
-        text_utf8=tokens.text_utf8,
-        logprob_rows=list(tokens.logprob_rows),
-        logprobs=list(tokens.logprobs),
-        top_counts=list(tokens.top_counts),
-        top_token_ids=list(tokens.top_token_ids),
-        top_logprobs=list(tokens.top_logprobs),
-    )
-
-
 def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
     """What a worker's steps cost, as it measured; before it has, steps are taken to cost nothing."""
     if not cost.coefficients:
@@ -181,17 +150,6 @@ def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
         cached_blocks=load.cached_blocks,
         context_tokens=load.context_tokens,
         draining=load.draining,
-    )
-
-
-def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
-    """What a worker's steps cost, for operators."""
-    return worker_pb2.CostModel(
-        coefficients=cost.coefficients,
-        knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10,
-        ratio_q50=cost.ratio_q50,
-        ratio_q95=cost.ratio_q95,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from baton.v1 import generation_pb2, worker_pb2
 from engine.report import Load, StepReport
-from kvtransfer.convert import columns_to_pb, fence_from_pb
 from scheduling.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
+from services.convert import columns_to_pb, cost_to_pb, fence_from_pb
 from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
 from worker.errors import MalformedCommandError
 from worker.identity import Identity, Role
@@ -116,16 +116,6 @@ def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
         cached_blocks=load.cached_blocks,
         context_tokens=load.context_tokens,
         draining=draining,
-    )
-
-
-def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
-    return worker_pb2.CostModel(
-        coefficients=cost.coefficients,
-        knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10,
-        ratio_q50=cost.ratio_q50,
-        ratio_q95=cost.ratio_q95,
     )
 
 

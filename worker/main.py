@@ -23,6 +23,7 @@ from engine.errors import ModelRefused
 from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.request import FailureReason
+from services.log import configure_logging
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
@@ -32,7 +33,6 @@ from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.hub import Hub
 from worker.identity import Identity, Role
-from worker.log import configure_logging
 from worker.metrics import WorkerMetrics
 from worker.preflight import check_kernels
 from worker.registration import Registration

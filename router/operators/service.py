@@ -8,13 +8,14 @@ from typing import Any
 import grpc.aio
 
 from baton.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
-from router.convert_worker import cost_to_pb, load_to_pb, role_to_pb
+from router.convert_worker import load_to_pb, role_to_pb
 from router.errors import ValidationError
 from router.events import DrainAsked
 from router.fleet import Worker
 from router.model_facts import ModelFacts
 from router.service import end_with
 from router.shell import Shell
+from services.convert import cost_to_pb
 from state.errors import StoreUnavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]

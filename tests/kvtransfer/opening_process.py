@@ -7,8 +7,8 @@ import grpc
 
 from baton.v1 import kvtransfer_pb2 as pb
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
-from kvtransfer.convert import fence_to_pb
 from scheduling.request import Fence
+from services.convert import fence_to_pb
 
 
 async def main(address: str, until_event: str) -> None:

@@ -5,18 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.v1 import kvtransfer_pb2 as pb
-from kvtransfer.convert import (
-    columns_from_pb,
-    columns_to_pb,
-    event_from_pb,
-    event_to_pb,
-    fence_from_pb,
-    fence_to_pb,
-)
+from kvtransfer.convert import event_from_pb, event_to_pb
 from kvtransfer.errors import ProtocolError
 from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, SenderAbort
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
+from services.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
 small = st.integers(0, 2**32 - 1)

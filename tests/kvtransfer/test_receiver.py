@@ -14,7 +14,6 @@ import structlog
 from baton.v1 import kvtransfer_pb2 as pb
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer import receiver as receiver_module
-from kvtransfer.convert import fence_to_pb
 from kvtransfer.errors import (
     HandoffTimeoutError,
     PeerLostError,
@@ -23,6 +22,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.peers import TransportMode
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits, ReceiveTask
+from services.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.blocks import content
 from tests.kvtransfer.conftest import ROOT, MakeReceiver, SenderProcess, StartSender, fence_of, task_of

@@ -12,10 +12,8 @@ from baton.v1 import generation_pb2, inference_pb2, worker_pb2
 from router.actions import Marks, Outcome, Promise, SendReceive
 from router.convert import content_digest, finished_to_pb, request_from_pb
 from router.convert_worker import (
-    columns_from_pb,
     command_to_pb,
     cost_from_pb,
-    cost_to_pb,
     load_from_pb,
     load_to_pb,
     sampling_to_pb,
@@ -25,6 +23,7 @@ from router.convert_worker import (
 from router.fleet import WorkerLoad
 from scheduling.cost_model import CostModel
 from scheduling.request import Fence, FinishReason, SamplingParams, SequenceSpec, SloClass, StopRules
+from services.convert import columns_from_pb, cost_to_pb
 
 counts = st.integers(0, 2**32 - 1)
 
