@@ -1,0 +1,78 @@
+"""The contract's shared messages, to and from the words all services share."""
+
+from __future__ import annotations
+
+from baton.v1 import generation_pb2, worker_pb2
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.request import Fence
+
+
+def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
+    return generation_pb2.Fence(
+        tenant=fence.tenant,
+        request_id=fence.request_id,
+        session=fence.session,
+        attempt=fence.attempt,
+        choice=fence.choice,
+        source_incarnation=fence.source_incarnation,
+        target_incarnation=fence.target_incarnation,
+    )
+
+
+def fence_from_pb(message: generation_pb2.Fence) -> Fence:
+    return Fence(
+        tenant=message.tenant,
+        request_id=message.request_id,
+        session=message.session,
+        attempt=message.attempt,
+        choice=message.choice,
+        source_incarnation=message.source_incarnation,
+        target_incarnation=message.target_incarnation,
+    )
+
+
+def columns_to_pb(columns: TokenColumns) -> generation_pb2.TokenColumns:
+    return generation_pb2.TokenColumns(
+        handles=columns.handles,
+        choices=columns.choices,
+        indexes=columns.indexes,
+        token_ids=columns.token_ids,
+        # An enum column takes plain numbers; the stub asks for the enum's own type.
+        finish_reasons=columns.finish_reasons,  # type: ignore[arg-type]
+        text_lengths=columns.text_lengths,
+        text_utf8=columns.text_utf8,
+        logprob_rows=columns.logprob_rows,
+        logprobs=columns.logprobs,
+        top_counts=columns.top_counts,
+        top_token_ids=columns.top_token_ids,
+        top_logprobs=columns.top_logprobs,
+    )
+
+
+def columns_from_pb(message: generation_pb2.TokenColumns) -> TokenColumns:
+    """Columns as lists: they are read row by row, and protobuf's own are slow at that."""
+    return TokenColumns(
+        handles=list(message.handles),
+        choices=list(message.choices),
+        indexes=list(message.indexes),
+        token_ids=list(message.token_ids),
+        finish_reasons=list(message.finish_reasons),
+        text_lengths=list(message.text_lengths),
+        text_utf8=message.text_utf8,
+        logprob_rows=list(message.logprob_rows),
+        logprobs=list(message.logprobs),
+        top_counts=list(message.top_counts),
+        top_token_ids=list(message.top_token_ids),
+        top_logprobs=list(message.top_logprobs),
+    )
+
+
+def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
+    return worker_pb2.CostModel(
+        coefficients=cost.coefficients,
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10,
+        ratio_q50=cost.ratio_q50,
+        ratio_q95=cost.ratio_q95,
+    )
