@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
 import pytest
-import redis.asyncio
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from baton.v1 import fleet_pb2_grpc, inference_pb2_grpc
@@ -44,32 +39,6 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: floa
             if met if isinstance(met, bool) else await met:
                 return
             await asyncio.sleep(0.005)
-
-
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A server on a unix socket of its own."""
-    binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
-    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
-        socket = f"{folder}/redis.sock"
-        server = subprocess.Popen(
-            [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        yield f"unix://{socket}"
-        server.terminate()
-        server.wait()
-
-
-@pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Store]:
-    opened = await Store.connect(redis_url)
-    async with redis.asyncio.Redis.from_url(redis_url) as admin:
-        await admin.flushall()
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture(scope="session")

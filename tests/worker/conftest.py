@@ -3,10 +3,8 @@
 import asyncio
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,22 +16,6 @@ from tests.model_zoo import build
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"READY (\S+) (\S+) address=(\S+) metrics=(\S+)\n")
 SMALL = ("--dtype=float64", "--num-blocks=64", "--threads=1", "--token-budget=32", "--log-format=json")
-
-
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A server on a unix socket of its own, so that parallel runs never meet."""
-    binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
-    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
-        socket = f"{folder}/redis.sock"
-        server = subprocess.Popen(
-            [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-        )
-        yield f"unix://{socket}"
-        server.terminate()
-        server.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A real Redis server for each test run, flushed between tests."""
+"""A real Redis server for each test process, flushed between tests."""
 
 from __future__ import annotations
 
