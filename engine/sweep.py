@@ -13,7 +13,7 @@ from engine.step_batch import StepBatch
 from scheduling.cost_fit import Sample
 from scheduling.cost_model import StepShape
 
-MAX_SECONDS = 3.0
+MAX_SECONDS = 1.5
 MAX_ROUNDS = 6
 DECODE_COUNTS = (1, 4, 16, 64, 256)
 DECODE_CONTEXTS = (32, 256, 1024)

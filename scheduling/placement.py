@@ -62,9 +62,12 @@ def has_seat(candidate: DecodeCandidate, _blocks: int) -> bool:
 
 
 def least_slack(candidate: DecodeCandidate) -> float:
-    """What is left of the tightest promise after placement; without any promise, the faster step wins."""
+    """What is left of the tightest promise after placement.
+
+    Without any promise all are equal: the noise of measured step costs must not crowd one worker.
+    """
     if candidate.tightest_tpot_s == float("inf"):
-        return -candidate.step_after_s
+        return 0.0
     return candidate.tightest_tpot_s - candidate.step_after_s
 
 
@@ -84,7 +87,7 @@ def free_room(candidate: DecodeCandidate) -> float:
 
 
 FILTERS: tuple[Filter, ...] = (is_open, has_blocks, has_seat)
-SCORES: tuple[Score, ...] = (not_avoided, least_slack, held_prefix, free_room)
+SCORES: tuple[Score, ...] = (not_avoided, least_slack, free_room, held_prefix)
 """Compared in this order."""
 
 

@@ -53,6 +53,14 @@ def test_largest_minimum_slack_wins() -> None:
     assert choice.worker_key == "roomy"
 
 
+def test_without_promises_requests_spread_whatever_the_steps_are_thought_to_cost() -> None:
+    quick = replace(FREE, key="quick", step_after_s=0.001, free_blocks=5)
+    slow = replace(FREE, key="slow", step_after_s=0.01, free_blocks=10)
+    choice = choose_decode_worker([quick, slow], 1)
+    assert choice is not None
+    assert choice.worker_key == "slow"
+
+
 def test_where_an_attempt_failed_is_the_last_resort() -> None:
     failed = replace(FREE, key="failed", avoided=True, step_after_s=0.001)
     choice = choose_decode_worker([failed, FREE], 1)
