@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from scheduling.admission import Decision
 from scheduling.prediction import Prediction
@@ -161,9 +162,10 @@ class Session:
         return self.timeline.received_at + self.slo.ttft_ms / 1000
 
     def group_key(self, first_choice: int) -> str:
-        """Names a group in the store."""
+        """Names a group in the store; escaped, so that no two groups share a name, whatever clients choose."""
+        tenant, request_id = quote(self.tenant, safe=""), quote(self.request_id, safe="")
         suffix = f"#{first_choice}" if first_choice else ""
-        return f"{self.tenant}/{self.request_id}/{self.number}{suffix}"
+        return f"{tenant}/{request_id}/{self.number}{suffix}"
 
     def tpot_s(self) -> float | None:
         """Mean gap after the first token over all choices; None with fewer than two tokens."""
