@@ -162,7 +162,7 @@ class Session:
         return self.timeline.received_at + self.slo.ttft_ms / 1000
 
     def group_key(self, first_choice: int) -> str:
-        """Names a group in the store; escaped, so that no two groups share a name, whatever clients choose."""
+        """Names a group in the store. Escaped: no two groups share a name, whatever clients choose."""
         tenant, request_id = quote(self.tenant, safe=""), quote(self.request_id, safe="")
         suffix = f"#{first_choice}" if first_choice else ""
         return f"{tenant}/{request_id}/{self.number}{suffix}"
