@@ -25,7 +25,8 @@ def end_group(book: Book, group: Group) -> None:
     """All its choices have ended by themselves."""
     # A choice that ended with the prefill worker's first token is never started on the decode worker.
     detach(book, group, tell_workers=not group.decode_reported)
-    if not any(choice.open for choice in group.session.choices):
+    # Groups may end in one step: then no choice is open, and still this one is not the last.
+    if not group.session.groups and not any(choice.open for choice in group.session.choices):
         finish(book, group.session)
 
 

@@ -6,7 +6,7 @@ from router import ending
 from router.actions import AttemptFailed
 from router.book import Book
 from router.fleet import Worker
-from router.queueing import enqueue, new_groups
+from router.queueing import enqueue, new_groups, release_credit
 from router.sessions import MAX_ATTEMPTS, Group, Phase
 from scheduling.request import FinishReason
 
@@ -37,7 +37,10 @@ def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
     if worker is None:
         return
     for group in list(worker.groups.values()):
-        if group.phase is Phase.RUNNING and not _was_handed_over(group, worker):
+        if _was_handed_over(group, worker):
+            release_credit(book, group)
+            group.prefill_key = None  # should it come back under this key, it knows nothing of the group
+        else:
             fail_attempt(book, group, worker_key, f"worker lost: {reason}")
 
 

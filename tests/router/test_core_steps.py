@@ -1,0 +1,113 @@
+"""Step reports and lost streams that fall together in ways that are rare by chance."""
+
+from __future__ import annotations
+
+from router.actions import Action, AskGrants, Enqueue, SendDecode, SendReceive, Settle, TellFinished
+from router.book import CoreConfig
+from router.core import RouterCore
+from router.events import (
+    Arrived,
+    Enqueued,
+    Event,
+    Granted,
+    GrantsAnswered,
+    Received,
+    SettleAnswered,
+    StepReported,
+    WorkerJoined,
+    WorkerLost,
+)
+from router.fleet import WorkerFacts, WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
+from state.records import Settled
+
+COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+PREFILL, DECODE = (
+    WorkerFacts(role, "1", role, f"{role}:1", "fp", 4, 64, 8, 64) for role in ("prefill", "decode")
+)
+
+
+class Driver:
+    """A core whose store always says yes; remembers what was dispatched to decode workers."""
+
+    def __init__(self, *workers: WorkerFacts) -> None:
+        self.core = RouterCore(CoreConfig("router-a"))
+        self.specs: list[SequenceSpec] = []
+        self.waiting: list[str] = []
+        self.finished: list[int] = []
+        for facts in workers:
+            self.tell(WorkerJoined(facts, WorkerLoad(free_blocks=64), COST))
+
+    def tell(self, event: Event) -> None:
+        for action in self.core.on(event, 1.0):
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Enqueue(entry):
+                self.waiting.append(entry.request_key)
+                self.tell(Enqueued(entry.request_key, 0, 0))
+            case AskGrants(worker):
+                waiting, self.waiting = self.waiting, []
+                for request_key in waiting:
+                    self.tell(Granted(request_key, worker.key))
+                self.tell(GrantsAnswered(worker.key))
+            case Settle():
+                answer = (action.request_key, action.prefill_key, action.decoder.key, Settled.OK)
+                self.tell(SettleAnswered(*answer))
+            case SendDecode(_, spec) | SendReceive(_, spec, _):
+                self.specs.append(spec)
+            case TellFinished(listener):
+                self.finished.append(listener)
+
+    def arrive(self, n: int, *received: Received) -> None:
+        self.tell(
+            Arrived(
+                listener=1,
+                tenant="t",
+                request_id="r",
+                session=int(bool(received)),
+                digest=b"",
+                prompt_token_ids=(3, 5, 7),
+                sampling=SamplingParams(n=n),
+                seed_given=True,
+                stop=StopRules(max_tokens=2),
+                slo=Slo(),
+                received_at=1.0,
+                received=received,
+            )
+        )
+
+    def step(self, worker: WorkerFacts, index: int, reason: FinishReason = FinishReason.NONE) -> None:
+        """A token of every dispatched choice, in one report."""
+        rows = [(spec.handle, choice) for spec in self.specs for choice in spec.choices]
+        tokens = TokenColumns(
+            handles=[handle for handle, _ in rows],
+            choices=[choice for _, choice in rows],
+            indexes=[index] * len(rows),
+            token_ids=[9] * len(rows),
+            finish_reasons=[int(reason)] * len(rows),
+        )
+        self.tell(StepReported(worker.key, tokens, WorkerLoad(free_blocks=64)))
+
+
+def test_two_groups_of_a_request_may_end_in_one_step() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(2, Received(0, (9,), FinishReason.NONE), Received(1, (9,), FinishReason.NONE))
+    assert [spec.choices for spec in driver.specs] == [(0,), (1,)]
+    driver.step(DECODE, 1, FinishReason.LENGTH)
+    assert driver.finished == [1]
+    assert not driver.core.book.groups
+
+
+def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> None:
+    driver = Driver(PREFILL, DECODE)
+    driver.arrive(1)
+    driver.step(DECODE, 0)
+    driver.tell(WorkerLost(PREFILL.key, "silent for 5 s"))
+    driver.tell(WorkerJoined(PREFILL, WorkerLoad(free_blocks=64), COST))
+    driver.step(DECODE, 1, FinishReason.LENGTH)
+    assert driver.finished == [1]
+    assert not driver.core.book.groups
