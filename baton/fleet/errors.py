@@ -3,6 +3,8 @@
 FleetError
 ├── CheckoutNotFound(searched)
 ├── RedisServerNotFound(searched)
+├── PortUnusable(address, reason)
+├── RunDirUnusable(path, reason)
 ├── ProcessFailed(name, exit_code, log_path, tail)
 └── StartTimeout(name, waited_s, log_path, tail)
 """
@@ -58,6 +60,26 @@ class RedisServerNotFound(FleetError):
             f"{', '.join(str(path) for path in self.searched)}; "
             "install Redis, or point --redis at a server that runs"
         )
+
+
+class PortUnusable(FleetError):
+    """A router could not listen where it should, most often because another fleet does."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(
+            f"no router can listen on {address}: {reason}; name a free port with --port, or 0 for any"
+        )
+
+
+class RunDirUnusable(FleetError):
+    """The folder for the logs could not be made."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"no logs can be kept in {path}: {reason}; name a folder of your own with --run-dir")
 
 
 class ProcessFailed(FleetError):

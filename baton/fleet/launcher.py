@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import tempfile
 import time
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from baton.fleet.checkout import find_checkout, find_redis_server
-from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.errors import PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import (
     FleetEvent,
     FleetStopping,
@@ -110,8 +111,9 @@ class Fleet:
     async def _start(self) -> None:
         checkout = self.spec.checkout or find_checkout()
         redis_server = None if self.spec.redis_url else find_redis_server()
-        self._run_dir = self.spec.run_dir or next_run_dir(checkout)
-        self._run_dir.mkdir(parents=True, exist_ok=True)
+        for address in self.spec.fixed_addresses:
+            _refuse_taken(*address)
+        self._run_dir = self._made_run_dir(checkout)
         self._reaper = Reaper()
         if redis_server is not None:
             await self._start_redis(redis_server, self._private_folder(None))
@@ -119,6 +121,15 @@ class Fleet:
         await self._start_all(service_processes(self.spec, around))
         if self.spec.await_connections:
             await self._await_connections()
+
+    def _made_run_dir(self, checkout: Path) -> Path:
+        try:
+            folder = self.spec.run_dir or next_run_dir(checkout)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            path = self.spec.run_dir or checkout
+            raise RunDirUnusable(path, os.strerror(error.errno or 0)) from error
+        return folder
 
     def _private_folder(self, parent: str | None) -> Path:
         assert self._reaper is not None
@@ -227,6 +238,17 @@ async def _finish(work: asyncio.Future[None]) -> None:
         work.result()
     if cancelled is not None:
         raise cancelled
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """Before anything starts: a service that cannot bind its port says so late and at length."""
+    with socket.socket() as probe:
+        # As the service itself does, or a port that was just let go of would seem taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortUnusable(f"{host}:{port}", os.strerror(error.errno or 0)) from error
 
 
 def _free_port() -> int:

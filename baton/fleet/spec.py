@@ -12,6 +12,7 @@ from pathlib import Path
 from baton.fleet.process import ProcessSpec
 
 PLACEMENTS = ("disaggregated", "aggregated")
+ROUTER_HOST = "127.0.0.1"
 _REDIS_READY = re.compile("Ready to accept connections")
 
 
@@ -52,8 +53,11 @@ class FleetSpec:
             raise ValueError(f"placement is {self.placement!r}: it must be one of {', '.join(PLACEMENTS)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
-        if not 0 <= self.router_port <= 65535:
-            raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to 65535")
+        highest = 65536 - self.routers
+        if not 0 <= self.router_port <= highest:
+            raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to {highest}")
+        if self.threads is not None and self.threads < 0:
+            raise ValueError(f"threads is {self.threads}: it must be 0 (torch's own choice) or more")
         unknown = set(self.extra_args) - {"router", "prefill", "decode"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
@@ -61,6 +65,13 @@ class FleetSpec:
     @property
     def router_names(self) -> tuple[str, ...]:
         return tuple(f"router-{i}" for i in range(self.routers))
+
+    @property
+    def fixed_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each router that was told its port."""
+        if not self.router_port:
+            return ()
+        return tuple((ROUTER_HOST, self.router_port + index) for index in range(self.routers))
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -124,7 +135,7 @@ def redis_process(server: Path, port: int, folder: Path) -> ProcessSpec:
 
 def _router(spec: FleetSpec, around: Surroundings, index: int) -> ProcessSpec:
     port = spec.router_port + index if spec.router_port else 0
-    own = ["--router-id", f"router-{index}", "--listen", f"127.0.0.1:{port}"]
+    own = ["--router-id", f"router-{index}", "--listen", f"{ROUTER_HOST}:{port}"]
     if spec.placement is not None:
         own += ["--placement", spec.placement]
     return _service(spec, around, "router", f"router-{index}", own)

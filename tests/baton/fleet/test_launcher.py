@@ -1,6 +1,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +16,12 @@ from baton.fleet import (
     FleetEvent,
     FleetSpec,
     FleetStopping,
+    PortUnusable,
     ProcessDied,
     ProcessFailed,
     ProcessReady,
     ProcessStarted,
+    RunDirUnusable,
     StartTimeout,
 )
 
@@ -110,6 +113,25 @@ async def test_a_refused_configuration_is_reported_with_its_meaning_and_last_wor
     assert failure.value.exit_code == 2
     assert "block_size is 17" in failure.value.tail
     await until_gone(pids)
+
+
+async def test_a_port_that_is_taken_is_refused_before_anything_starts(make_spec: MakeSpec) -> None:
+    events: list[FleetEvent] = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortUnusable, match=f"127.0.0.1:{port}: Address already in use; .* --port"):
+            await Fleet(make_spec(router_port=port), events.append).__aenter__()
+    assert events == []
+
+
+async def test_a_folder_for_logs_that_cannot_be_made_is_refused_before_anything_starts(
+    make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    events: list[FleetEvent] = []
+    with pytest.raises(RunDirUnusable, match="Not a directory; name a folder of your own with --run-dir"):
+        await Fleet(make_spec(run_dir=tmp_path / "file" / "logs"), events.append).__aenter__()
+    assert events == []
 
 
 def _pid(event: FleetEvent) -> list[int]:

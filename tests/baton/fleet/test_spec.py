@@ -31,6 +31,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
         ({"router_port": 70000}, "router_port is 70000"),
+        ({"router_port": 65535, "routers": 2}, "router_port is 65535: it must be 0 (a free one) to 65534"),
+        ({"threads": -1}, "threads is -1: it must be 0"),
         ({"extra_args": {"decode-3": ()}}, "there are router-0, prefill-0, decode-0"),
     ],
 )
