@@ -18,8 +18,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 
 from state import keys
 from state.errors import QueueFull, StoreUnavailable
@@ -41,6 +40,9 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 1.0
 GRANT_TTL_MS = 200
 RECONNECT_S = 0.5
+
+_FAILURES = (RedisError, OSError)
+"""A server that answers with an error (out of memory, read-only) serves no better than one that is silent."""
 
 _SCRIPTS = (
     "register_worker",
@@ -103,8 +105,8 @@ class Store:
     async def _run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
         try:
             return await self._scripts[script](keys=list(script_keys), args=list(args))
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise StoreUnavailable(self._url, type(error).__name__) from error
+        except _FAILURES as error:
+            raise StoreUnavailable(self._url, _reason(error)) from error
 
     # Registry
 
@@ -279,15 +281,20 @@ class Store:
                     yield Nudge()
                     async for notice in _listen(pubsub):
                         yield notice
-            except (RedisConnectionError, RedisTimeoutError, OSError):
+            except _FAILURES:
                 await asyncio.sleep(RECONNECT_S)
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
         try:
             yield
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise StoreUnavailable(self._url, type(error).__name__) from error
+        except _FAILURES as error:
+            raise StoreUnavailable(self._url, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """A word for a broken connection, the server's own words for a refusal."""
+    return str(error) if isinstance(error, ResponseError) else type(error).__name__
 
 
 async def _listen(pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Notice, None]:

@@ -5,7 +5,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
+from state import keys
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
     DecodeRoom,
@@ -218,3 +220,13 @@ async def _subscribed(store: Store, router_id: str) -> AsyncGenerator[Notice, No
     stream = store.notices(router_id)
     assert await anext(stream) == Nudge()
     return stream
+
+
+async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        for key in (keys.queue(), keys.prefixes_of("d:1")):
+            await admin.set(key, "of another type")
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.enqueue(entry("a"), 10)
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.publish_prefix("d:1", [b"x"], [])
