@@ -35,12 +35,18 @@ class Discovery:
     """Opens a link to every announced worker that fits the fleet."""
 
     def __init__(
-        self, store: Store, router_id: str, model_name: str, submit: Callable[[Event], None]
+        self,
+        store: Store,
+        router_id: str,
+        model_name: str,
+        submit: Callable[[Event], None],
+        on_crash: Callable[[], None],
     ) -> None:
         self._store = store
         self._router_id = router_id
         self._model_name = model_name
         self._submit = submit
+        self._on_crash = on_crash
         self._log = structlog.get_logger()
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._missing_since: dict[str, float] = {}
@@ -76,7 +82,7 @@ class Discovery:
         announced = {record.key: record for record in records}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
-                link = WorkerLink(record, self._router_id, self._submit)
+                link = WorkerLink(record, self._router_id, self._submit, self._on_crash)
                 self._links[key] = link, asyncio.create_task(link.run(), name=f"link {key}")
         now = asyncio.get_running_loop().time()
         for key, (link, task) in list(self._links.items()):

@@ -78,8 +78,8 @@ class Shell:
         self.metrics = metrics
         self.now = clock
         self.router_id = core.book.config.router_id
-        self.discovery = Discovery(store, self.router_id, model_name, self.submit)
-        metrics.workers.set_function(lambda: self.discovery.num_joined)
+        link_crashed = metrics.loop_errors.labels("link").inc
+        self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed)
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}

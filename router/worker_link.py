@@ -40,10 +40,17 @@ class LinkBroken(Exception):
 class WorkerLink:
     """Keeps a stream to the worker of one announcement for as long as it is announced."""
 
-    def __init__(self, record: WorkerRecord, router_id: str, submit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        record: WorkerRecord,
+        router_id: str,
+        submit: Callable[[Event], None],
+        on_crash: Callable[[], None],
+    ) -> None:
         self.record = record
         self._router_id = router_id
         self._submit = submit
+        self._on_crash = on_crash
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
@@ -69,7 +76,13 @@ class WorkerLink:
         """Connect, serve, and connect again, until cancelled."""
         failures = 0
         while True:
-            reason = await self._serve_once()
+            try:
+                reason = await self._serve_once()
+            except Exception as error:
+                # A link that ended unheard would leave its worker joined, and its streams hanging.
+                self._on_crash()
+                self._log.exception("link_crashed")
+                reason = f"{type(error).__name__}: {error}"
             was_joined, self._joined = self._joined, False
             if was_joined:
                 failures = 0

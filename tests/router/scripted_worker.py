@@ -196,6 +196,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         step = worker_pb2.StepReport(load=self._load(), failures=[failure])
         self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
 
+    def say(self, step: worker_pb2.StepReport) -> None:
+        """Report anything at all."""
+        self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
+
     async def _decode(self) -> None:
         while True:
             await self.go.wait()

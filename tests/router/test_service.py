@@ -10,7 +10,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
 
-from baton.v1 import fleet_pb2, generation_pb2, inference_pb2, inference_pb2_grpc
+from baton.v1 import fleet_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, worker_pb2
+from router.metrics import NAMESPACE
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker, text_of, token_at
 
@@ -394,3 +395,21 @@ async def test_client_that_does_not_read_is_cut_off_and_its_work_freed(fleet: Ru
         await until(lambda: any(c.WhichOneof("command") == "receive" for c in decode.commands))
         await until(lambda: fleet.shell.core.book.live == {} and not decode.running)
         await until(fleet.nothing_is_held)
+
+
+async def test_a_report_that_makes_no_sense_ends_its_stream_and_not_the_requests(
+    fleet: RunningFleet,
+) -> None:
+    _, decode = await fleet.pair(step_s=0.02)
+    call = fleet.inference.Generate(request(60))
+    running = asyncio.create_task(events_of(call))
+    await until(lambda: bool(decode.running))
+    decode.say(worker_pb2.StepReport(tokens=generation_pb2.TokenColumns(handles=list(decode.running))))
+    events = await running
+    assert tokens_of(events) == expected(60)
+    assert finished_of(events).usage.attempts == 2
+    assert (
+        fleet.shell.metrics.registry.get_sample_value(f"{NAMESPACE}_loop_errors_total", {"where": "link"})
+        == 1
+    )
+    await until(fleet.nothing_is_held)
