@@ -14,7 +14,7 @@ from typing import Self
 
 from baton.convert import model_from_pb, put_prompt, quote_from_pb, request_to_pb
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
-from baton.errors import NotFound, Unavailable
+from baton.errors import BatonError, NotFound, Unavailable
 from baton.routers import Patience, Routers
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
@@ -221,5 +221,5 @@ class AsyncClient:
 
     async def _cancel_quietly(self, request_id: str) -> None:
         # Out of reach, the fleet ends it by itself when the resume grace is over.
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(BatonError):
             await self.cancel(request_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from baton.errors import FieldViolation, Internal, InvalidRequest
@@ -51,6 +52,14 @@ _VERDICTS = {
     inference_pb2.VERDICT_ACCEPTED: Verdict.ACCEPTED,
     inference_pb2.VERDICT_AT_RISK: Verdict.AT_RISK,
     inference_pb2.VERDICT_REFUSED: Verdict.REFUSED,
+}
+# What a field of the contract can carry at all, by protobuf's type.
+_ACCEPTED = {
+    FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
+    FieldDescriptor.CPPTYPE_UINT64: f"it must be a whole number from 0 to {2**64 - 1}",
+    FieldDescriptor.CPPTYPE_DOUBLE: "it must be a number",
+    FieldDescriptor.CPPTYPE_BOOL: "it must be True or False",
+    FieldDescriptor.CPPTYPE_STRING: "it must be text",
 }
 _SAMPLING_FIELDS = (
     "temperature",
@@ -228,7 +237,8 @@ def _put(message: Message, prefix: str, **values: Any) -> None:
         try:
             setattr(message, name, value)
         except (TypeError, ValueError) as error:
-            raise _invalid(prefix + name, value, str(error)) from None
+            accepted = _ACCEPTED.get(message.DESCRIPTOR.fields_by_name[name].cpp_type, str(error))
+            raise _invalid(prefix + name, value, accepted) from None
 
 
 def _put_stop(message: generation_pb2.StopRules, stop: Stop) -> None:
@@ -240,8 +250,8 @@ def _put_stop(message: generation_pb2.StopRules, stop: Stop) -> None:
 def _put_bias(message: generation_pb2.SamplingParams, bias: Mapping[int, float]) -> None:
     try:
         message.logit_bias.update(bias)
-    except (TypeError, ValueError) as error:
-        raise _invalid("sampling.logit_bias", bias, str(error)) from None
+    except (TypeError, ValueError):
+        raise _invalid("sampling.logit_bias", bias, "token ids with a number for each") from None
 
 
 def _extend(target: Any, field: str, values: Any) -> None:

@@ -25,6 +25,8 @@ class Routers:
     def __init__(self, addresses: Sequence[str], connect: Connect) -> None:
         if not addresses:
             raise ValueError("addresses is empty: name at least one router as host:port")
+        if not all(addresses):
+            raise ValueError(f"addresses is {list(addresses)}: each must be a router's host:port")
         self._transports = [connect(address) for address in addresses]
         self._failed_at = dict.fromkeys(range(len(addresses)), float("-inf"))
         self._turn = 0

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NoReturn
 
 from baton.async_client import DEFAULT_ADDRESS
-from baton.cli.exits import EXIT_CODES_HELP
+from baton.cli.exits import EXIT_CODES_HELP, USAGE
+from baton.cli.values import address, bias, count, decimal, seconds, unsigned
 from baton.fleet.spec import PLACEMENTS
 from baton.types import Sampling, Slo, SloClass, Stop
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage of a command with thirty flags would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog="baton",
         description="Baton, a fleet that serves large language models over gRPC.",
         epilog=EXIT_CODES_HELP,
@@ -65,17 +74,19 @@ def slo_of(args: argparse.Namespace) -> Slo:
 
 
 def _add_up(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--prefill", type=int, default=1, metavar="N", help="prefill workers (1)")
-    command.add_argument("--decode", type=int, default=1, metavar="N", help="decode workers (1)")
-    command.add_argument("--routers", type=int, default=1, metavar="N", help="routers (1)")
-    command.add_argument("--port", type=int, default=50051, help="of the first router; 0: a free one (50051)")
+    command.add_argument("--prefill", type=unsigned, default=1, metavar="N", help="prefill workers (1)")
+    command.add_argument("--decode", type=unsigned, default=1, metavar="N", help="decode workers (1)")
+    command.add_argument("--routers", type=unsigned, default=1, metavar="N", help="routers (1)")
+    command.add_argument(
+        "--port", type=unsigned, default=50051, help="of the first router; 0: a free one (50051)"
+    )
     command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed (the router's)")
     _add_fleet_flags(command)
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
     _add_fleet_flags(command)
-    command.add_argument("--max-tokens", type=int, default=80, metavar="N", help="of each answer (80)")
+    command.add_argument("--max-tokens", type=count, default=80, metavar="N", help="of each answer (80)")
 
 
 def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
@@ -83,7 +94,7 @@ def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
         "--model", type=Path, metavar="PATH", help="model folder (the checkout's demo_model)"
     )
     command.add_argument("--redis", metavar="URL", help="use this server instead of starting one")
-    command.add_argument("--threads", type=int, metavar="N", help="of each worker (cores / workers)")
+    command.add_argument("--threads", type=unsigned, metavar="N", help="of each worker (cores / workers)")
     command.add_argument("--run-dir", type=Path, metavar="PATH", help="for the logs (.baton/runs/<n>)")
 
 
@@ -92,10 +103,12 @@ def _add_generate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
     command.add_argument("--json", action="store_true", help="one event per line, as JSON")
     command.add_argument("--request-id", default="", metavar="ID", help="sent twice, it runs once")
-    command.add_argument("--timeout-s", type=float, metavar="S", help="give up after so long")
+    command.add_argument("--timeout-s", type=seconds, metavar="S", help="give up after so long")
     _add_client_flags(command)
     _add_sampling_flags(command)
-    command.add_argument_group("sampling").add_argument("--n", type=int, metavar="N", help="how many answers")
+    command.add_argument_group("sampling").add_argument(
+        "--n", type=unsigned, metavar="N", help="how many answers"
+    )
     _add_stop_flags(command)
     _add_slo_flags(command)
 
@@ -112,62 +125,67 @@ def _add_chat(command: argparse.ArgumentParser) -> None:
 def _add_status(command: argparse.ArgumentParser) -> None:
     command.add_argument("--once", action="store_true", help="print one snapshot and leave")
     command.add_argument("--json", action="store_true", help="snapshots as JSON, one per line")
-    command.add_argument("--interval-s", type=float, default=0.5, metavar="S", help="between snapshots (0.5)")
+    command.add_argument(
+        "--interval-s", type=seconds, default=0.5, metavar="S", help="between snapshots (0.5)"
+    )
     _add_client_flags(command)
 
 
 def _add_health(command: argparse.ArgumentParser) -> None:
-    command.add_argument("address", metavar="HOST:PORT", help="a router's or a worker's")
-    command.add_argument("--timeout-s", type=float, default=3.0, metavar="S", help="for the answer (3)")
+    command.add_argument("address", type=address, metavar="HOST:PORT", help="a router's or a worker's")
+    command.add_argument("--timeout-s", type=seconds, default=3.0, metavar="S", help="for the answer (3)")
 
 
 def _add_client_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("the fleet")
     group.add_argument(
         "--address",
+        type=address,
         action="append",
         metavar="HOST:PORT",
         help=f"a router; say it again for each further one ({DEFAULT_ADDRESS})",
     )
     group.add_argument("--tenant", default="", help="on whose account")
     group.add_argument("--model", default="", metavar="NAME", help="insist on this model")
-    group.add_argument("--connect-s", type=float, default=2.0, metavar="S", help="patience to connect (2)")
+    group.add_argument("--connect-s", type=seconds, default=2.0, metavar="S", help="patience to connect (2)")
 
 
 def _add_sampling_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("sampling")
-    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K most likely tokens")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the smallest set of probability P")
-    group.add_argument("--min-p", type=float, metavar="P", help="drop below P times the most likely")
+    group.add_argument("--temperature", type=decimal, metavar="T", help="0 is greedy")
+    group.add_argument("--top-k", type=unsigned, metavar="K", help="keep the K most likely tokens")
+    group.add_argument("--top-p", type=decimal, metavar="P", help="keep the smallest set of probability P")
+    group.add_argument("--min-p", type=decimal, metavar="P", help="drop below P times the most likely")
     group.add_argument(
-        "--repetition-penalty", type=float, metavar="X", help="over tokens of prompt and answer"
+        "--repetition-penalty", type=decimal, metavar="X", help="over tokens of prompt and answer"
     )
-    group.add_argument("--presence-penalty", type=float, metavar="X", help="once per token of the answer")
-    group.add_argument("--frequency-penalty", type=float, metavar="X", help="per occurrence in the answer")
+    group.add_argument("--presence-penalty", type=decimal, metavar="X", help="once per token of the answer")
+    group.add_argument("--frequency-penalty", type=decimal, metavar="X", help="per occurrence in the answer")
     group.add_argument(
-        "--logit-bias", type=_bias, action="append", default=[], metavar="ID=X", help="add X to one token's"
+        "--logit-bias", type=bias, action="append", default=[], metavar="ID=X", help="add X to one token's"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed draws the same answer")
-    group.add_argument("--logprobs", type=int, metavar="N", help="tell each token's, and N alternatives'")
+    group.add_argument("--seed", type=unsigned, metavar="N", help="the same seed draws the same answer")
+    group.add_argument(
+        "--logprobs", type=unsigned, metavar="N", help="tell each token's, and N alternatives'"
+    )
 
 
 def _add_stop_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("stopping")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="at most so many")
-    group.add_argument("--min-tokens", type=int, default=0, metavar="N", help="at least so many")
+    group.add_argument("--max-tokens", type=unsigned, metavar="N", help="at most so many")
+    group.add_argument("--min-tokens", type=unsigned, default=0, metavar="N", help="at least so many")
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     group.add_argument(
-        "--stop-token-id", type=int, action="append", default=[], metavar="ID", help="end with it"
+        "--stop-token-id", type=unsigned, action="append", default=[], metavar="ID", help="end with it"
     )
     group.add_argument("--ignore-eos", action="store_true", help="go on over the model's end")
 
 
 def _add_slo_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("promise asked for")
-    group.add_argument("--ttft-ms", type=int, metavar="MS", help="to the first token")
-    group.add_argument("--tpot-ms", type=int, metavar="MS", help="between tokens after it, on average")
-    group.add_argument("--deadline-ms", type=int, metavar="MS", help="cut off what is not done by then")
+    group.add_argument("--ttft-ms", type=unsigned, metavar="MS", help="to the first token")
+    group.add_argument("--tpot-ms", type=unsigned, metavar="MS", help="between tokens after it, on average")
+    group.add_argument("--deadline-ms", type=unsigned, metavar="MS", help="cut off what is not done by then")
     group.add_argument(
         "--class",
         dest="slo_class",
@@ -176,11 +194,3 @@ def _add_slo_flags(command: argparse.ArgumentParser) -> None:
         help="who goes first (standard)",
     )
     group.add_argument("--allow-at-risk", action="store_true", help="rather late than refused")
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not ID=X, such as 17=-2.5") from None

@@ -40,7 +40,6 @@ async def _demo(spec: FleetSpec, max_tokens: int, console: Console) -> int:
             async with AsyncClient(fleet.router_addresses, timeout=Timeout(total_s=120)) as client:
                 answers = await _ask_all(client, max_tokens, console)
             console.print(results(answers))
-    console.print(Text("All processes have stopped."))
     return OK if all(answer.state == "done" for answer in answers) else FAILED
 
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from baton.errors import BatonError, InvalidRequest, NotFound, Overloaded, Refused, Unavailable
+import shutil
+import sys
+from pathlib import Path
+
+from baton.errors import (
+    BatonError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Refused,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
 from baton.fleet.errors import FleetError, ProcessFailed, StartTimeout
 
 OK = 0
@@ -38,17 +51,39 @@ def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
 def explain(error: BatonError | FleetError | ValueError) -> str:
     """One line, with what to do next where there is something; a process's last words come below it."""
     if isinstance(error, Unavailable):
-        if "failed to connect" not in str(error):
-            return str(error)
-        return f"no router in reach at {error.address}; is a fleet running? start one with: baton up"
-    if isinstance(error, Refused):
-        possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
-        return f"refused; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
+        return _out_of_reach(error)
     if isinstance(error, Overloaded):
-        return f"{error}; try again in {error.retry_after_s:.1f} s"
+        return _not_now(error)
+    if isinstance(error, TimedOut):
+        return f"not done within {error.waited_s:g} s"
+    if isinstance(error, Unsupported):
+        return "that server does not know this call; is it a worker's address, where a router's belongs?"
     if isinstance(error, (ProcessFailed, StartTimeout)) and error.tail:
         return f"{error}\n{_indented(error.tail)}"
     return str(error)
+
+
+def _out_of_reach(error: Unavailable) -> str:
+    if "failed to connect" in str(error):
+        return f"no router in reach at {error.address}; is a fleet running? start one with: {program()} up"
+    if "errors resolving" in str(error):
+        return f"no router in reach at {error.address}: no machine of that name is known"
+    return str(error)
+
+
+def _not_now(error: Overloaded) -> str:
+    if isinstance(error, Refused):
+        possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
+        return f"refused; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
+    return f"{error}; try again in {error.retry_after_s:.1f} s"
+
+
+def program() -> str:
+    """What to type for this program: the path it was started by, unless its name alone finds it."""
+    started = sys.argv[0]
+    if Path(started).name != "baton" or shutil.which("baton") == started:
+        return "baton"
+    return started
 
 
 def _indented(text: str) -> str:

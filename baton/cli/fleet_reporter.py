@@ -29,6 +29,7 @@ class FleetReporter:
         self._console = console
         self._awaited: list[str] = []
         self._status: Status | None = None
+        self._stopping = False
 
     def __enter__(self) -> Self:
         return self
@@ -37,6 +38,8 @@ class FleetReporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.rest()
+        if self._stopping:  # whatever ended it: the launcher has returned, so it is true
+            self._console.print(Text("All processes have stopped."))
 
     def __call__(self, event: FleetEvent) -> None:
         match event:
@@ -51,6 +54,7 @@ class FleetReporter:
             case ProcessDied():
                 self._died(event)
             case FleetStopping(processes=processes):
+                self._stopping = True
                 self._wait_for(f"stopping {processes} processes")
 
     def rest(self) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from baton.async_client import DEFAULT_ADDRESS
-from baton.cli.exits import FLEET_FAILED, OK
+from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.fleet_reporter import FleetReporter, spec_of
 from baton.cli.running import run_to_the_end
 from baton.fleet import Fleet, FleetSpec
@@ -57,6 +57,7 @@ def _any_running(fleet: Fleet, kinds: tuple[str, ...]) -> bool:
 
 
 def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
+    baton = program()
     addresses = fleet.router_addresses
     flag = "" if addresses[0] == DEFAULT_ADDRESS else f" --address {addresses[0]}"
     console.print(
@@ -65,9 +66,9 @@ def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
             f" in {took_s:.1f} s, listening on ",
             (", ".join(addresses), "bold"),
             f"\nlogs    {fleet.run_dir}",
-            f'\ntry     baton generate{flag} "The list is"',
-            f"\n        baton chat{flag}",
-            f"\n        baton status{flag}",
+            f'\ntry     {baton} generate{flag} "The list is"',
+            f"\n        {baton} chat{flag}",
+            f"\n        {baton} status{flag}",
             "\nCtrl-C stops everything\n",
         ),
         soft_wrap=True,

@@ -255,3 +255,5 @@ def test_a_timeout_must_be_over_zero(field: str) -> None:
 def test_a_client_needs_an_address() -> None:
     with pytest.raises(ValueError, match="addresses is empty"):
         AsyncClient([])
+    with pytest.raises(ValueError, match=r"addresses is \[''\]: each must be a router's host:port"):
+        AsyncClient("")

@@ -15,6 +15,7 @@ import pytest
 from baton.cli.__main__ import main
 from baton.cli.arguments import parser, sampling_of, slo_of, stop_of
 from baton.cli.chat import read_lines
+from baton.cli.exits import program
 from baton.types import Sampling, Slo, SloClass, Stop
 from baton.v1 import fleet_pb2, generation_pb2, inference_pb2
 from tests.baton.scripted_service import (
@@ -70,7 +71,46 @@ def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as leaving:
         main(line.split())
     assert leaving.value.code == 2
-    assert "baton" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("baton")
+    assert err.endswith("--help\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("generate hi --n -1", "argument --n: -1 is too small: it must be 0 or more"),
+        ("generate hi --top-k many", "argument --top-k: 'many' is not a whole number"),
+        ("generate hi --temperature hot", "argument --temperature: 'hot' is not a number"),
+        ("generate hi --logit-bias x", "argument --logit-bias: 'x' is not ID=X, such as 17=-2.5"),
+        ("generate hi --address host", "argument --address: 'host' is not HOST:PORT"),
+        ("generate hi --address host:0", "argument --address: 'host:0' is not HOST:PORT"),
+        ("generate hi --timeout-s nan", "argument --timeout-s: nan is not a time to wait"),
+        ("status --interval-s 0", "argument --interval-s: 0 is not a time to wait: it must be over 0"),
+        ("health host:70000", "argument HOST:PORT: 'host:70000' is not HOST:PORT"),
+        ("demo --max-tokens 0", "argument --max-tokens: 0 is too small: it must be 1 or more"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_argument_and_what_would_do(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["router-0:50051", "10.0.0.7:1", "[::1]:65535"])
+def test_names_and_both_kinds_of_numbers_are_addresses(address: str) -> None:
+    assert parser().parse_args(["health", address]).address == address
+
+
+def test_what_the_contract_cannot_carry_is_refused_with_what_it_can(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "hi", "--top-k", str(2**32), "--address", router.address]) == 2
+    expected = "sampling.top_k is 4294967296: it must be a whole number from 0 to 4294967295"
+    assert expected in capsys.readouterr().err
 
 
 def test_generate_streams_the_text_and_ends_with_where_the_time_went(
@@ -156,6 +196,7 @@ _REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=4
         ),
         (Fail(grpc.StatusCode.INTERNAL, "oh"), 1, "baton: INTERNAL: oh"),
         (BREAK, 3, "the router went away\n"),
+        (Fail(grpc.StatusCode.UNIMPLEMENTED, "?"), 1, "is it a worker's address"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
@@ -172,6 +213,23 @@ def test_no_fleet_is_exit_code_3_and_says_how_to_start_one(capsys: pytest.Captur
     assert main(["status", "--address", "127.0.0.1:1", "--connect-s", "0.1"]) == 3
     expected = "no router in reach at 127.0.0.1:1; is a fleet running? start one with: baton up"
     assert expected in capsys.readouterr().err
+
+
+def test_advice_names_the_program_as_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "baton"
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    assert program() == str(script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == "baton"
+
+
+def test_a_call_that_takes_too_long_says_how_long_it_had(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.scripts = [(accepted(), HANG)]
+    assert main(["generate", "hi", "--timeout-s", "0.2", "--address", router.address]) == 1
+    assert "baton: not done within 0.2 s\n" in capsys.readouterr().err
 
 
 def test_status_prints_one_snapshot_when_nobody_watches(
@@ -247,6 +305,14 @@ def test_chat_remembers_resets_and_leaves(
         [system, ("user", "again")],
     ]
     assert "demo, 512 tokens of context" in capsys.readouterr().out
+
+
+def test_chat_refuses_a_model_that_is_not_served_before_the_first_question(
+    router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router.answers["ListModels"] = inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name="demo")])
+    assert main(["chat", "--model", "other", "--address", router.address]) == 2
+    assert "--model is 'other': this fleet serves 'demo'" in capsys.readouterr().err
 
 
 def test_chat_leaves_on_the_second_interrupt_in_a_row() -> None:

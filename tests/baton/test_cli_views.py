@@ -127,3 +127,11 @@ def test_a_starting_fleet_is_told_line_by_line() -> None:
     assert "killed by SIGKILL" in text
     assert "| last [words]" in text
     assert "its log is x.log" in text
+    assert text.endswith("All processes have stopped.\n")
+
+
+def test_nothing_is_said_to_have_stopped_that_never_started() -> None:
+    file = io.StringIO()
+    with FleetReporter(Console(file=file, width=80)):
+        pass
+    assert file.getvalue() == ""

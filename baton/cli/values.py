@@ -1,0 +1,64 @@
+"""What an argument's text may be; argparse puts the argument's name before what is raised here."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+
+# HOST:PORT as gRPC takes it: a name, an IPv4 address, or an IPv6 one in brackets.
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def decimal(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def count(text: str) -> int:
+    """At least 1."""
+    value = whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is too small: it must be 1 or more")
+    return value
+
+
+def unsigned(text: str) -> int:
+    """At least 0; how much is too much, the fleet knows."""
+    value = whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is too small: it must be 0 or more")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Over 0, and not for ever."""
+    value = decimal(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a time to wait: it must be over 0 seconds")
+    return value
+
+
+def address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:50051")
+    return text
+
+
+def bias(text: str) -> tuple[int, float]:
+    """Of one token."""
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=X, such as 17=-2.5") from None
