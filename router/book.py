@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from router.actions import Action
+from router.actions import Action, ReleaseCredit, ReleaseLease
 from router.fleet import Fleet
 from router.sessions import Group, Phase, Session
 from scheduling.admission import AdmittedLoad
@@ -76,6 +76,8 @@ class Book:
         self.store_reachable = True
         self.to_dequeue: set[str] = set()
         """Left in the queue by groups that ended while the store was away."""
+        self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
+        """An ordered set: what the store did not hear of while it was away."""
         self.leaving = False
         self.chores_set = False
         self.grants_wanted = False

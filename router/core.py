@@ -12,7 +12,17 @@ asyncio, a simulator in virtual time. To change how a request
 from __future__ import annotations
 
 from router import ending
-from router.actions import Action, AskQueue, Dequeue, Renew, SendDrain, SetTimer, StoreChanged
+from router.actions import (
+    Action,
+    AskQueue,
+    Dequeue,
+    ReleaseCredit,
+    ReleaseLease,
+    Renew,
+    SendDrain,
+    SetTimer,
+    StoreChanged,
+)
 from router.admitting import on_enqueue_failed, on_enqueued, on_queue_full
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
@@ -73,7 +83,7 @@ class RouterCore:
         if book.grants_wanted:
             book.grants_wanted = False
             ask_grants(book)
-        if (book.live or book.to_dequeue) and not book.chores_set:
+        if (book.live or book.to_dequeue or book.to_release) and not book.chores_set:
             book.chores_set = True
             book.do(SetTimer(Timer(TimerKind.CHORES), now + CHORES_S))
         actions, book.out = book.out, []
@@ -171,6 +181,17 @@ class RouterCore:
         for request_key in sorted(book.to_dequeue - book.groups.keys()):
             book.do(Dequeue(request_key))
         book.to_dequeue.clear()
+        releases, book.to_release = book.to_release, {}
+        for release in releases:
+            if not self._is_held(release):
+                book.do(release)
+
+    def _is_held(self, release: ReleaseCredit | ReleaseLease) -> bool:
+        """A later attempt has, or is about to have, what an earlier one could not return."""
+        group = self.book.groups.get(release.request_key)
+        if group is None or group.phase not in (Phase.SETTLING, Phase.RUNNING):
+            return False
+        return release.worker_key in (group.prefill_key, group.decode_key)
 
     def _store_failed(self, event: StoreFailed) -> None:
         book = self.book
@@ -179,6 +200,12 @@ class RouterCore:
             book.do(StoreChanged(reachable=False, reason=event.reason))
         if event.call is StoreCall.GRANT:
             self._grants_answered(event.key)
+            return
+        if event.call is StoreCall.RELEASE_CREDIT:
+            book.to_release[ReleaseCredit(event.key, event.worker_key)] = None
+            return
+        if event.call is StoreCall.RELEASE_LEASE:
+            book.to_release[ReleaseLease(event.key, event.worker_key)] = None
             return
         group = book.groups.get(event.key)
         if group is None:

@@ -127,16 +127,22 @@ class StoreCall(enum.Enum):
     DEQUEUE = "dequeue"
     GRANT = "grant"
     SETTLE = "settle"
+    RELEASE_CREDIT = "release_credit"
+    RELEASE_LEASE = "release_lease"
     OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The store did not answer. `key` is the request's, the worker's for GRANT, or empty."""
+    """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
+
+    `worker_key` is set for releases.
+    """
 
     call: StoreCall
     key: str
     reason: str
+    worker_key: str = ""
 
 
 # From workers

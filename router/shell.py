@@ -131,9 +131,11 @@ class Shell:
             case Settle():
                 self._call(action.request_key, StoreCall.SETTLE, self._settle(action))
             case ReleaseCredit(request_key, worker_key):
-                self._call(request_key, StoreCall.OTHER, self._release_credit(request_key, worker_key))
+                work = self._release_credit(request_key, worker_key)
+                self._call(request_key, StoreCall.RELEASE_CREDIT, work, worker_key)
             case ReleaseLease(request_key, worker_key):
-                self._call(request_key, StoreCall.OTHER, self._release_lease(request_key, worker_key))
+                work = self._release_lease(request_key, worker_key)
+                self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
             case Renew():
                 self._call("", StoreCall.OTHER, self._renew(action))
             case AskQueue():
@@ -191,22 +193,29 @@ class Shell:
 
     # The store
 
-    def _call(self, key: str, call: StoreCall, work: Coroutine[None, None, None]) -> None:
+    def _call(
+        self, key: str, call: StoreCall, work: Coroutine[None, None, None], worker_key: str = ""
+    ) -> None:
         """Run a store call after the earlier ones of the same key: they must not overtake each other."""
-        task = asyncio.create_task(self._after(self._calls.get(key), key, call, work))
+        task = asyncio.create_task(self._after(self._calls.get(key), key, call, work, worker_key))
         self._calls[key] = task
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._call_done(key, done))
 
     async def _after(
-        self, earlier: asyncio.Task[None] | None, key: str, call: StoreCall, work: Coroutine[None, None, None]
+        self,
+        earlier: asyncio.Task[None] | None,
+        key: str,
+        call: StoreCall,
+        work: Coroutine[None, None, None],
+        worker_key: str,
     ) -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
         try:
             await work
         except StoreUnavailable as error:
-            self.submit(StoreFailed(call, key, error.reason))
+            self.submit(StoreFailed(call, key, error.reason, worker_key))
 
     def _call_done(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

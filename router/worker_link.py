@@ -78,7 +78,7 @@ class WorkerLink:
         while True:
             try:
                 reason = await self._serve_once()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a loop's top
                 # A link that ended unheard would leave its worker joined, and its streams hanging.
                 self._on_crash()
                 self._log.exception("link_crashed")

@@ -333,11 +333,9 @@ class CoreMachine(RuleBasedStateMachine):
             case Settle():
                 self.tell(StoreFailed(StoreCall.SETTLE, call.request_key, "away"))
             case ReleaseCredit(key, worker_key):
-                self.store.credits.pop((key, worker_key), None)  # it runs out
-                self.tell(StoreFailed(StoreCall.OTHER, key, "away"))
+                self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
             case ReleaseLease(key, worker_key):
-                self.store.leases.pop((key, worker_key), None)  # it runs out
-                self.tell(StoreFailed(StoreCall.OTHER, key, "away"))
+                self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
             case Dequeue(key):
                 self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away"))
             case other:
@@ -480,7 +478,8 @@ class CoreMachine(RuleBasedStateMachine):
             self.now += 0.2
             self.grants_expire()
             self.fire_timers()
-            if not self.core.book.live and not self.core.book.to_dequeue and not self.calls:
+            book = self.core.book
+            if not (book.live or book.to_dequeue or book.to_release or self.calls):
                 break
         self.everything_has_ended()
         self.log_fed_again_gives_the_same_actions()
