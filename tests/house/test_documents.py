@@ -54,6 +54,11 @@ def test_every_described_make_target_is_one_that_the_makefile_has() -> None:
     assert {"setup", "demo", "test", "lint", "check", "proto", "bench", "demo-model"} <= _targets()
 
 
+def test_the_readme_shows_every_package_of_the_house() -> None:
+    missing = {package for package in packages() if f"`{package}/`" not in _text("README.md")}
+    assert not missing
+
+
 def test_ci_runs_what_the_readme_names() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     readme = _text("README.md")
