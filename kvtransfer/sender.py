@@ -67,7 +67,7 @@ class Handoffs:
         self._loop = asyncio.get_running_loop()
         self._by_handle: dict[int, Sending] = {}
         self._by_attempt: dict[AttemptKey, Sending] = {}
-        self._ended: OrderedDict[AttemptKey, Outcome] = OrderedDict()
+        self._ended: OrderedDict[AttemptKey, tuple[Fence, Outcome]] = OrderedDict()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-checksum")
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class Handoffs:
     def acknowledge(self, fence: Fence, num_corrupt_blocks: int) -> None:
         """Saying it again is harmless."""
         ended = self._ended.get(_attempt_key(fence))
-        if ended is not None and ended.end is End.ACKNOWLEDGED:
+        if ended is not None and ended[0] == fence and ended[1].end is End.ACKNOWLEDGED:
             return
         entry = self._find(fence)
         if entry.handoff.acknowledge(fence, num_corrupt_blocks):
@@ -149,6 +149,7 @@ class Handoffs:
         if _attempt_key(fence) in self._ended:
             return
         entry = self._find(fence)
+        entry.handoff.locate(fence, ())  # only the receiver itself may
         if entry.handoff.abort(reason, End.GIVEN_UP):
             self._conclude(entry)
 
@@ -159,7 +160,7 @@ class Handoffs:
             )
         key = _attempt_key(fence)
         if key in self._ended:
-            outcome = self._ended[key]
+            _, outcome = self._ended[key]
             raise FenceBrokenError(fence, outcome.reason or outcome.end.value)
         if key in self._by_attempt:
             return self._by_attempt[key]
@@ -198,7 +199,7 @@ class Handoffs:
         entry.changed.set()
         key = _attempt_key(entry.handoff.fence)
         del self._by_handle[entry.handle], self._by_attempt[key]
-        self._ended[key] = outcome
+        self._ended[key] = entry.handoff.fence, outcome
         if len(self._ended) > REMEMBERED_OUTCOMES:
             self._ended.popitem(last=False)
         self._on_over(entry.handle, outcome)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.commands import Command, Release
 from engine.report import Failure, Filled, Load, StepReport
+from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
@@ -146,3 +147,18 @@ async def test_a_receiver_that_never_comes_does_not_pin_the_blocks() -> None:
     assert scene.engine == [Release(1)]
     assert scene.failed == [(1, FailureReason.HANDOFF, "never opened")]
     await scene.side.close()
+
+
+async def test_a_stranger_can_neither_give_up_nor_acknowledge_for_the_receiver(scene: Scene) -> None:
+    spec = scene.begin(1)
+    stranger = dataclasses.replace(spec.fence, target_incarnation="another")
+    with pytest.raises(WrongIncarnationError, match="target_incarnation"):
+        scene.side.handoffs.give_up(stranger, "not mine")
+    scene.complete(1, [FinishReason.NONE])
+    await events_of(scene, spec)
+    assert scene.engine == []
+    scene.side.handoffs.acknowledge(spec.fence, 0)
+    scene.side.handoffs.acknowledge(spec.fence, 0)
+    with pytest.raises(FenceBrokenError):
+        scene.side.handoffs.acknowledge(stranger, 0)
+    assert scene.engine == [Release(1)]
