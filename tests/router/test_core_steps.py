@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from router.actions import Action, AskGrants, Enqueue, SendDecode, SendReceive, Settle, TellFinished
+from router.actions import (
+    Action,
+    AskGrants,
+    Enqueue,
+    ReleaseCredit,
+    ReleaseLease,
+    SendDecode,
+    SendReceive,
+    Settle,
+    TellFinished,
+)
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import (
@@ -11,9 +21,12 @@ from router.events import (
     Event,
     Granted,
     GrantsAnswered,
+    QueueSeen,
     Received,
     SettleAnswered,
     StepReported,
+    StoreCall,
+    StoreFailed,
     WorkerJoined,
     WorkerLost,
 )
@@ -37,6 +50,7 @@ class Driver:
         self.specs: list[SequenceSpec] = []
         self.waiting: list[str] = []
         self.finished: list[int] = []
+        self.released: list[ReleaseCredit | ReleaseLease] = []
         for facts in workers:
             self.tell(WorkerJoined(facts, WorkerLoad(free_blocks=64), COST))
 
@@ -59,6 +73,8 @@ class Driver:
                 self.tell(SettleAnswered(*answer))
             case SendDecode(_, spec) | SendReceive(_, spec, _):
                 self.specs.append(spec)
+            case ReleaseCredit() | ReleaseLease():
+                self.released.append(action)
             case TellFinished(listener):
                 self.finished.append(listener)
 
@@ -111,3 +127,24 @@ def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> No
     driver.step(DECODE, 1, FinishReason.LENGTH)
     assert driver.finished == [1]
     assert not driver.core.book.groups
+
+
+def test_what_redis_did_not_hear_was_returned_is_returned_when_it_is_back() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    driver.step(DECODE, 0, FinishReason.EOS)
+    credit, lease = driver.released
+    for call in (StoreCall.RELEASE_CREDIT, StoreCall.RELEASE_LEASE):
+        driver.tell(StoreFailed(call, "t/r/0", "away", DECODE.key))
+    assert driver.released == [credit, lease]
+    driver.tell(QueueSeen(0, 0))
+    driver.tell(QueueSeen(0, 0))
+    assert driver.released == [credit, lease, credit, lease]
+
+
+def test_what_an_earlier_attempt_did_not_return_is_kept_when_a_later_one_holds_it() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    driver.tell(StoreFailed(StoreCall.RELEASE_LEASE, "t/r/0", "away", DECODE.key))
+    driver.tell(QueueSeen(0, 0))
+    assert driver.released == []
