@@ -40,6 +40,10 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 1.0
 GRANT_TTL_MS = 200
 RECONNECT_S = 0.5
+MAX_CONNECTIONS = 32
+"""A burst of calls waits for its turn: a connection for each would find the end of them."""
+TURN_S = 2.0
+"""For the wait. Calls are short; one that waits longer than this finds a Redis that does not answer."""
 
 _FAILURES = (RedisError, OSError)
 """A server that answers with an error (out of memory, read-only) serves no better than one that is silent."""
@@ -63,13 +67,16 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._redis = redis.asyncio.Redis.from_url(
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=TURN_S,
             decode_responses=True,
             socket_timeout=CALL_TIMEOUT_S,
             socket_connect_timeout=CALL_TIMEOUT_S,
             retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
         )
+        self._redis = redis.asyncio.Redis.from_pool(pool)
         folder = resources.files("state") / "lua"
         prelude = (folder / "prelude.lua").read_text()
         self._scripts = {
