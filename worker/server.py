@@ -56,7 +56,7 @@ class WorkerServer:
     async def set_serving(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse
         state = status.SERVING if serving else status.NOT_SERVING
-        await self._health.set("", health_pb2.HealthCheckResponse(status=state))
+        await self._health.set("", state)
 
     async def stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)
