@@ -83,7 +83,7 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 	@touch $@
 
 .PHONY: bench
-bench: $(READY) ## measure a running fleet; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
+bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks.serve $(BENCH_ARGS)
 
 .PHONY: demo-model
