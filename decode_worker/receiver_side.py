@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from engine.commands import Command, KVArrived, KVFailed
+from engine.commands import Cancel, Command, KVArrived, KVFailed
 from engine.report import Received, StepReport
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,
     PeerLostError,
     SenderAbortedError,
+    SequenceFinishedError,
     TransportUnavailableError,
     describe,
 )
@@ -99,6 +100,11 @@ class ReceiverSide:
         """What the engine is to be told; nothing writes to its blocks any more."""
         try:
             result = await self._receiver.receive(task)
+        except SequenceFinishedError:
+            # Its router has the last token, or will see the prefill worker die: no failure to tell it of.
+            self._metrics.handoffs.labels("finished").inc()
+            self._submit(Cancel(handle))
+            return KVFailed(handle, "finished")
         except KVTransferError as error:
             outcome = next(name for kind, name in OUTCOMES if isinstance(error, kind))
             self._metrics.handoffs.labels(outcome).inc()

@@ -12,6 +12,7 @@ KVTransferError
 ├── PeerLostError               the other side is gone
 ├── HandoffTimeoutError         nothing moved for too long
 └── SenderAbortedError          the sender gave the handoff up
+    └── SequenceFinishedError   its first tokens were its last: there is nothing to receive
 """
 
 from __future__ import annotations
@@ -98,3 +99,7 @@ class SenderAbortedError(KVTransferError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the sender gave up: {reason}")
         self.reason = reason
+
+
+class SequenceFinishedError(SenderAbortedError):
+    pass

@@ -52,4 +52,8 @@ class SenderAbort:
     reason: str
 
 
+FINISHED = "finished"
+"""The reason to abort when every choice ended with its first token: there is nothing to decode."""
+
+
 OpenEvent = Manifest | Offer | Commit | SenderAbort

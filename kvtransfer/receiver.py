@@ -23,9 +23,10 @@ from kvtransfer.errors import (
     PeerLostError,
     ProtocolError,
     SenderAbortedError,
+    SequenceFinishedError,
     describe,
 )
-from kvtransfer.manifest import Commit, Manifest, Offer, OpenEvent, SenderAbort
+from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, TransportMode
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
@@ -208,7 +209,7 @@ class _Receive:
                     self._handoff.commit(commit)
                     self._committed_s = self._loop.time()
                 case SenderAbort(reason):
-                    raise SenderAbortedError(reason)
+                    raise SequenceFinishedError(reason) if reason == FINISHED else SenderAbortedError(reason)
                 case Manifest():
                     raise ProtocolError("a second manifest came")
             self._progress()
@@ -267,6 +268,8 @@ class _Receive:
         match error.code():
             case grpc.StatusCode.NOT_FOUND:
                 return _NotYetKnownError(details)
+            case grpc.StatusCode.OUT_OF_RANGE:
+                return SequenceFinishedError(details)
             case grpc.StatusCode.UNAVAILABLE:
                 self._peer.mark_lost()
                 return PeerLostError(self._peer.address, details)

@@ -10,9 +10,15 @@ import grpc
 from baton.v1 import kvtransfer_pb2 as pb
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.convert import event_to_pb
-from kvtransfer.errors import KVTransferError, LayoutMismatchError, ProtocolError, UnknownFenceError
+from kvtransfer.errors import (
+    FenceBrokenError,
+    KVTransferError,
+    LayoutMismatchError,
+    ProtocolError,
+    UnknownFenceError,
+)
 from kvtransfer.handoff import SenderHandoff
-from kvtransfer.manifest import ChecksumKind, Manifest
+from kvtransfer.manifest import FINISHED, ChecksumKind, Manifest
 from kvtransfer.pool import BlockPool
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.grpc import cut_pieces
@@ -29,9 +35,11 @@ class SenderLayout:
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:
-    """Only NOT_FOUND is worth trying again."""
+    """Only NOT_FOUND is worth trying again; OUT_OF_RANGE says that the sequence ended before its handoff."""
     if isinstance(error, UnknownFenceError):
         return grpc.StatusCode.NOT_FOUND
+    if isinstance(error, FenceBrokenError) and error.reason == FINISHED:
+        return grpc.StatusCode.OUT_OF_RANGE
     if isinstance(error, ProtocolError):
         return grpc.StatusCode.INVALID_ARGUMENT
     return grpc.StatusCode.FAILED_PRECONDITION

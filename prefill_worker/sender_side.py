@@ -13,7 +13,7 @@ from engine.report import Filled, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits
-from kvtransfer.manifest import Commit
+from kvtransfer.manifest import FINISHED, Commit
 from kvtransfer.pool import BlockPool
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.shm import ShmServer
@@ -24,9 +24,6 @@ from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
 
 log = structlog.get_logger()
-
-FINISHED = "finished"
-"""The reason a receiver hears when every choice ended with its first token: there is nothing to decode."""
 
 Fail = Callable[[int, FailureReason, str], None]
 

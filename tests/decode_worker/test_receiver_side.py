@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from decode_worker.receiver_side import ReceiverSide
-from engine.commands import Command, KVArrived, KVFailed
+from engine.commands import Cancel, Command, KVArrived, KVFailed
 from engine.report import Load, Received, StepReport
-from kvtransfer.errors import PeerLostError
+from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns
 from tests.worker.client import spec_of
@@ -102,6 +102,16 @@ async def test_a_lost_sender_fails_the_sequence(scene: Scene) -> None:
     await scene.until_answered()
     assert scene.engine == [KVFailed(1, "lost host:1: gone")]
     assert scene.outcomes("sender_lost") == 1
+
+
+async def test_a_sequence_that_ended_with_its_first_token_is_no_failure(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.receiver.answer.set_exception(SequenceFinishedError("finished"))
+    await scene.until_answered()
+    await asyncio.sleep(0)
+    assert scene.engine == [Cancel(1), KVFailed(1, "finished")]
+    assert scene.outcomes("finished") == 1
 
 
 async def test_a_bug_fails_the_sequence_and_is_counted(scene: Scene) -> None:

@@ -18,8 +18,10 @@ from kvtransfer.errors import (
     HandoffTimeoutError,
     PeerLostError,
     SenderAbortedError,
+    SequenceFinishedError,
     TransportUnavailableError,
 )
+from kvtransfer.manifest import FINISHED
 from kvtransfer.peers import TransportMode
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits, ReceiveTask
 from services.convert import fence_to_pb
@@ -217,6 +219,20 @@ async def test_the_senders_abort_reaches_the_receiver(
     sender.tell(abort=[handle, "finished"])
     with pytest.raises(SenderAbortedError, match="finished"):
         await receiving
+
+
+async def test_a_sequence_that_ended_before_its_handoff_is_told_apart(
+    start_sender: StartSender, make_receiver: MakeReceiver
+) -> None:
+    sender, receiver = await start_sender(), make_receiver(TransportMode.GRPC)
+    task = task_of(sender, fence_of(), 4)
+    handle = sender.begin(task.fence, 4)
+    receiving = asyncio.create_task(receiver.receive(task))
+    sender.tell(abort=[handle, FINISHED])
+    with pytest.raises(SequenceFinishedError):
+        await receiving
+    with pytest.raises(SequenceFinishedError):
+        await receiver.receive(task)
 
 
 @BOTH
