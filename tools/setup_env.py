@@ -53,9 +53,7 @@ def _stages(torch_pip_args: list[str]) -> list[Stage]:
     pip = [str(PYTHON), "-m", "pip"]
     install = [*pip, "install", "--disable-pip-version-check", "--progress-bar=raw"]
     lock = str(ROOT / "requirements" / "dev.lock")
-    # As a path, not as an import hook: a folder called baton beside a user's script must not hide it.
-    compat = ["--config-settings", "editable_mode=compat"]
-    editable = ["--no-deps", "--no-build-isolation", *compat, "--editable", str(ROOT)]
+    editable = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
     return [
         Stage("environment", [sys.executable, "-m", "venv", str(VENV)]),
         Stage("pip", [*pip, "install", "--disable-pip-version-check", f"pip=={PIP}"]),
