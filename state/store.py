@@ -282,14 +282,18 @@ class Store:
         A lost connection is opened again; what was published meanwhile is made up for by one `Nudge`.
         """
         while True:
+            pubsub = self._redis.pubsub()
             try:
-                async with self._redis.pubsub() as pubsub:
-                    await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
-                    yield Nudge()
-                    async for notice in _listen(pubsub):
-                        yield notice
+                await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
+                yield Nudge()
+                async for notice in _listen(pubsub):
+                    yield notice
             except _FAILURES:
                 await asyncio.sleep(RECONNECT_S)
+            finally:
+                # A failure to close must not take the place of the cancellation that closes.
+                with contextlib.suppress(*_FAILURES):
+                    await pubsub.aclose()
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:

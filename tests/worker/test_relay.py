@@ -120,12 +120,9 @@ async def test_a_request_that_ends_with_its_first_token_needs_no_decode_worker(
         first, second = await relay(prefill, decode, source.address, PROMPT, 1)
         await prefill.until_finished(first)
         assert prefill.heard[first].finished == {0: FinishReason.LENGTH}
-        await decode.until_finished(second)
-        failure = decode.heard[second].failure
-        assert failure is not None
-        assert "finished" in failure.message
         await asyncio.gather(prefill.until_all_free(), decode.until_all_free())
         assert prefill.heard[first].failure is None
+        assert decode.heard[second].failure is None
 
 
 async def test_cancelling_frees_everything_in_every_phase(pair: Pair) -> None:
