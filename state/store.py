@@ -293,7 +293,7 @@ class Store:
             finally:
                 # A failure to close must not take the place of the cancellation that closes.
                 with contextlib.suppress(*_FAILURES):
-                    await pubsub.aclose()
+                    await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis annotates it not
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
