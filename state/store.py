@@ -289,6 +289,7 @@ class Store:
                 async for notice in _listen(pubsub):
                     yield notice
             except _FAILURES:
+                _stop_if_cancelled()
                 await asyncio.sleep(RECONNECT_S)
             finally:
                 # A failure to close must not take the place of the cancellation that closes.
@@ -301,6 +302,13 @@ class Store:
             yield
         except _FAILURES as error:
             raise StoreUnavailable(self._url, _reason(error)) from error
+
+
+def _stop_if_cancelled() -> None:
+    """A failure on the way out of a cancelled wait takes the cancellation's place: put it back."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _reason(error: Exception) -> str:
