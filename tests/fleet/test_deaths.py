@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.integration
 
 ARGS = ("--dtype", "float64", "--num-blocks", "128")
 PROMPT = [3 + i % 90 for i in range(70)]
+LONG_PROMPT = [3 + i % 90 for i in range(400)]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, presence_penalty=0.5)
 # Long enough that a strike at the twentieth token comes in the middle.
 STOP = Stop(max_tokens=400, ignore_eos=True)
@@ -52,8 +53,8 @@ async def tokens_with(
     return received, finished
 
 
-async def undisturbed(client: AsyncClient) -> Completion:
-    return await client.complete(PROMPT, sampling=SAMPLING, stop=STOP)
+async def undisturbed(client: AsyncClient, prompt: Sequence[int] = PROMPT) -> Completion:
+    return await client.complete(prompt, sampling=SAMPLING, stop=STOP)
 
 
 async def test_a_decode_worker_s_death_is_a_pause(run_dir: Path) -> None:
@@ -81,9 +82,14 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_d
         prefill=2,
         extra_args={"prefill": (*ARGS, "--token-budget", "1"), "decode": ARGS},
     )
-    async with Fleet(slow) as fleet, AsyncClient(fleet.router_addresses) as client:
-        expected = await undisturbed(client)
-        generation = asyncio.create_task(undisturbed(client))
+    async with (
+        Fleet(slow) as fleet,
+        # Tenants share no cached prefix: the prompt is computed from its beginning, whichever worker has it.
+        AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await undisturbed(other, LONG_PROMPT)
+        generation = asyncio.create_task(undisturbed(client, LONG_PROMPT))
         busy: list[str] = []
 
         async def one_prefills() -> bool:
