@@ -305,7 +305,7 @@ class Store:
 
 
 def _stop_if_cancelled() -> None:
-    """A failure on the way out of a cancelled wait takes the cancellation's place: put it back."""
+    """A library's wait may end a cancellation with a failure, or with nothing at all: put it back."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -318,6 +318,7 @@ def _reason(error: Exception) -> str:
 
 async def _listen(pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Notice, None]:
     while True:
+        _stop_if_cancelled()
         message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
         if message is None:
             continue
