@@ -89,7 +89,7 @@ class Registration:
                     log.warning("redis_lost", reason=str(error))
                 reachable = False
                 self.prefixes.forget_telling()
-            except Exception:
+            except Exception:  # the loop's top: ended unheard, it would take a healthy worker away
                 self._metrics.loop_errors.labels("registration").inc()
                 log.exception("registration_failed")
             else:
