@@ -17,7 +17,7 @@ from baton.fleet import Fleet, FleetSpec
 from benchmarks.workloads import arrivals
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 OUTPUT_TOKENS = 24
 CONCURRENCY = 16
@@ -80,9 +80,10 @@ async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(run_
 
         offered = f"capacity {rate:.1f}/s, {len(times)} offered, {len(kept)} accepted, {slo}"
         assert len(kept) + len(refusals) == len(times)
-        # Twice the capacity for long enough: what cannot be carried must have been refused.
+        # Twice the capacity for long enough: what cannot be carried must have been refused. How much of the
+        # capacity is used is a benchmark's figure; here it must only be enough for a share to mean something.
         assert len(refusals) >= 0.25 * len(times), offered
-        assert len(kept) >= 0.2 * len(times), offered
+        assert len(kept) >= 30, offered
         assert sum(kept) >= 0.8 * len(kept), f"{offered}: only {sum(kept)} kept their TTFT"
         assert all(refusal.retry_after_s > 0 for _, refusal in refusals)
         assert all(refusal.attainable_ttft_ms > 0 for _, refusal in refusals)
