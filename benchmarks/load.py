@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from baton import AsyncClient, BatonError, Finished, Sampling, Slo, SloClass, Stop, Tokens
 from baton.errors import Overloaded
 from benchmarks.metrics import RequestRecord
-from benchmarks.workloads import RequestShape, prompt_ids
+from workloads.shapes import RequestShape, prompt_ids
 
 
 @dataclass(frozen=True, slots=True)

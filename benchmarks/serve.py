@@ -29,7 +29,7 @@ from benchmarks.load import Job, closed_loop, jobs, open_loop, static_batches
 from benchmarks.metrics import RequestRecord, Summary, summarise
 from benchmarks.observe import KVObserver, RouterCost
 from benchmarks.report import machine, summary_table
-from benchmarks.workloads import WORKLOADS, arrivals, shapes
+from workloads.shapes import WORKLOADS, arrivals, shapes
 
 ARMS = ("one at a time", "static", "continuous")
 

@@ -15,8 +15,8 @@ from engine.report import Failure, Prefilled, Received
 from engine.report_builder import ReportBuilder
 from engine.sequence import Goal, Phase, SequenceGroup
 from engine.sequence import Sequence as Choice
-from scheduling.packing import PrefillWork
 from scheduling.request import FailureReason, SequenceSpec
+from scheduling.step import PrefillWork
 
 
 class Groups:

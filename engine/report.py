@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason
 
 
@@ -19,6 +20,7 @@ class Load:
     free_blocks: int
     cached_blocks: int
     context_tokens: int
+    preempted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,17 @@ class StepReport:
     received: list[Received] = field(default_factory=list)
     prefilled: list[Prefilled] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    """Handles that gave up their blocks."""
+    resumed: list[int] = field(default_factory=list)
+    """Handles that run again."""
     freed: list[int] = field(default_factory=list)
     """Handles whose blocks have been returned; nothing is reported of them again."""
     cached_hashes: tuple[bytes, ...] = ()
     """Blocks that entered the prefix cache."""
     evicted_hashes: tuple[bytes, ...] = ()
     """Blocks that left it."""
+    shape: StepShape | None = None
+    """None when no step was run."""
     step_error: str = ""
     """The traceback of a step that failed as a whole, for the log; its sequences are among the failures."""

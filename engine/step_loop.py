@@ -28,8 +28,10 @@ from engine.sampler import Sampled, sample
 from engine.sequence import Goal, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.step_batch import StepBatch
-from scheduling.packing import plan_step
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.policies import chunked
 from scheduling.request import FailureReason
+from scheduling.step import DecodeLoad, StepView
 
 _BROKEN_LOGITS = "the model's logits are not finite: its weights or its KV are damaged"
 
@@ -100,7 +102,14 @@ class StepLoop:
         started = time.perf_counter()
         for group in self._groups.start_waiting():
             self._adopt_first_tokens(group)
-        plan = plan_step(self._batch.num_rows, self._groups.prefill_work(), self._limits.token_budget)
+        view = StepView(
+            DecodeLoad(self._batch.num_rows),
+            self._groups.prefill_work(),
+            self._limits.token_budget,
+            self._limits.max_num_seqs,
+            CostModel((0.0,) * NUM_COEFFICIENTS, 0.0),
+        )
+        plan = chunked.plan(view)
         if plan.num_decodes or plan.chunks:
             self._num_steps += 1
             self._run_step([(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks])

@@ -8,7 +8,7 @@ from router.events import SequenceFailed, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, SamplingParams, SequenceSpec, StopRules
-from services.convert import columns_from_pb, fence_to_pb
+from services.convert import columns_from_pb, fence_to_pb, shape_from_pb
 
 WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
 
@@ -42,6 +42,8 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         sampling=sampling_to_pb(spec.sampling),
         stop=stop_to_pb(spec.stop),
         cache_salt=spec.cache_salt,
+        tpot_ms=spec.tpot_ms,
+        itl_ms=spec.itl_ms,
     )
 
 
@@ -100,6 +102,7 @@ def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
         cached_blocks=load.cached_blocks,
         context_tokens=load.context_tokens,
         draining=load.draining,
+        preempted=load.preempted,
     )
 
 
@@ -116,6 +119,9 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         prefilled=tuple(report.prefilled_handles),
         cached_tokens=tuple(report.cached_tokens),
         cost=cost_from_pb(report.cost_model) if report.HasField("cost_model") else None,
+        shape=shape_from_pb(report.shape) if report.HasField("shape") else None,
+        preempted=tuple(report.preempted_handles),
+        resumed=tuple(report.resumed_handles),
     )
 
 
@@ -136,6 +142,7 @@ def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
         ratio_q10=cost.ratio_q10 or 1.0,
         ratio_q50=cost.ratio_q50 or 1.0,
         ratio_q95=cost.ratio_q95 or 1.0,
+        is_trusted=cost.is_trusted,
     )
 
 
@@ -150,6 +157,7 @@ def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
         cached_blocks=load.cached_blocks,
         context_tokens=load.context_tokens,
         draining=load.draining,
+        preempted=load.preempted,
     )
 
 

@@ -63,6 +63,8 @@ def _spec(group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
         sampling=replace(session.sampling, n=len(group.choices)),
         stop=session.stop,
         cache_salt=cache_salt(session.tenant),
+        tpot_ms=session.slo.tpot_ms,
+        itl_ms=session.slo.itl_ms,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
 from state.records import Settled
 
@@ -183,6 +183,17 @@ class SequenceFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRun:
+    """Consecutive tokens of one choice, of which only the last may end it."""
+
+    handle: int
+    choice: int
+    first_index: int
+    token_ids: Sequence[int]
+    finish: FinishReason = FinishReason.NONE
+
+
+@dataclass(frozen=True, slots=True)
 class StepReported:
     """One step of one worker, for the whole batch."""
 
@@ -196,6 +207,14 @@ class StepReported:
     cached_tokens: Sequence[int] = ()
     """Aligned with `prefilled`."""
     cost: CostModel | None = None
+    shape: StepShape | None = None
+    """None when no step was run."""
+    preempted: Sequence[int] = ()
+    """Groups that gave up their blocks."""
+    resumed: Sequence[int] = ()
+    """Groups that run again."""
+    runs: Sequence[TokenRun] = ()
+    """Besides `tokens`: several tokens of one choice at once."""
 
 
 # From operators and the clock

@@ -49,6 +49,7 @@ class WorkerLoad:
     cached_blocks: int = 0
     context_tokens: int = 0
     draining: bool = False
+    preempted: int = 0
 
 
 @dataclass(slots=True, eq=False)

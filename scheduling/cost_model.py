@@ -28,6 +28,7 @@ class StepShape:
     decode_context   Σ context of the decodes
     chunk_attention  Σ chunk · (context before it + chunk / 2)
     chunk_context    Σ context before each chunk
+    num_decodes      decodes among the tokens; costs nothing by itself
     """
 
     num_tokens: int
@@ -35,6 +36,7 @@ class StepShape:
     decode_context: int
     chunk_attention: float
     chunk_context: int
+    num_decodes: int = 0
 
     @classmethod
     def of(cls, num_decodes: int, decode_context: int, chunks: Iterable[tuple[int, int]]) -> StepShape:
@@ -45,7 +47,7 @@ class StepShape:
             num_seqs += 1
             attention += tokens * (before + tokens / 2)
             context += before
-        return cls(num_tokens, num_seqs, decode_context, attention, context)
+        return cls(num_tokens, num_seqs, decode_context, attention, context, num_decodes)
 
     def with_chunk(self, context: int, tokens: int) -> StepShape:
         """This step with one more chunk in it."""
@@ -55,6 +57,7 @@ class StepShape:
             self.decode_context,
             self.chunk_attention + tokens * (context + tokens / 2),
             self.chunk_context + context,
+            self.num_decodes,
         )
 
 
@@ -67,6 +70,8 @@ class CostModel:
     ratio_q10: float = 1.0
     ratio_q50: float = 1.0
     ratio_q95: float = 1.0
+    is_trusted: bool = True
+    """Close enough to what steps took of late to build steps on; otherwise a fixed budget is kept to."""
 
     def __post_init__(self) -> None:
         if len(self.coefficients) != NUM_COEFFICIENTS:

@@ -52,6 +52,8 @@ class Slo:
     deadline_ms: int | None = None
     slo_class: SloClass = SloClass.STANDARD
     allow_at_risk: bool = False
+    itl_ms: int | None = None
+    """For each gap between tokens, where tpot_ms is for their mean."""
 
 
 class FinishReason(enum.IntEnum):
@@ -101,3 +103,6 @@ class SequenceSpec:
     sampling: SamplingParams
     stop: StopRules
     cache_salt: bytes = b""
+    tpot_ms: int | None = None
+    itl_ms: int | None = None
+    """Promised between tokens, on average and for each gap; None where nothing was."""

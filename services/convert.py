@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.v1 import generation_pb2, worker_pb2
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import Fence
 
 
@@ -75,4 +75,27 @@ def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
         ratio_q10=cost.ratio_q10,
         ratio_q50=cost.ratio_q50,
         ratio_q95=cost.ratio_q95,
+        is_trusted=cost.is_trusted,
+    )
+
+
+def shape_to_pb(shape: StepShape) -> worker_pb2.StepShape:
+    return worker_pb2.StepShape(
+        num_tokens=shape.num_tokens,
+        num_seqs=shape.num_seqs,
+        decode_context=shape.decode_context,
+        chunk_attention=shape.chunk_attention,
+        chunk_context=shape.chunk_context,
+        num_decodes=shape.num_decodes,
+    )
+
+
+def shape_from_pb(message: worker_pb2.StepShape) -> StepShape:
+    return StepShape(
+        num_tokens=message.num_tokens,
+        num_seqs=message.num_seqs,
+        decode_context=message.decode_context,
+        chunk_attention=message.chunk_attention,
+        chunk_context=message.chunk_context,
+        num_decodes=message.num_decodes,
     )

@@ -8,7 +8,7 @@ from baton.v1 import generation_pb2, worker_pb2
 from engine.report import Load, StepReport
 from scheduling.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
-from services.convert import columns_to_pb, cost_to_pb, fence_from_pb
+from services.convert import columns_to_pb, cost_to_pb, fence_from_pb, shape_to_pb
 from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
 from worker.errors import MalformedCommandError
 from worker.identity import Identity, Role
@@ -72,6 +72,8 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         sampling=_sampling_from_pb(handle, message.sampling),
         stop=_stop_from_pb(handle, message.stop),
         cache_salt=message.cache_salt,
+        tpot_ms=message.tpot_ms if message.HasField("tpot_ms") else None,
+        itl_ms=message.itl_ms if message.HasField("itl_ms") else None,
     )
 
 
@@ -116,6 +118,7 @@ def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
         cached_blocks=load.cached_blocks,
         context_tokens=load.context_tokens,
         draining=draining,
+        preempted=load.preempted,
     )
 
 
@@ -151,6 +154,9 @@ def report_to_pb(report: StepReport, *, draining: bool) -> worker_pb2.WorkRespon
         failures=_failures_to_pb(report),
         prefilled_handles=[one.handle for one in report.prefilled],
         cached_tokens=[one.cached_tokens for one in report.prefilled],
+        preempted_handles=report.preempted,
+        resumed_handles=report.resumed,
+        shape=None if report.shape is None else shape_to_pb(report.shape),
     )
     return worker_pb2.WorkResponse(step=step)
 

@@ -82,18 +82,20 @@ class StopRules(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_strings: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ...) -> None: ...
 
 class Slo(_message.Message):
-    __slots__ = ("ttft_ms", "tpot_ms", "deadline_ms", "slo_class", "allow_at_risk")
+    __slots__ = ("ttft_ms", "tpot_ms", "deadline_ms", "slo_class", "allow_at_risk", "itl_ms")
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     SLO_CLASS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_AT_RISK_FIELD_NUMBER: _ClassVar[int]
+    ITL_MS_FIELD_NUMBER: _ClassVar[int]
     ttft_ms: int
     tpot_ms: int
     deadline_ms: int
     slo_class: SloClass
     allow_at_risk: bool
-    def __init__(self, ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., slo_class: _Optional[_Union[SloClass, str]] = ..., allow_at_risk: bool = ...) -> None: ...
+    itl_ms: int
+    def __init__(self, ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., slo_class: _Optional[_Union[SloClass, str]] = ..., allow_at_risk: bool = ..., itl_ms: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("tenant", "request_id", "session", "attempt", "choice", "source_incarnation", "target_incarnation")

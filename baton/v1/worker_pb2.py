@@ -25,47 +25,49 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xf0\x01\n\x0bWorkRequest\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.baton.v1.HelloH\x00\x12$\n\x07prefill\x18\x02 \x01(\x0b\x32\x11.baton.v1.PrefillH\x00\x12$\n\x07receive\x18\x03 \x01(\x0b\x32\x11.baton.v1.ReceiveH\x00\x12\"\n\x06\x64\x65\x63ode\x18\x04 \x01(\x0b\x32\x10.baton.v1.DecodeH\x00\x12\"\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x10.baton.v1.CancelH\x00\x12 \n\x05\x64rain\x18\x06 \x01(\x0b\x32\x0f.baton.v1.DrainH\x00\x42\t\n\x07\x63ommand\"\x1a\n\x05Hello\x12\x11\n\trouter_id\x18\x01 \x01(\t\"\xe6\x01\n\x0cSequenceSpec\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x1e\n\x05\x66\x65nce\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x18\n\x10output_token_ids\x18\x04 \x03(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12!\n\x04stop\x18\x07 \x01(\x0b\x32\x13.baton.v1.StopRules\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\"3\n\x07Prefill\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\"K\n\x07Receive\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\x12\x16\n\x0esource_address\x18\x02 \x01(\t\"2\n\x06\x44\x65\x63ode\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\"\x19\n\x06\x43\x61ncel\x12\x0f\n\x07handles\x18\x01 \x03(\x04\"\x07\n\x05\x44rain\"\x8e\x01\n\x0cWorkResponse\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12$\n\x04step\x18\x02 \x01(\x0b\x32\x14.baton.v1.StepReportH\x00\x12(\n\theartbeat\x18\x03 \x01(\x0b\x32\x13.baton.v1.HeartbeatH\x00\x42\x08\n\x06report\"\x9f\x02\n\x07Welcome\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\x12\n\nmodel_name\x18\x04 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x08 \x01(\r\x12\x14\n\x0ctoken_budget\x18\t \x01(\r\x12\'\n\ncost_model\x18\n \x01(\x0b\x32\x13.baton.v1.CostModel\x12\"\n\x04load\x18\x0b \x01(\x0b\x32\x14.baton.v1.WorkerLoad\"o\n\tCostModel\x12\x14\n\x0c\x63oefficients\x18\x01 \x03(\x01\x12\x13\n\x0bknee_tokens\x18\x02 \x01(\x01\x12\x11\n\tratio_q10\x18\x03 \x01(\x01\x12\x11\n\tratio_q50\x18\x04 \x01(\x01\x12\x11\n\tratio_q95\x18\x05 \x01(\x01\"\xb2\x01\n\nWorkerLoad\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x1e\n\x16pending_prefill_tokens\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ree_blocks\x18\x05 \x01(\r\x12\x15\n\rcached_blocks\x18\x06 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x07 \x01(\x04\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\"\xf6\x01\n\nStepReport\x12&\n\x06tokens\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenColumns\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\x12\x14\n\x0cstep_seconds\x18\x03 \x01(\x01\x12+\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32\x19.baton.v1.SequenceFailure\x12\x19\n\x11prefilled_handles\x18\x05 \x03(\x04\x12\x15\n\rcached_tokens\x18\x06 \x03(\r\x12\'\n\ncost_model\x18\x07 \x01(\x0b\x32\x13.baton.v1.CostModel\"[\n\x0fSequenceFailure\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\'\n\x06reason\x18\x02 \x01(\x0e\x32\x17.baton.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"/\n\tHeartbeat\x12\"\n\x04load\x18\x01 \x01(\x0b\x32\x14.baton.v1.WorkerLoad*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02*\xa2\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x41ILURE_REASON_REFUSED\x10\x01\x12\x1c\n\x18\x46\x41ILURE_REASON_NO_BLOCKS\x10\x02\x12\x1a\n\x16\x46\x41ILURE_REASON_HANDOFF\x10\x03\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x04\x32J\n\rWorkerService\x12\x39\n\x04Work\x12\x15.baton.v1.WorkRequest\x1a\x16.baton.v1.WorkResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xf0\x01\n\x0bWorkRequest\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.baton.v1.HelloH\x00\x12$\n\x07prefill\x18\x02 \x01(\x0b\x32\x11.baton.v1.PrefillH\x00\x12$\n\x07receive\x18\x03 \x01(\x0b\x32\x11.baton.v1.ReceiveH\x00\x12\"\n\x06\x64\x65\x63ode\x18\x04 \x01(\x0b\x32\x10.baton.v1.DecodeH\x00\x12\"\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32\x10.baton.v1.CancelH\x00\x12 \n\x05\x64rain\x18\x06 \x01(\x0b\x32\x0f.baton.v1.DrainH\x00\x42\t\n\x07\x63ommand\"\x1a\n\x05Hello\x12\x11\n\trouter_id\x18\x01 \x01(\t\"\xa8\x02\n\x0cSequenceSpec\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x1e\n\x05\x66\x65nce\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x18\n\x10output_token_ids\x18\x04 \x03(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12!\n\x04stop\x18\x07 \x01(\x0b\x32\x13.baton.v1.StopRules\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x14\n\x07tpot_ms\x18\t \x01(\rH\x00\x88\x01\x01\x12\x13\n\x06itl_ms\x18\n \x01(\rH\x01\x88\x01\x01\x42\n\n\x08_tpot_msB\t\n\x07_itl_ms\"3\n\x07Prefill\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\"K\n\x07Receive\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\x12\x16\n\x0esource_address\x18\x02 \x01(\t\"2\n\x06\x44\x65\x63ode\x12(\n\x08sequence\x18\x01 \x01(\x0b\x32\x16.baton.v1.SequenceSpec\"\x19\n\x06\x43\x61ncel\x12\x0f\n\x07handles\x18\x01 \x03(\x04\"\x07\n\x05\x44rain\"\x8e\x01\n\x0cWorkResponse\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12$\n\x04step\x18\x02 \x01(\x0b\x32\x14.baton.v1.StepReportH\x00\x12(\n\theartbeat\x18\x03 \x01(\x0b\x32\x13.baton.v1.HeartbeatH\x00\x42\x08\n\x06report\"\x9f\x02\n\x07Welcome\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\x12\n\nmodel_name\x18\x04 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x08 \x01(\r\x12\x14\n\x0ctoken_budget\x18\t \x01(\r\x12\'\n\ncost_model\x18\n \x01(\x0b\x32\x13.baton.v1.CostModel\x12\"\n\x04load\x18\x0b \x01(\x0b\x32\x14.baton.v1.WorkerLoad\"\x83\x01\n\tCostModel\x12\x14\n\x0c\x63oefficients\x18\x01 \x03(\x01\x12\x13\n\x0bknee_tokens\x18\x02 \x01(\x01\x12\x11\n\tratio_q10\x18\x03 \x01(\x01\x12\x11\n\tratio_q50\x18\x04 \x01(\x01\x12\x11\n\tratio_q95\x18\x05 \x01(\x01\x12\x12\n\nis_trusted\x18\x06 \x01(\x08\"\x8e\x01\n\tStepShape\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\x10\n\x08num_seqs\x18\x02 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_context\x18\x03 \x01(\x04\x12\x17\n\x0f\x63hunk_attention\x18\x04 \x01(\x01\x12\x15\n\rchunk_context\x18\x05 \x01(\x04\x12\x13\n\x0bnum_decodes\x18\x06 \x01(\r\"\xc5\x01\n\nWorkerLoad\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x1e\n\x16pending_prefill_tokens\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ree_blocks\x18\x05 \x01(\r\x12\x15\n\rcached_blocks\x18\x06 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x07 \x01(\x04\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x11\n\tpreempted\x18\t \x01(\r\"\xce\x02\n\nStepReport\x12&\n\x06tokens\x18\x01 \x01(\x0b\x32\x16.baton.v1.TokenColumns\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoad\x12\x14\n\x0cstep_seconds\x18\x03 \x01(\x01\x12+\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32\x19.baton.v1.SequenceFailure\x12\x19\n\x11prefilled_handles\x18\x05 \x03(\x04\x12\x15\n\rcached_tokens\x18\x06 \x03(\r\x12\'\n\ncost_model\x18\x07 \x01(\x0b\x32\x13.baton.v1.CostModel\x12\"\n\x05shape\x18\x08 \x01(\x0b\x32\x13.baton.v1.StepShape\x12\x19\n\x11preempted_handles\x18\t \x03(\x04\x12\x17\n\x0fresumed_handles\x18\n \x03(\x04\"[\n\x0fSequenceFailure\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\'\n\x06reason\x18\x02 \x01(\x0e\x32\x17.baton.v1.FailureReason\x12\x0f\n\x07message\x18\x03 \x01(\t\"/\n\tHeartbeat\x12\"\n\x04load\x18\x01 \x01(\x0b\x32\x14.baton.v1.WorkerLoad*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02*\xa2\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x46\x41ILURE_REASON_REFUSED\x10\x01\x12\x1c\n\x18\x46\x41ILURE_REASON_NO_BLOCKS\x10\x02\x12\x1a\n\x16\x46\x41ILURE_REASON_HANDOFF\x10\x03\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x04\x32J\n\rWorkerService\x12\x39\n\x04Work\x12\x15.baton.v1.WorkRequest\x1a\x16.baton.v1.WorkResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERROLE']._serialized_start=1904
-  _globals['_WORKERROLE']._serialized_end=1994
-  _globals['_FAILUREREASON']._serialized_start=1997
-  _globals['_FAILUREREASON']._serialized_end=2159
+  _globals['_WORKERROLE']._serialized_start=2243
+  _globals['_WORKERROLE']._serialized_end=2333
+  _globals['_FAILUREREASON']._serialized_start=2336
+  _globals['_FAILUREREASON']._serialized_end=2498
   _globals['_WORKREQUEST']._serialized_start=63
   _globals['_WORKREQUEST']._serialized_end=303
   _globals['_HELLO']._serialized_start=305
   _globals['_HELLO']._serialized_end=331
   _globals['_SEQUENCESPEC']._serialized_start=334
-  _globals['_SEQUENCESPEC']._serialized_end=564
-  _globals['_PREFILL']._serialized_start=566
-  _globals['_PREFILL']._serialized_end=617
-  _globals['_RECEIVE']._serialized_start=619
-  _globals['_RECEIVE']._serialized_end=694
-  _globals['_DECODE']._serialized_start=696
-  _globals['_DECODE']._serialized_end=746
-  _globals['_CANCEL']._serialized_start=748
-  _globals['_CANCEL']._serialized_end=773
-  _globals['_DRAIN']._serialized_start=775
-  _globals['_DRAIN']._serialized_end=782
-  _globals['_WORKRESPONSE']._serialized_start=785
-  _globals['_WORKRESPONSE']._serialized_end=927
-  _globals['_WELCOME']._serialized_start=930
-  _globals['_WELCOME']._serialized_end=1217
-  _globals['_COSTMODEL']._serialized_start=1219
-  _globals['_COSTMODEL']._serialized_end=1330
-  _globals['_WORKERLOAD']._serialized_start=1333
-  _globals['_WORKERLOAD']._serialized_end=1511
-  _globals['_STEPREPORT']._serialized_start=1514
-  _globals['_STEPREPORT']._serialized_end=1760
-  _globals['_SEQUENCEFAILURE']._serialized_start=1762
-  _globals['_SEQUENCEFAILURE']._serialized_end=1853
-  _globals['_HEARTBEAT']._serialized_start=1855
-  _globals['_HEARTBEAT']._serialized_end=1902
-  _globals['_WORKERSERVICE']._serialized_start=2161
-  _globals['_WORKERSERVICE']._serialized_end=2235
+  _globals['_SEQUENCESPEC']._serialized_end=630
+  _globals['_PREFILL']._serialized_start=632
+  _globals['_PREFILL']._serialized_end=683
+  _globals['_RECEIVE']._serialized_start=685
+  _globals['_RECEIVE']._serialized_end=760
+  _globals['_DECODE']._serialized_start=762
+  _globals['_DECODE']._serialized_end=812
+  _globals['_CANCEL']._serialized_start=814
+  _globals['_CANCEL']._serialized_end=839
+  _globals['_DRAIN']._serialized_start=841
+  _globals['_DRAIN']._serialized_end=848
+  _globals['_WORKRESPONSE']._serialized_start=851
+  _globals['_WORKRESPONSE']._serialized_end=993
+  _globals['_WELCOME']._serialized_start=996
+  _globals['_WELCOME']._serialized_end=1283
+  _globals['_COSTMODEL']._serialized_start=1286
+  _globals['_COSTMODEL']._serialized_end=1417
+  _globals['_STEPSHAPE']._serialized_start=1420
+  _globals['_STEPSHAPE']._serialized_end=1562
+  _globals['_WORKERLOAD']._serialized_start=1565
+  _globals['_WORKERLOAD']._serialized_end=1762
+  _globals['_STEPREPORT']._serialized_start=1765
+  _globals['_STEPREPORT']._serialized_end=2099
+  _globals['_SEQUENCEFAILURE']._serialized_start=2101
+  _globals['_SEQUENCEFAILURE']._serialized_end=2192
+  _globals['_HEARTBEAT']._serialized_start=2194
+  _globals['_HEARTBEAT']._serialized_end=2241
+  _globals['_WORKERSERVICE']._serialized_start=2500
+  _globals['_WORKERSERVICE']._serialized_end=2574
 # @@protoc_insertion_point(module_scope)

@@ -52,7 +52,7 @@ class Hello(_message.Message):
     def __init__(self, router_id: _Optional[str] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt")
+    __slots__ = ("handle", "fence", "prompt_token_ids", "output_token_ids", "choices", "sampling", "stop", "cache_salt", "tpot_ms", "itl_ms")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,8 @@ class SequenceSpec(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    ITL_MS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fence: _generation_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -69,7 +71,9 @@ class SequenceSpec(_message.Message):
     sampling: _generation_pb2.SamplingParams
     stop: _generation_pb2.StopRules
     cache_salt: bytes
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
+    tpot_ms: int
+    itl_ms: int
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("sequence",)
@@ -138,21 +142,39 @@ class Welcome(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ...) -> None: ...
 
 class CostModel(_message.Message):
-    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
+    __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted")
     COEFFICIENTS_FIELD_NUMBER: _ClassVar[int]
     KNEE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q10_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q50_FIELD_NUMBER: _ClassVar[int]
     RATIO_Q95_FIELD_NUMBER: _ClassVar[int]
+    IS_TRUSTED_FIELD_NUMBER: _ClassVar[int]
     coefficients: _containers.RepeatedScalarFieldContainer[float]
     knee_tokens: float
     ratio_q10: float
     ratio_q50: float
     ratio_q95: float
-    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ...) -> None: ...
+    is_trusted: bool
+    def __init__(self, coefficients: _Optional[_Iterable[float]] = ..., knee_tokens: _Optional[float] = ..., ratio_q10: _Optional[float] = ..., ratio_q50: _Optional[float] = ..., ratio_q95: _Optional[float] = ..., is_trusted: bool = ...) -> None: ...
+
+class StepShape(_message.Message):
+    __slots__ = ("num_tokens", "num_seqs", "decode_context", "chunk_attention", "chunk_context", "num_decodes")
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    NUM_DECODES_FIELD_NUMBER: _ClassVar[int]
+    num_tokens: int
+    num_seqs: int
+    decode_context: int
+    chunk_attention: float
+    chunk_context: int
+    num_decodes: int
+    def __init__(self, num_tokens: _Optional[int] = ..., num_seqs: _Optional[int] = ..., decode_context: _Optional[int] = ..., chunk_attention: _Optional[float] = ..., chunk_context: _Optional[int] = ..., num_decodes: _Optional[int] = ...) -> None: ...
 
 class WorkerLoad(_message.Message):
-    __slots__ = ("step", "running", "waiting", "pending_prefill_tokens", "free_blocks", "cached_blocks", "context_tokens", "draining")
+    __slots__ = ("step", "running", "waiting", "pending_prefill_tokens", "free_blocks", "cached_blocks", "context_tokens", "draining", "preempted")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +183,7 @@ class WorkerLoad(_message.Message):
     CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_FIELD_NUMBER: _ClassVar[int]
     step: int
     running: int
     waiting: int
@@ -169,10 +192,11 @@ class WorkerLoad(_message.Message):
     cached_blocks: int
     context_tokens: int
     draining: bool
-    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ...) -> None: ...
+    preempted: int
+    def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ..., preempted: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model")
+    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +204,9 @@ class StepReport(_message.Message):
     PREFILLED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     tokens: _generation_pb2.TokenColumns
     load: WorkerLoad
     step_seconds: float
@@ -187,7 +214,10 @@ class StepReport(_message.Message):
     prefilled_handles: _containers.RepeatedScalarFieldContainer[int]
     cached_tokens: _containers.RepeatedScalarFieldContainer[int]
     cost_model: CostModel
-    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ...) -> None: ...
+    shape: StepShape
+    preempted_handles: _containers.RepeatedScalarFieldContainer[int]
+    resumed_handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceFailure(_message.Message):
     __slots__ = ("handle", "reason", "message")

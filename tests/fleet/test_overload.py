@@ -14,8 +14,8 @@ import pytest
 from baton import AsyncClient, Finished, Sampling, Slo, Stop
 from baton.errors import Refused
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.workloads import arrivals
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+from workloads.shapes import arrivals
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 

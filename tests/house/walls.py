@@ -14,8 +14,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "prefill_worker": {"baton", "engine", "kvtransfer", "scheduling", "services", "state", "worker"},
     "decode_worker": {"baton", "engine", "kvtransfer", "scheduling", "services", "state", "worker"},
     "router": {"baton", "scheduling", "services", "state"},
-    "sim": {"router", "scheduling", "state"},
-    "benchmarks": {"baton", "scheduling"},
+    "workloads": {"scheduling"},
+    "sim": {"router", "scheduling", "state", "workloads"},
+    "benchmarks": {"baton", "router", "scheduling", "sim", "workloads"},
     "tools": {"baton", "benchmarks", "engine", "scheduling"},
 }
 
@@ -42,7 +43,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "scheduling": set(),
     "services": {"google", "grpc", "structlog"},
     "state": {"redis"},
-    "sim": set(),
+    "sim": {"numpy"},
+    "workloads": set(),
     "worker": _SERVICE | {"numpy", "torch"},
 }
 

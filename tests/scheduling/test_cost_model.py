@@ -21,7 +21,7 @@ shapes = st.builds(
 
 def test_a_shape_counts_decodes_and_chunks() -> None:
     shape = StepShape.of(3, 700, [(100, 20), (0, 10)])
-    assert shape == StepShape(33, 5, 700, 20 * 110 + 10 * 5, 100)
+    assert shape == StepShape(33, 5, 700, 20 * 110 + 10 * 5, 100, 3)
     assert StepShape.of(3, 700, [(100, 20)]).with_chunk(0, 10) == shape
 
 

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from benchmarks.workloads import DEFAULT_CAPS, WORKLOADS, RequestShape, arrivals, prompt_ids, shapes
+from workloads.shapes import DEFAULT_CAPS, WORKLOADS, RequestShape, arrivals, prompt_ids, shapes
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.packing import Chunk, PrefillWork, StepPlan, plan_step
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.policies import chunked
+from scheduling.step import Chunk, DecodeLoad, PrefillWork, StepPlan, StepView
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=12)
+
+
+FREE = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
+
+
+def plan_step(num_decodes: int, waiting: list[PrefillWork], budget: int) -> StepPlan:
+    return chunked.plan(StepView(DecodeLoad(num_decodes), waiting, budget, 64, FREE))
 
 
 def work(lengths: list[int]) -> list[PrefillWork]:
