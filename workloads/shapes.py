@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 SHARED_BLOCK_TOKENS = 512
 SHARED_POOL_BLOCKS = 16
+TURN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +114,52 @@ def arrivals(process: str, rate: float, seed: int) -> Iterator[float]:
     """Arrival times in seconds from 0, without end.
 
     `poisson`; `gamma:CV`, gaps of that coefficient of variation; `onoff`, Poisson at half and at twice the
-    rate by turns of 60 s. `burst` is all at once.
+    rate by turns of 60 s. `burst` is all at once. Raises `ValueError` for any other process or rate.
     """
+    name, _, parameter = process.partition(":")
+    if name not in ("poisson", "gamma", "onoff", "burst") or bool(parameter) > (name == "gamma"):
+        raise ValueError(f"arrivals is {process!r}; accepted: poisson, gamma:CV, onoff or burst")
+    if not (math.isfinite(rate) and rate > 0):
+        raise ValueError(f"rate is {rate}; accepted: a finite number above 0, in requests per second")
     rng = random.Random(f"arrivals:{process}:{seed}")
+    return _times(_gaps(name, rate, _variation(parameter), rng))
+
+
+def _variation(parameter: str) -> float:
+    try:
+        cv = float(parameter or 2)
+    except ValueError:
+        cv = math.nan
+    if not (math.isfinite(cv) and cv > 0):
+        raise ValueError(f"the CV of gamma arrivals is {parameter!r}; accepted: a finite number above 0")
+    return cv
+
+
+def _times(gap_at: Callable[[float], float]) -> Iterator[float]:
     now = 0.0
     while True:
         yield now
-        now += _gap(process, rate, now, rng)
+        now += gap_at(now)
 
 
-def _gap(process: str, rate: float, now: float, rng: random.Random) -> float:
-    name, _, parameter = process.partition(":")
+def _gaps(name: str, rate: float, cv: float, rng: random.Random) -> Callable[[float], float]:
+    """The gap after the arrival at a given time."""
     if name == "burst":
-        return 0.0
-    if name == "poisson":
-        return rng.expovariate(rate)
+        return lambda _: 0.0
     if name == "gamma":
-        shape = 1 / float(parameter or 2) ** 2
-        return rng.gammavariate(shape, 1 / (rate * shape))
+        shape = 1 / cv**2
+        return lambda _: rng.gammavariate(shape, 1 / (rate * shape))
     if name == "onoff":
-        return rng.expovariate(rate * (0.5 if int(now / 60) % 2 == 0 else 2.0))
-    raise ValueError(f"arrivals: {process!r} is not poisson, gamma:CV, onoff or burst")
+        return lambda now: _on_off_gap(now, rate, rng)
+    return lambda _: rng.expovariate(rate)
+
+
+def _on_off_gap(now: float, rate: float, rng: random.Random) -> float:
+    """Exponential gaps have no memory: one that would reach into the next turn is drawn anew from there."""
+    start, turn = now, int(now / TURN_S)
+    while True:
+        gap = rng.expovariate(rate * (0.5 if turn % 2 == 0 else 2.0))
+        turn += 1
+        if start + gap < turn * TURN_S:
+            return start + gap - now
+        start = turn * TURN_S
