@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
 from scheduling.request import SequenceSpec
 
 
@@ -67,4 +68,12 @@ class Cancel:
     handle: int
 
 
-Command = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel
+@dataclass(frozen=True, slots=True)
+class SetCost:
+    """What steps cost from now on, as far as planning them goes."""
+
+    cost: CostModel
+
+
+SequenceCommand = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel
+Command = SequenceCommand | SetCost

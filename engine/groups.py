@@ -8,7 +8,7 @@ from engine.admission import EngineLimits, refusal
 from engine.batch import Batch
 from engine.block_manager import BlockShortage
 from engine.block_tables import BlockTables
-from engine.commands import Cancel, Command, Decode, KVArrived, KVFailed, Prefill, Receive, Release
+from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release, SequenceCommand
 from engine.detokenizer import Detokenizer
 from engine.output import OutputStream, output_rules
 from engine.report import Failure, Prefilled, Received
@@ -57,7 +57,7 @@ class Groups:
     def __getitem__(self, handle: int) -> SequenceGroup:
         return self._all[handle]
 
-    def apply(self, command: Command) -> None:
+    def apply(self, command: SequenceCommand) -> None:
         """Carry out one command; what comes of it is in the report."""
         match command:
             case Prefill(spec):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from engine.report import Failure, Filled, Prefilled, Received
 from engine.sampler import Logprobs
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import StepShape
 from scheduling.request import FinishReason
 
 
@@ -90,6 +91,7 @@ class ReportBuilder:
         self.failures: list[Failure] = []
         self.freed: list[int] = []
         self.step_seconds = 0.0
+        self.shape: StepShape | None = None
         self.step_error = ""
         self._columns = _Columns()
 

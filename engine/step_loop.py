@@ -19,7 +19,7 @@ from engine.admission import EngineLimits
 from engine.batch import Batch, ChunkRow
 from engine.block_manager import BlockManager
 from engine.block_tables import BlockTables
-from engine.commands import Command
+from engine.commands import Command, SetCost
 from engine.detokenizer import Detokenizer
 from engine.groups import Groups
 from engine.report import Load, StepReport
@@ -28,8 +28,8 @@ from engine.sampler import Sampled, sample
 from engine.sequence import Goal, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.step_batch import StepBatch
-from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
-from scheduling.policies import chunked
+from scheduling.cost_model import CostModel, StepShape
+from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
 from scheduling.step import DecodeLoad, StepView
 
@@ -60,6 +60,8 @@ class StepLoop:
         limits: EngineLimits,
         fingerprint: str,
         detokenizer: Detokenizer | None,
+        policy: Policy,
+        cost: CostModel,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._runner = runner
@@ -73,6 +75,8 @@ class StepLoop:
         )
         self._tables = BlockTables(blocks, fingerprint)
         self._groups = Groups(self._tables, self._batch, limits, detokenizer)
+        self._policy = policy
+        self._cost = cost
         self._num_steps = 0
 
     @torch.inference_mode()
@@ -92,7 +96,10 @@ class StepLoop:
             if is_idle:
                 self._groups.check_integrity()
             for command in drain(is_idle):
-                self._groups.apply(command)
+                if isinstance(command, SetCost):
+                    self._cost = command.cost
+                else:
+                    self._groups.apply(command)
             if self._groups.has_work:
                 self._step()
             if not self._groups.report.is_empty:
@@ -107,12 +114,16 @@ class StepLoop:
             self._groups.prefill_work(),
             self._limits.token_budget,
             self._limits.max_num_seqs,
-            CostModel((0.0,) * NUM_COEFFICIENTS, 0.0),
+            self._cost,
         )
-        plan = chunked.plan(view)
+        plan = self._policy.plan(view)
         if plan.num_decodes or plan.chunks:
             self._num_steps += 1
-            self._run_step([(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks])
+            chunks = [(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
+            parts = [(group.num_computed_tokens, num_tokens) for group, num_tokens in chunks]
+            shape = StepShape.of(plan.num_decodes, self._batch.num_context_tokens, parts)
+            self._run_step(chunks)
+            self._groups.report.shape = shape
             self._groups.report.step_seconds = time.perf_counter() - started
 
     def _run_step(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> None:
@@ -253,5 +264,6 @@ class StepLoop:
             freed=built.freed,
             cached_hashes=events.added,
             evicted_hashes=events.removed,
+            shape=built.shape,
             step_error=built.step_error,
         )

@@ -18,10 +18,12 @@ from engine.report import Load
 from engine.step_loop import StepLoop
 from engine.sweep import sweep
 from scheduling.cost_fit import fit
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.policies import DEFAULT, by_name
 from worker.config import WorkerConfig
 
 MEBIBYTE = 1024 * 1024
+UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def build_engine(config: WorkerConfig) -> Engine:
         eos_token_ids=model.facts.eos_token_ids,
     )
     name = fingerprint(config.model, layout)
+    cost = fit(samples)
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -71,8 +74,10 @@ def build_engine(config: WorkerConfig) -> Engine:
         limits=limits,
         fingerprint=name,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
+        policy=by_name(DEFAULT),
+        cost=cost or UNKNOWN_COST,
     )
-    return Engine(loop, pool, name, model.facts.max_context, fit(samples))
+    return Engine(loop, pool, name, model.facts.max_context, cost)
 
 
 def freeze_garbage() -> None:

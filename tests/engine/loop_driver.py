@@ -10,11 +10,15 @@ from engine.commands import Command
 from engine.detokenizer import Detokenizer
 from engine.report import StepReport
 from engine.step_loop import StepLoop
+from scheduling.cost_model import CostModel
+from scheduling.policies.chunked import CHUNKED
+from scheduling.policies.policy import Policy
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from tests.engine.fake_runner import FakeRunner
 
 VOCAB = 97
 GREEDY = SamplingParams(temperature=0.0)
+UNKNOWN_COST = CostModel((0.0,) * 6, 0.0, is_trusted=False)
 
 
 def spec(
@@ -54,6 +58,7 @@ class Driver:
         max_context: int = 256,
         eos: tuple[int, ...] = (),
         detokenizer: Detokenizer | None = None,
+        policy: Policy = CHUNKED,
     ) -> None:
         self.runner = FakeRunner(num_blocks, block_size, VOCAB)
         self.blocks = BlockManager(num_blocks, block_size)
@@ -71,6 +76,8 @@ class Driver:
             limits=limits,
             fingerprint="model",
             detokenizer=detokenizer,
+            policy=policy,
+            cost=UNKNOWN_COST,
         )
         self.reports: list[StepReport] = []
 

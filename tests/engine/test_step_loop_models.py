@@ -18,8 +18,9 @@ from engine.model_runner import ModelRunner
 from engine.report import StepReport
 from engine.step_loop import StepLoop
 from scheduling.columns import TokenColumns
+from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from tests.engine.loop_driver import spec
+from tests.engine.loop_driver import UNKNOWN_COST, spec
 from tests.model_zoo import build, load_stock, stock_generate
 
 SIZE, NUM_BLOCKS = 4, 96
@@ -44,6 +45,8 @@ class Engine:
             limits=limits,
             fingerprint="model",
             detokenizer=detokenizer,
+            policy=CHUNKED,
+            cost=UNKNOWN_COST,
         )
         self.reports: list[StepReport] = []
 
