@@ -1,15 +1,17 @@
-"""Chunks for one step, in the order of the list."""
+"""Chunks for one step, in the order of the list: up to a number of tokens, whole prompts, or up to a time."""
 
 from __future__ import annotations
 
-from scheduling.step import Chunk, StepView
+from scheduling.cost_model import CostModel, StepShape
+from scheduling.step import Chunk, PrefillWork, StepView
+
+GRAIN_TOKENS = 64
+"""A chunk that does not end its prompt is a multiple of this, and the least that a step computes of one."""
 
 
 def fill_to_budget(view: StepView) -> tuple[Chunk, ...]:
     """Chunks in order until `token_budget` tokens are used, decodes counted, or nothing waits."""
-    if view.token_budget < 1:
-        raise ValueError(f"token_budget must be at least 1, not {view.token_budget}")
-    room = view.token_budget - view.decodes.num_seqs
+    room = _room(view)
     chunks: list[Chunk] = []
     for work in view.waiting:
         if room <= 0:
@@ -18,3 +20,83 @@ def fill_to_budget(view: StepView) -> tuple[Chunk, ...]:
         chunks.append(Chunk(work.handle, num_tokens))
         room -= num_tokens
     return tuple(chunks)
+
+
+def whole_prompts(view: StepView, num_decodes: int) -> tuple[Chunk, ...]:
+    """Uncut prompts in order within what `num_decodes` leave of the budget; the first even beyond it.
+
+    None is cut, so a prompt longer than the budget would otherwise never run.
+    """
+    room = _room(view) + view.decodes.num_seqs - num_decodes
+    chunks: list[Chunk] = []
+    for work in view.waiting:
+        if chunks and work.num_remaining_tokens > room:
+            break
+        chunks.append(Chunk(work.handle, work.num_remaining_tokens))
+        room -= work.num_remaining_tokens
+    return tuple(chunks)
+
+
+def whole_batch(view: StepView) -> tuple[Chunk, ...]:
+    """Uncut prompts in order, at least one, until `max_seqs` sequences; tokens are not counted."""
+    seats = view.max_seqs
+    chunks: list[Chunk] = []
+    for work in view.waiting:
+        if chunks and work.num_seqs > seats:
+            break
+        chunks.append(Chunk(work.handle, work.num_remaining_tokens))
+        seats -= work.num_seqs
+    return tuple(chunks)
+
+
+def fill_to_duration(view: StepView, limit_s: float) -> tuple[Chunk, ...]:
+    """Chunks in order while 19 of 20 such steps, all decodes in them, last at most `limit_s`.
+
+    A limit that one grain would break is stretched to that grain, so that decodes without slack never starve
+    prefill. `token_budget` holds too: it is what the step's buffers have room for.
+    """
+    room = _room(view)
+    if room <= 0 or not view.waiting:
+        return ()
+    shape = StepShape.of(view.decodes.num_seqs, view.decodes.context_tokens, ())
+    grain = shape.with_chunk(view.waiting[0].num_computed_tokens, GRAIN_TOKENS)
+    limit_s = max(limit_s, view.cost.predict_q95(grain))
+    chunks: list[Chunk] = []
+    for work in view.waiting:
+        num_tokens = _longest(view.cost, shape, work, room, limit_s)
+        if num_tokens == 0:
+            break
+        chunks.append(Chunk(work.handle, num_tokens))
+        room -= num_tokens
+        if num_tokens < work.num_remaining_tokens or room == 0:
+            break
+        shape = shape.with_chunk(work.num_computed_tokens, num_tokens)
+    return tuple(chunks)
+
+
+def _longest(cost: CostModel, shape: StepShape, work: PrefillWork, room: int, limit_s: float) -> int:
+    """The longest chunk of `work` that fits: all of it, or whole grains; 0 if not even one does."""
+
+    def fits(num_tokens: int) -> bool:
+        return cost.predict_q95(shape.with_chunk(work.num_computed_tokens, num_tokens)) <= limit_s
+
+    most = min(work.num_remaining_tokens, room)
+    if fits(most):
+        return most if most == work.num_remaining_tokens else _grains(most)
+    low, high = 0, (most - 1) // GRAIN_TOKENS
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * GRAIN_TOKENS) else (low, middle - 1)
+    return low * GRAIN_TOKENS
+
+
+def _grains(num_tokens: int) -> int:
+    """Whole grains; where the buffers leave less than one, that."""
+    return num_tokens - num_tokens % GRAIN_TOKENS or num_tokens
+
+
+def _room(view: StepView) -> int:
+    """Tokens that the decodes leave of the budget."""
+    if view.token_budget < 1:
+        raise ValueError(f"token_budget must be at least 1, not {view.token_budget}")
+    return view.token_budget - view.decodes.num_seqs

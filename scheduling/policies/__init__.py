@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from scheduling.policies.chunked import CHUNKED
+from scheduling.policies.dynamic import DYNAMIC
+from scheduling.policies.orca import ORCA
 from scheduling.policies.policy import Policy
+from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.policies.slack import SLACK
+from scheduling.policies.static import STATIC
 
-_ALL = {policy.name: policy for policy in (CHUNKED, SLACK)}
+_ALL = {policy.name: policy for policy in (STATIC, DYNAMIC, ORCA, PREFILL_FIRST, CHUNKED, SLACK)}
 NAMES = tuple(_ALL)
 DEFAULT = SLACK.name
 

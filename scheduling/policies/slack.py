@@ -1,15 +1,38 @@
-"""Baton's own."""
+"""Baton's own: a step lasts as long as the promises of the running decodes allow, and is filled to that.
+
+Stall-free like Sarathi-Serve (Agrawal et al., OSDI 2024), but its budget is time: the slack until the next
+token that anybody was promised, at most the longest gap the strictest promise stands. A strict reader in the
+batch makes chunks short, a patient batch makes them long, and no number has to be tuned.
+"""
 
 from __future__ import annotations
 
-from scheduling.packing import fill_to_budget
+from scheduling.packing import fill_to_budget, fill_to_duration
 from scheduling.policies.policy import Order, Policy
-from scheduling.step import StepPlan, StepView
+from scheduling.step import NO_LIMIT_S, StepPlan, StepView
+
+ARRIVAL_S = 0.05
+"""Longest step without decodes: an arrival can get in after it."""
 
 
 def plan(view: StepView) -> StepPlan:
     """Every decode, then chunks in order while the step still fits."""
-    return StepPlan(view.decodes.num_seqs, fill_to_budget(view))
+    limit_s = duration_s(view)
+    if (
+        limit_s == NO_LIMIT_S
+        or not view.waiting
+        or not view.cost.is_trusted
+        or not any(view.cost.coefficients)
+    ):
+        return StepPlan(view.decodes.num_seqs, fill_to_budget(view))
+    return StepPlan(view.decodes.num_seqs, fill_to_duration(view, limit_s))
+
+
+def duration_s(view: StepView) -> float:
+    """The longest this step may last; infinite where decodes run and nothing was promised to any."""
+    if view.decodes.num_seqs == 0:
+        return ARRIVAL_S
+    return min(view.decodes.slack_s, view.decodes.gap_limit_s)
 
 
 SLACK = Policy(

@@ -1,0 +1,39 @@
+"""Dynamic batching: as static, but a batch closes when it is full or when its oldest has waited enough.
+
+Crankshaw et al., "Clipper: A Low-Latency Online Prediction Serving System", NSDI 2017; since then the
+dynamic batcher of model servers.
+"""
+
+from __future__ import annotations
+
+from scheduling.policies import static
+from scheduling.policies.policy import Order, Policy
+from scheduling.step import StepPlan, StepView
+
+WINDOW_S = 0.05
+"""Longest that a request waits for company; about a prompt's own time, so it at most doubles that."""
+
+
+def plan(view: StepView) -> StepPlan:
+    """All that runs; when nothing does, the next batch once it is closed by size or by its window."""
+    wait_s = _open_for_s(view)
+    if wait_s > 0 and not view.decodes.num_seqs:
+        return StepPlan(0, wait_s=wait_s)
+    return static.plan(view)
+
+
+def _open_for_s(view: StepView) -> float:
+    """How much longer the next batch may be joined; 0 when it is closed, or has no member."""
+    if not view.waiting or sum(work.num_seqs for work in view.waiting) >= view.max_seqs:
+        return 0.0
+    return max(0.0, WINDOW_S - max(work.waited_s for work in view.waiting))
+
+
+DYNAMIC = Policy(
+    name="dynamic",
+    plan=plan,
+    order=Order.ARRIVAL,
+    promises=False,
+    binds_at_arrival=True,
+    reserves_maximum=True,
+)

@@ -1,0 +1,28 @@
+"""Iteration-level scheduling: sequences join and leave between steps, and a prompt joins in one piece.
+
+Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. The step
+that computes a prompt carries the decodes along, and lasts as long as the prompt does. Memory is reserved for
+the longest output a request may have, as there. Kinder than the original in one thing: prompts beyond the
+first join a step only within its token budget.
+"""
+
+from __future__ import annotations
+
+from scheduling.packing import whole_prompts
+from scheduling.policies.policy import Order, Policy
+from scheduling.step import StepPlan, StepView
+
+
+def plan(view: StepView) -> StepPlan:
+    """Every decode, and whole prompts in order."""
+    return StepPlan(view.decodes.num_seqs, whole_prompts(view, view.decodes.num_seqs))
+
+
+ORCA = Policy(
+    name="orca",
+    plan=plan,
+    order=Order.ARRIVAL,
+    promises=False,
+    binds_at_arrival=True,
+    reserves_maximum=True,
+)

@@ -1,0 +1,29 @@
+"""Prompts before decodes: while any prompt waits a step computes whole prompts only, and decodes pause.
+
+The scheduler of the first vLLM: Kwon et al., "Efficient Memory Management for Large Language Model Serving
+with PagedAttention", SOSP 2023. Best time to first token of an unloaded engine; each burst of prompts is a
+gap in everybody's stream.
+"""
+
+from __future__ import annotations
+
+from scheduling.packing import whole_prompts
+from scheduling.policies.policy import Order, Policy
+from scheduling.step import StepPlan, StepView
+
+
+def plan(view: StepView) -> StepPlan:
+    """Whole prompts in order; every decode when none waits."""
+    if view.waiting:
+        return StepPlan(0, whole_prompts(view, num_decodes=0))
+    return StepPlan(view.decodes.num_seqs)
+
+
+PREFILL_FIRST = Policy(
+    name="prefill_first",
+    plan=plan,
+    order=Order.ARRIVAL,
+    promises=False,
+    binds_at_arrival=True,
+    reserves_maximum=False,
+)

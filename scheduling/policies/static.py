@@ -1,0 +1,29 @@
+"""Static batching: a batch is taken when nothing runs, and nothing joins it until its last member has ended.
+
+What inference servers did before iteration-level scheduling; the baseline of Yu et al., "Orca: A Distributed
+Serving System for Transformer-Based Generative Models", OSDI 2022. Kinder than the original in one thing: a
+member that has ended is no longer computed.
+"""
+
+from __future__ import annotations
+
+from scheduling.packing import whole_batch
+from scheduling.policies.policy import Order, Policy
+from scheduling.step import StepPlan, StepView
+
+
+def plan(view: StepView) -> StepPlan:
+    """All that runs; when nothing does, the prompts of the next batch, all in one step."""
+    if view.decodes.num_seqs:
+        return StepPlan(view.decodes.num_seqs)
+    return StepPlan(0, whole_batch(view))
+
+
+STATIC = Policy(
+    name="static",
+    plan=plan,
+    order=Order.ARRIVAL,
+    promises=False,
+    binds_at_arrival=True,
+    reserves_maximum=True,
+)
