@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from decode_worker.receiver_side import ReceiverSide
-from kvtransfer.receiver import Receiver
+from worker.config import config_of_process
 from worker.identity import Role
-from worker.main import RoleContext, main
-
-
-async def build(context: RoleContext) -> ReceiverSide:
-    """The receiver's side."""
-    config, engine = context.config, context.engine
-    receiver = Receiver(engine.pool, config.block_size, engine.fingerprint, config.transport)
-    return ReceiverSide(receiver, context.submit, context.metrics)
-
 
 if __name__ == "__main__":
-    sys.exit(main(Role.DECODE, build))
+    config = config_of_process(Role.DECODE)
+    # Only now: torch takes seconds, and a wrong flag is to be told of at once.
+    from decode_worker.build import build
+    from worker.main import main
+
+    sys.exit(main(Role.DECODE, build, config))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 
@@ -15,7 +14,7 @@ from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import Manifest
 from kvtransfer.pool import BlockPool
-from kvtransfer.transport import BlockReader
+from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports import shm
 from kvtransfer.transports.grpc import GrpcReader
 
@@ -29,12 +28,6 @@ CHANNEL_OPTIONS = (
     # Without this, a restarted process inherits its predecessor's reconnect backoff.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
-class TransportMode(enum.Enum):
-    AUTO = "auto"
-    SHM = "shm"
-    GRPC = "grpc"
 
 
 class Peer:

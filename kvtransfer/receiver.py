@@ -27,11 +27,11 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
-from kvtransfer.peers import Peer, Peers, TransportMode
+from kvtransfer.peers import Peer, Peers
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import BlockReader
+from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.verify import checksum_blocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence

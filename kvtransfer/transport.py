@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Protocol
 
 from kvtransfer.receiver_handoff import BlockCopy
 from scheduling.request import Fence
+
+
+class TransportMode(enum.Enum):
+    """The roads that may be taken."""
+
+    AUTO = "auto"
+    SHM = "shm"
+    GRPC = "grpc"
 
 
 class BlockReader(Protocol):

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from kvtransfer.peers import TransportMode
-from kvtransfer.service import KVTransferService, SenderLayout
-from kvtransfer.transports.shm import ShmServer
-from prefill_worker.sender_side import EngineSide, SenderSide
+from worker.config import config_of_process
 from worker.identity import Role
-from worker.main import RoleContext, main
-
-
-async def build(context: RoleContext) -> SenderSide:
-    """The sender's side, its service, and the socket that hands out the pool."""
-    config, pool = context.config, context.engine.pool
-    if pool.fd is None:
-        raise ValueError(f"--device is {pool.device.type}; accepted by a prefill worker: cpu")
-    shm = None
-    if config.transport is not TransportMode.GRPC:
-        shm = ShmServer(pool, context.incarnation, config.shm_dir)
-        await shm.start()
-    side = SenderSide(
-        context.incarnation,
-        pool,
-        config.block_size,
-        context.guard,
-        engine=EngineSide(context.submit, context.fail),
-        metrics=context.metrics,
-        shm=shm,
-    )
-    layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
-    context.server.add(KVTransferService(side.handoffs, pool, layout))
-    return side
-
 
 if __name__ == "__main__":
-    sys.exit(main(Role.PREFILL, build))
+    config = config_of_process(Role.PREFILL)
+    # Only now: torch takes seconds, and a wrong flag is to be told of at once.
+    from prefill_worker.build import build
+    from worker.main import main
+
+    sys.exit(main(Role.PREFILL, build, config))

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtransfer.peers import TransportMode
+from kvtransfer.transport import TransportMode
+from worker.errors import EXIT_CONFIG
+from worker.identity import Role
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
@@ -77,6 +79,15 @@ class WorkerConfig:
     def host(self) -> str:
         """Where it listens, without the port."""
         return self.listen.rpartition(":")[0]
+
+
+def config_of_process(role: Role) -> WorkerConfig:
+    """This process's own settings; what is wrong with them ends it, with code 2 and one sentence."""
+    try:
+        return parse_config(sys.argv[1:], role.value, os.getpid())
+    except ValueError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
+        sys.exit(EXIT_CONFIG)
 
 
 def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:

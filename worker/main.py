@@ -7,7 +7,6 @@ model cannot be served, 5 the fleet serves something else.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,7 +27,7 @@ from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
 from worker.build import Engine, build_engine, freeze_garbage
-from worker.config import WorkerConfig, parse_config
+from worker.config import WorkerConfig
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.hub import Hub
@@ -68,10 +67,9 @@ class StepThreadEndedError(Exception):
     """What must never end by itself has."""
 
 
-def main(role: Role, build_role: BuildRole) -> int:
+def main(role: Role, build_role: BuildRole, config: WorkerConfig) -> int:
     """Runs until drained; the process's exit code."""
     try:
-        config = parse_config(sys.argv[1:], role.value, os.getpid())
         configure_logging(config.log_level, config.log_format, worker=config.worker_id)
         check_kernels()
         uvloop.run(_serve(role, build_role, config))

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.peers import TransportMode
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
+from kvtransfer.transport import TransportMode
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash
 

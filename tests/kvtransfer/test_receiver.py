@@ -22,8 +22,8 @@ from kvtransfer.errors import (
     TransportUnavailableError,
 )
 from kvtransfer.manifest import FINISHED
-from kvtransfer.peers import TransportMode
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits, ReceiveTask
+from kvtransfer.transport import TransportMode
 from services.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.blocks import content
