@@ -5,6 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+CLASS_SCORE = 10**13
+"""A class outweighs any due time: this many milliseconds are three centuries."""
+GRANT_TTL_MS = 200
+MAX_GRANTS_LOST = 2
+"""An entry whose grants nobody settled has its place back this often; then its router must ask again."""
+PREFIX_TTL_MS = 30_000
+"""What a worker that was never announced says of its cache lasts this long."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
@@ -89,7 +97,7 @@ class Settled(enum.Enum):
     NO_ROOM = "no_room"
     """The entry is back in its place and the credit returned."""
     EXPIRED = "expired"
-    """The entry is gone; enqueue it again."""
+    """No grant of this worker's is held for it. Enqueue it again: that moves nothing that still waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""The in-memory store behind the interface of `state.store.Store`, for whoever awaits its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+from sim.store import MemoryStore
+from state.records import (
+    DecodeRoom,
+    Grant,
+    Notice,
+    Nudge,
+    PrefillRoom,
+    QueueEntry,
+    QueuePlace,
+    QueueStatus,
+    Settled,
+    WorkerRecord,
+)
+
+
+class AsyncMemoryStore:
+    """Every method answers at once. Docstrings are those of `Store`."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self.memory = memory
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
+        self.memory.register_worker(record, ttl_s)
+
+    async def unregister_worker(self, worker_id: str, incarnation: str) -> None:
+        self.memory.unregister_worker(worker_id, incarnation)
+
+    async def list_workers(self) -> list[WorkerRecord]:
+        return self.memory.list_workers()
+
+    async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
+        return self.memory.enqueue(entry, capacity)
+
+    async def dequeue(self, request_key: str) -> bool:
+        return self.memory.dequeue(request_key)
+
+    async def queue_status(self) -> QueueStatus:
+        return self.memory.queue_status()
+
+    async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
+        return self.memory.grant(caller, worker, decoders)
+
+    async def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
+        return self.memory.settle(request_key, prefill_key, decoder, ttl_s)
+
+    async def release_credit(self, request_key: str, prefill_key: str) -> bool:
+        return self.memory.release_credit(request_key, prefill_key)
+
+    async def release_lease(self, request_key: str, decode_key: str) -> bool:
+        return self.memory.release_lease(request_key, decode_key)
+
+    async def renew(
+        self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float
+    ) -> None:
+        self.memory.renew(credits_held, leases_held, ttl_s)
+
+    async def leases(self, worker_key: str) -> dict[str, int]:
+        return self.memory.leases(worker_key)
+
+    async def credits(self, worker_key: str) -> dict[str, int]:
+        return self.memory.credits(worker_key)
+
+    async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        self.memory.publish_prefix(worker_key, added, removed)
+
+    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
+        return self.memory.lookup_prefix(worker_keys, hashes)
+
+    async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
+        """Like `Store.notices`: a first `Nudge`, then what comes."""
+        heard: asyncio.Queue[Notice] = asyncio.Queue()
+        unsubscribe = self.memory.subscribe(router_id, heard.put_nowait)
+        try:
+            yield Nudge()
+            while True:
+                yield await heard.get()
+        finally:
+            unsubscribe()

@@ -1,0 +1,58 @@
+"""What requests hold of one worker: prompt tokens bound to it, or blocks leased on it."""
+
+from __future__ import annotations
+
+NEVER = 1 << 62
+
+
+class Ledger:
+    """Amounts by request, each until it expires. Milliseconds."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[int, int]] = {}
+        self._soonest = NEVER
+        self.total = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, request_key: str) -> bool:
+        return request_key in self._held
+
+    def purge(self, now: int) -> Ledger:
+        """Let go of what has expired; the ledger itself, for the next word."""
+        if now >= self._soonest:
+            for key in [key for key, (_, expiry) in self._held.items() if expiry <= now]:
+                self.drop(key)
+            self._soonest = min((expiry for _, expiry in self._held.values()), default=NEVER)
+        return self
+
+    def put(self, request_key: str, amount: int, expiry: int) -> None:
+        """Hold `amount`, in place of what the request held."""
+        self.drop(request_key)
+        self._held[request_key] = (amount, expiry)
+        self._soonest = min(self._soonest, expiry)
+        self.total += amount
+
+    def keep(self, request_key: str, expiry: int) -> None:
+        """Hold on, if it is held."""
+        found = self._held.get(request_key)
+        if found is not None:
+            self._held[request_key] = (found[0], expiry)
+            self._soonest = min(self._soonest, expiry)
+
+    def drop(self, request_key: str) -> bool:
+        """Let go, once."""
+        found = self._held.pop(request_key, None)
+        if found is None:
+            return False
+        self.total -= found[0]
+        return True
+
+    def amount(self, request_key: str) -> int:
+        """What the request holds, 0 if nothing."""
+        return self._held.get(request_key, (0, 0))[0]
+
+    def amounts(self) -> dict[str, int]:
+        """What everybody holds."""
+        return {key: amount for key, (amount, _) in self._held.items()}

@@ -1,0 +1,292 @@
+"""The fleet's shared state without Redis: the operations of `state.store.Store`, on any clock.
+
+Answers are those of the Lua scripts, which tests demand of the two side by side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sim.ledger import Ledger
+from sim.line import Place, WaitingLine
+from state.errors import QueueFull
+from state.records import (
+    CLASS_SCORE,
+    GRANT_TTL_MS,
+    MAX_GRANTS_LOST,
+    PREFIX_TTL_MS,
+    DecodeRoom,
+    Grant,
+    Granted,
+    Notice,
+    Nudge,
+    PrefillRoom,
+    QueueEntry,
+    QueuePlace,
+    QueueStatus,
+    Settled,
+    WorkerRecord,
+)
+
+Hear = Callable[[Notice], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    place: Place
+    slo_class: int
+    tokens: int
+    blocks: int
+    router_id: str
+    grants_lost: int = 0
+    worker_key: str = ""
+    """Whose credit it holds while it is granted."""
+
+
+class MemoryStore:
+    """One fleet's state. `clock` gives seconds, never running backwards."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._workers: dict[str, tuple[WorkerRecord, int]] = {}
+        self._line = WaitingLine()
+        self._entries: dict[str, _Entry] = {}
+        self._grants: dict[str, int] = {}
+        """Request key to expiry, soonest first: all grants last equally long."""
+        self._granted_tokens = 0
+        self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._prefixes: dict[str, tuple[set[bytes], int]] = {}
+        self._ears: dict[str, list[Hear]] = {}
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    # Registry
+
+    def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
+        """Announce a worker; again before `ttl_s` is over, or it counts as gone."""
+        now, ttl_ms = self._now(), round(ttl_s * 1000)
+        self._workers[record.worker_id] = (record, now + ttl_ms)
+        held = self._prefixes.get(record.key)
+        if held is not None and held[1] > now:
+            self._prefixes[record.key] = (held[0], now + ttl_ms * 10)
+
+    def unregister_worker(self, worker_id: str, incarnation: str) -> None:
+        """Take the announcement back; that of a younger process of the same worker stays."""
+        found = self._workers.get(worker_id)
+        if found is not None and found[0].incarnation == incarnation:
+            del self._workers[worker_id]
+        self._prefixes.pop(f"{worker_id}:{incarnation}", None)
+
+    def list_workers(self) -> list[WorkerRecord]:
+        """Every worker whose announcement is alive, by id."""
+        now = self._now()
+        self._workers = {key: found for key, found in self._workers.items() if found[1] > now}
+        return [self._workers[worker_id][0] for worker_id in sorted(self._workers)]
+
+    # Queue
+
+    def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
+        """Put a request in its place. `QueueFull` when `capacity` others wait."""
+        now, key = self._now(), entry.request_key
+        self._return_expired(now)
+        if key in self._grants:
+            return QueuePlace(0, 0)
+        score = entry.slo_class * CLASS_SCORE + now + entry.due_in_ms
+        waiting = self._entries.get(key)
+        if waiting is not None:
+            if waiting.slo_class == entry.slo_class:
+                score = min(score, waiting.place[0])
+            self._line.remove(waiting.place)
+        elif len(self._line) >= capacity:
+            raise QueueFull(capacity)
+        place = (score, key)
+        self._entries[key] = _Entry(place, entry.slo_class, entry.work_tokens, entry.blocks, entry.router_id)
+        self._line.add(place, entry.work_tokens)
+        return QueuePlace(*self._line.ahead_of(place))
+
+    def dequeue(self, request_key: str) -> bool:
+        """Take a request out, waiting or granted. False when it was neither."""
+        self._return_expired(self._now())
+        entry = self._entries.get(request_key)
+        if entry is None:
+            return False
+        if request_key in self._grants:
+            self._forget_grant(entry)
+        else:
+            self._line.remove(entry.place)
+        del self._entries[request_key]
+        return True
+
+    def queue_status(self) -> QueueStatus:
+        """How many wait, and the work of these and of the granted."""
+        self._return_expired(self._now())
+        return QueueStatus(len(self._line), self._line.tokens + self._granted_tokens)
+
+    def _return_expired(self, now: int) -> None:
+        """Grants that nobody settled give their requests their places back, a few times."""
+        while self._grants:
+            key, expiry = next(iter(self._grants.items()))
+            if expiry > now:
+                return
+            entry = self._entries[key]
+            self._forget_grant(entry)
+            if entry.grants_lost < MAX_GRANTS_LOST:
+                self._put_back(replace(entry, grants_lost=entry.grants_lost + 1))
+            else:
+                del self._entries[key]
+
+    def _forget_grant(self, entry: _Entry) -> None:
+        del self._grants[entry.place[1]]
+        self._granted_tokens -= entry.tokens
+
+    def _put_back(self, entry: _Entry) -> None:
+        self._entries[entry.place[1]] = replace(entry, worker_key="")
+        self._line.add(entry.place, entry.tokens)
+
+    # Grants, credits and leases
+
+    def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
+        """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
+
+        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices.
+        """
+        now = self._now()
+        self._return_expired(now)
+        bound = self._credits[worker.key].purge(now)
+        taken: dict[str, tuple[int, int]] = {}
+        granted = []
+        while bound.total < worker.limit_tokens and (head := self._line.head) is not None:
+            entry = self._entries[head[1]]
+            room = self._find_room(decoders, taken, entry.blocks, now)
+            if room is None:
+                break
+            self._line.remove(head)
+            if not self._tell(entry, caller, worker.key):
+                del self._entries[head[1]]
+                continue
+            blocks, seqs = taken.get(room.key, (0, 0))
+            taken[room.key] = (blocks + entry.blocks, seqs + 1)
+            self._entries[head[1]] = replace(entry, worker_key=worker.key)
+            self._grants[head[1]] = now + GRANT_TTL_MS
+            self._granted_tokens += entry.tokens
+            bound.put(head[1], entry.tokens, now + GRANT_TTL_MS)
+            if entry.router_id == caller:
+                granted.append(Grant(head[1], caller, worker.key))
+        return granted
+
+    def _find_room(
+        self, decoders: Sequence[DecodeRoom], taken: dict[str, tuple[int, int]], blocks: int, now: int
+    ) -> DecodeRoom | None:
+        for room in decoders:
+            leases = self._leases[room.key].purge(now)
+            taken_blocks, taken_seqs = taken.get(room.key, (0, 0))
+            has_seat = len(leases) + taken_seqs < room.max_seqs
+            if has_seat and leases.total + taken_blocks + blocks <= room.num_blocks:
+                return room
+        return None
+
+    def _tell(self, entry: _Entry, caller: str, worker_key: str) -> bool:
+        """False when nobody would hear: a router that is gone needs no grants."""
+        if entry.router_id == caller:
+            return True
+        ears = self._ears.get(entry.router_id, [])
+        for hear in ears:
+            hear(Granted(Grant(entry.place[1], entry.router_id, worker_key)))
+        return bool(ears)
+
+    def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
+        """Turn a grant into a lease of the entry's blocks on `decoder`."""
+        now = self._now()
+        self._return_expired(now)
+        bound, leases = self._credits[prefill_key].purge(now), self._leases[decoder.key].purge(now)
+        entry, expiry = self._entries.get(request_key), now + round(ttl_s * 1000)
+        if entry is None or entry.worker_key != prefill_key:
+            if entry is None and request_key in leases and request_key in bound:
+                return Settled.OK
+            return Settled.EXPIRED
+        own, own_seat = leases.amount(request_key), request_key in leases
+        full = leases.total - own + entry.blocks > decoder.num_blocks
+        self._forget_grant(entry)
+        if full or len(leases) - own_seat >= decoder.max_seqs:
+            bound.drop(request_key)
+            self._put_back(entry)
+            return Settled.NO_ROOM
+        del self._entries[request_key]
+        leases.put(request_key, entry.blocks, expiry)
+        bound.put(request_key, entry.tokens, expiry)
+        return Settled.OK
+
+    def release_credit(self, request_key: str, prefill_key: str) -> bool:
+        """The prompt is computed, or the attempt over. False when no credit was held."""
+        return self._release(self._credits[prefill_key], request_key)
+
+    def release_lease(self, request_key: str, decode_key: str) -> bool:
+        """The request has ended there. False when no lease was held."""
+        return self._release(self._leases[decode_key], request_key)
+
+    def _release(self, ledger: Ledger, request_key: str) -> bool:
+        held = ledger.purge(self._now()).drop(request_key)
+        if held:
+            for ears in self._ears.values():
+                for hear in ears:
+                    hear(Nudge())
+        return held
+
+    def renew(
+        self,
+        credits_held: Iterable[tuple[str, str]],
+        leases_held: Iterable[tuple[str, str]],
+        ttl_s: float,
+    ) -> None:
+        """Keep `(request_key, worker_key)` credits and leases from expiring."""
+        now = self._now()
+        for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
+            for request_key, worker_key in held:
+                ledgers[worker_key].purge(now).keep(request_key, now + round(ttl_s * 1000))
+
+    def leases(self, worker_key: str) -> dict[str, int]:
+        """Blocks leased on a decode worker, by request."""
+        return self._leases[worker_key].purge(self._now()).amounts()
+
+    def credits(self, worker_key: str) -> dict[str, int]:
+        """Prompt tokens bound to a worker, by request."""
+        return self._credits[worker_key].purge(self._now()).amounts()
+
+    # Prefix directory
+
+    def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """Say which blocks a worker's prefix cache has gained and lost."""
+        held = (self._cached(worker_key) - set(removed)) | set(added)
+        self._prefixes[worker_key] = (held, self._now() + PREFIX_TTL_MS)
+
+    def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
+        """How many leading blocks of a prompt each worker holds."""
+        return {key: _leading(hashes, self._cached(key)) for key in worker_keys}
+
+    def _cached(self, worker_key: str) -> set[bytes]:
+        held, expiry = self._prefixes.get(worker_key, (set(), 0))
+        return held if expiry > self._now() else set()
+
+    # Notices
+
+    def subscribe(self, router_id: str, hear: Hear) -> Callable[[], None]:
+        """Hear of grants for this router's sessions and of returned capacity; the answer ends it.
+
+        `hear` is called in the middle of an operation: it may take a note, and must not call the store.
+        """
+        self._ears.setdefault(router_id, []).append(hear)
+        return lambda: self._unsubscribe(router_id, hear)
+
+    def _unsubscribe(self, router_id: str, hear: Hear) -> None:
+        ears = self._ears[router_id]
+        ears.remove(hear)
+        if not ears:
+            del self._ears[router_id]
+
+
+def _leading(hashes: Sequence[bytes], held: set[bytes]) -> int:
+    return next((i for i, one in enumerate(hashes) if one not in held), len(hashes))
