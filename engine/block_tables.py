@@ -26,7 +26,7 @@ class BlockTables:
 
     def hash_full_blocks(self, spec: SequenceSpec) -> list[bytes]:
         """Identities of the context's full blocks."""
-        return hash_blocks(self._root(spec), spec.prompt_token_ids + spec.output_token_ids, self._size)
+        return hash_blocks(self._root(spec), (*spec.prompt_token_ids, *spec.output_token_ids), self._size)
 
     def hash_all_blocks(self, group: SequenceGroup) -> list[bytes]:
         """Identities of the context's blocks, a partial last one included."""

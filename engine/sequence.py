@@ -114,7 +114,7 @@ class SequenceGroup:
         self.rules = rules
         self.phase = Phase.WAITING
         self.context: NDArray[np.int64] = np.array(
-            spec.prompt_token_ids + spec.output_token_ids, dtype=np.int64
+            (*spec.prompt_token_ids, *spec.output_token_ids), dtype=np.int64
         )
         """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
         self.block_hashes = block_hashes

@@ -61,7 +61,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
 
 
 async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool) -> None:
-    core_config = CoreConfig(config.router_id, config.placement, config.queue_capacity)
+    core_config = CoreConfig(config.router_id, config.policy, config.placement, config.queue_capacity)
     metrics = RouterMetrics()
     shell = Shell(RouterCore(core_config), store, metrics, facts.name)
     server = grpc.aio.server(options=SERVER_OPTIONS)

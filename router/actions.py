@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.errors import RouterError
@@ -60,6 +61,18 @@ class Relay:
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     """Since the choice's token before; negative for a first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRun:
+    """Several tokens of one choice at once; text and log-probabilities they have none."""
+
+    listener: int
+    choice: int
+    first_index: int
+    token_ids: Sequence[int]
+    finish: FinishReason
+    max_gap_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +264,7 @@ Action = (
     TellAccepted
     | TellQueued
     | Relay
+    | RelayRun
     | TellChoiceFinished
     | TellFinished
     | Reject

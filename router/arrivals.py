@@ -99,9 +99,7 @@ def _session(book: Book, event: Arrived) -> Session:
     choices = [Choice(index) for index in range(event.sampling.n)]
     for one in event.received:
         choice = choices[one.choice]
-        choice.token_ids.extend(one.token_ids)
-        choice.texts.extend("" for _ in one.token_ids)
-        choice.logprobs.extend(None for _ in one.token_ids)
+        choice.extend(one.token_ids)
         choice.finish = one.finish
     return Session(
         sid=book.next_sid(),

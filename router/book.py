@@ -10,7 +10,9 @@ from router.actions import Action, ReleaseCredit, ReleaseLease
 from router.fleet import Fleet
 from router.sessions import Group, Phase, Session
 from scheduling.admission import AdmittedLoad
-from scheduling.placement import Path
+from scheduling.placement import Placement
+from scheduling.policies.policy import Policy
+from scheduling.policies.slack import SLACK
 from scheduling.prediction import LearntRatios, OutputLengths
 from scheduling.request import SloClass
 from state.records import QueueStatus
@@ -21,7 +23,8 @@ class CoreConfig:
     """What the core is told at its start."""
 
     router_id: str
-    placement: Path = Path.DISAGGREGATED
+    policy: Policy = SLACK
+    placement: Placement = Placement.DISAGGREGATED
     queue_capacity: int = 1024
     retention_s: float = 60.0
     max_retained: int = 1024

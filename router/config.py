@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduling.placement import Path as PlacementPath
+from scheduling import policies
+from scheduling.placement import Placement
+from scheduling.policies.policy import Policy
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
@@ -23,7 +25,8 @@ class RouterConfig:
     redis: str
     model: Path
     router_id: str
-    placement: PlacementPath
+    policy: Policy
+    placement: Placement
     queue_capacity: int
     tokenizer_processes: int
     metrics_port: int
@@ -62,8 +65,9 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
     parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
     parser.add_argument("--router-id", default=f"router-{process_id}", metavar="ID")
+    parser.add_argument("--policy", default=policies.DEFAULT, choices=policies.NAMES, help="the workers' too")
     parser.add_argument(
-        "--placement", default=PlacementPath.DISAGGREGATED.value, choices=[one.value for one in PlacementPath]
+        "--placement", default=Placement.DISAGGREGATED.value, choices=[one.value for one in Placement]
     )
     parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
@@ -72,4 +76,5 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))
-    return RouterConfig(**(given | {"placement": PlacementPath(given["placement"])}))
+    named = {"policy": policies.by_name(given["policy"]), "placement": Placement(given["placement"])}
+    return RouterConfig(**(given | named))

@@ -34,7 +34,7 @@ class Arrived:
     session: int
     digest: bytes
     """Of the content, without the seed."""
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     seed_given: bool
     """Otherwise `sampling.seed` was drawn."""
@@ -184,13 +184,15 @@ class SequenceFailed:
 
 @dataclass(frozen=True, slots=True)
 class TokenRun:
-    """Consecutive tokens of one choice, of which only the last may end it."""
+    """Consecutive tokens of one choice, of which only the last may end it, and none is its first."""
 
     handle: int
     choice: int
     first_index: int
     token_ids: Sequence[int]
     finish: FinishReason = FinishReason.NONE
+    max_gap_s: float | None = None
+    """The longest between two of them, the one before included; None when they came evenly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduling.cost_model import CostModel
-from scheduling.placement import Path, choose_path
+from scheduling.placement import Path, Placement, choose_path
 
 if TYPE_CHECKING:
     from router.sessions import Group
@@ -110,7 +110,7 @@ class Worker:
 class Fleet:
     """The connected workers, by key."""
 
-    def __init__(self, placement: Path) -> None:
+    def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.workers: dict[str, Worker] = {}
 
@@ -123,7 +123,8 @@ class Fleet:
     @property
     def path(self) -> Path:
         """How prompts are computed with the workers there are."""
-        return choose_path(self.placement, len(self.open(PREFILL)))
+        aggregated = self.placement is Placement.AGGREGATED
+        return choose_path(Path.AGGREGATED if aggregated else Path.DISAGGREGATED, len(self.open(PREFILL)))
 
     @property
     def computing(self) -> list[Worker]:

@@ -16,6 +16,7 @@ from scheduling.admission import (
     decide,
     next_virtual_finish,
     retry_after_s,
+    unpromised,
 )
 from scheduling.ordering import Waiter, least_slack_behind
 from scheduling.placement import Path
@@ -55,7 +56,10 @@ def judge(book: Book, ask: Ask, slo: Slo, due_at: float, ahead: Ahead) -> Judgem
     if book.fleet.idle and ahead.requests == 0:
         ttft, tpot = at_rest(ttft), at_rest(tpot)
     harm_s = _harm_s(book, slo, due_at, ask.prompt_tokens / prefill_rate(fleet.prefill))
-    return Judgement(decide(slo, predicted, ttft, tpot, harm_s), predicted, work_ahead)
+    decision = decide(slo, predicted, ttft, tpot, harm_s)
+    if not book.config.policy.promises:
+        decision = unpromised(decision)
+    return Judgement(decision, predicted, work_ahead)
 
 
 def ask_of(book: Book, session: Session, group: Group) -> Ask:

@@ -9,12 +9,14 @@ from router.book import Book
 from router.fleet import DECODE, Worker
 from router.promising import decode_view_of, seat_limit, tightest_tpot_s
 from router.sessions import Choice, Group, Phase, Session
-from scheduling.ordering import due_in_ms
+from scheduling.ordering import rank
 from scheduling.placement import DecodeCandidate, DecodeChoice, Path, choose_decode_worker
 from scheduling.prediction import decode_step_s
 from scheduling.reservation import blocks_needed
 from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled
 
+UNLIMITED = 10**12
+"""More tokens, blocks or seats than any worker has."""
 STEPS_BOUND = 2
 """Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
 worker that runs dry while the next grant travels is idle."""
@@ -59,11 +61,12 @@ def enqueue(book: Book, group: Group) -> None:
     group.asked_at = book.now
     started = session.timeline.first_token_at is not None or session.number > 0
     waited_s = book.now - session.timeline.received_at
+    slo_class, due_in_ms = rank(book.config.policy.order, session.slo, waited_s)
     entry = QueueEntry(
         request_key=group.key,
         router_id=book.config.router_id,
-        slo_class=int(session.slo.slo_class),
-        due_in_ms=0 if started else due_in_ms(session.slo, waited_s),
+        slo_class=slo_class,
+        due_in_ms=min(0, due_in_ms) if started else due_in_ms,
         work_tokens=group.work_tokens,
         blocks=group.blocks,
     )
@@ -107,6 +110,9 @@ def take_grant(book: Book, group: Group, worker_key: str) -> None:
 def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | None:
     """The decode worker for a group whose prompt `prefill` computes."""
     workers = [prefill] if prefill.facts.role == DECODE else book.fleet.open(DECODE)
+    if book.config.policy.binds_at_arrival:
+        least = min(workers, key=_outstanding, default=None)
+        return DecodeChoice(least.key, (), "least outstanding work") if least else None
     return choose_decode_worker([_candidate(book, group, worker) for worker in workers], group.blocks)
 
 
@@ -127,12 +133,38 @@ def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
 
 def decode_room(book: Book, worker: Worker, group: Group | None = None) -> DecodeRoom:
     """A worker's capacity, as far as promises allow it to be used."""
+    if book.config.policy.binds_at_arrival:
+        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
     tpot_ms = group.session.slo.tpot_ms if group is not None else None
     return DecodeRoom(worker.key, worker.facts.num_blocks, seat_limit(book, worker, tpot_ms))
 
 
+def _outstanding(worker: Worker) -> tuple[int, int, str]:
+    """The shortest queue: blocks its requests will hold, then prompt tokens; ties go to the lower key."""
+    return worker.leased_blocks, worker.bound_tokens, worker.key
+
+
+def _bind(book: Book) -> None:
+    """Give what has come to the worker with the least work, which queues it: no limit is kept to."""
+    workers = [worker for worker in book.fleet.computing if not worker.asking]
+    if not workers:
+        return
+    key = _outstanding if workers[0].facts.role == DECODE else _bound
+    worker = min(workers, key=key)
+    worker.asking = True
+    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), (DecodeRoom(worker.key, UNLIMITED, UNLIMITED),)))
+
+
+def _bound(worker: Worker) -> tuple[int, int, str]:
+    return worker.bound_tokens, worker.leased_blocks, worker.key
+
+
 def ask_grants(book: Book) -> None:
     """Offer every worker's free capacity to the head of the queue, if anything of ours waits."""
+    if book.config.policy.binds_at_arrival:
+        if next(book.waiting(), None) is not None:
+            _bind(book)
+        return
     tpots = [group.session.slo.tpot_ms for group in book.waiting() if group.session.slo.tpot_ms is not None]
     if not tpots and next(book.waiting(), None) is None:
         return

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router import ending, recovery
-from router.actions import Relay, TellChoiceFinished
+from router.actions import Relay, RelayRun, TellChoiceFinished
 from router.book import Book
-from router.events import StepReported
+from router.events import StepReported, TokenRun
 from router.fleet import Worker
 from router.queueing import release_credit
 from router.sessions import Choice, Group, Session, TokenLogprobs
@@ -33,6 +33,8 @@ def on_step_reported(book: Book, event: StepReported) -> None:
     _take_prefilled(book, worker, event)
     if event.tokens.handles:
         _take_tokens(book, worker, event.tokens)
+    for run in event.runs:
+        _take_run(book, worker, run)
     for failure in event.failures:
         group = worker.groups.get(failure.handle)
         if group is not None:
@@ -84,6 +86,42 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
         ending.end_group(book, group)
     for group, fault in broken.items():
         recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+
+
+def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
+    """Several tokens in one go: nothing here looks at each."""
+    group = worker.groups.get(run.handle)
+    if group is None:
+        return
+    choice = _choice_of(group, run.choice)
+    fault = _run_fault(choice, run)
+    if choice is None or fault:
+        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+        return
+    if not group.decode_reported:
+        _mark_decoding(group, book.now)
+    session, count = group.session, len(run.token_ids)
+    assert choice.last_at is not None, "a run follows a token"
+    max_gap_s = (book.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
+    session.max_gap_s = max(session.max_gap_s, max_gap_s)
+    choice.last_at = book.now
+    choice.extend(run.token_ids)
+    choice.finish = run.finish
+    book.counters.relayed_tokens += count
+    if session.listener is not None:
+        book.do(RelayRun(session.listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
+    if run.finish and not any(one.open for one in group.choices):
+        ending.end_group(book, group)
+
+
+def _run_fault(choice: Choice | None, run: TokenRun) -> str:
+    if choice is None:
+        return "a run of a choice that is not of its group"
+    if not run.token_ids:
+        return f"choice {run.choice} is told a run of no tokens"
+    if run.first_index != len(choice.token_ids) or choice.last_at is None:
+        return f"choice {run.choice} goes on at index {run.first_index} with a run"
+    return f"choice {run.choice} goes on after its end" if choice.finish else ""
 
 
 def _fault(choice: Choice | None, index: int, token_id: int) -> str:

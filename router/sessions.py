@@ -11,7 +11,7 @@ and with it whatever it holds of the store is returned.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -65,6 +65,12 @@ class Choice:
     def open(self) -> bool:
         """More tokens are to come."""
         return self.finish is FinishReason.NONE
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Add tokens that come without text."""
+        self.token_ids.extend(token_ids)
+        self.texts.extend([""] * len(token_ids))
+        self.logprobs.extend([None] * len(token_ids))
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +130,7 @@ class Session:
     number: int
     """The client's count of calls: Generate is 0, each Resume one more."""
     digest: bytes
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     stop: StopRules
     slo: Slo

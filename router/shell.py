@@ -17,6 +17,7 @@ from router.actions import (
     Enqueue,
     Reject,
     Relay,
+    RelayRun,
     ReleaseCredit,
     ReleaseLease,
     Renew,
@@ -112,6 +113,8 @@ class Shell:
         match action:
             case Relay():
                 self._relay(action)
+            case RelayRun():
+                self._relay_run(action)
             case TellAccepted() | TellQueued() | TellChoiceFinished() | TellFinished():
                 stream = self._streams.get(action.listener)
                 if stream is not None:
@@ -186,6 +189,22 @@ class Shell:
             self.metrics.relayed_step(relay)
         for listener in late:
             self.submit_soon(ClientGone(listener))
+
+    def _relay_run(self, run: RelayRun) -> None:
+        gap_s = run.max_gap_s
+        count = len(run.token_ids)
+        self._relay(
+            Relay(
+                listeners=[run.listener] * count,
+                choices=[run.choice] * count,
+                indexes=list(range(run.first_index, run.first_index + count)),
+                token_ids=list(run.token_ids),
+                texts=[""] * count,
+                finish_reasons=[0] * (count - 1) + [int(run.finish)],
+                logprobs=[None] * count,
+                gaps_s=[gap_s] * count,
+            )
+        )
 
     def submit_soon(self, event: Event) -> None:
         """Submit after the actions under way: the core takes one event at a time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduling.prediction import Prediction
 from scheduling.request import Slo
@@ -79,6 +79,12 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
     else:
         verdict = Verdict.REFUSED
     return Decision(verdict, late_ttft, late_tpot)
+
+
+def unpromised(decision: Decision) -> Decision:
+    """The same request where everyone is taken: what would have been refused is at risk."""
+    verdict = Verdict.AT_RISK if decision.verdict is Verdict.REFUSED else decision.verdict
+    return replace(decision, verdict=verdict)
 
 
 def _meets(slo: Slo, ttft_s: float, tpot_s: float) -> bool:

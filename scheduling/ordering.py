@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scheduling.policies.policy import Order
 from scheduling.request import Slo, SloClass
 
 DEFAULT_TTFT_MS = {SloClass.INTERACTIVE: 5_000, SloClass.STANDARD: 30_000, SloClass.BATCH: 300_000}
@@ -21,6 +22,16 @@ def due_in_ms(slo: Slo, waited_s: float) -> int:
     """Milliseconds until the first token is due, counted from now; 0 when it is overdue."""
     stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
     return max(0, stated - round(waited_s * 1000))
+
+
+def rank(order: Order, slo: Slo, waited_s: float) -> tuple[int, int]:
+    """(class, milliseconds until due) by which the fleet's queue is ordered, counted from now.
+
+    Who has waited longer is due earlier, so that asking for a place again changes no order.
+    """
+    if order is Order.ARRIVAL:
+        return 0, -round(waited_s * 1000)
+    return int(slo.slo_class), due_in_ms(slo, waited_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Where a request runs: filter, score, pick, as plain functions in lists."""
+"""Where a request runs: filter, score, pick, as plain functions in lists.
+
+A decode worker is picked by what placement leaves of its promises, a prefill worker by when the first token is
+due from it, and a path, where paths are chosen by request, by its first token or by the work it costs.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,28 @@ class Path(enum.Enum):
     """A prefill worker computes it and hands it over."""
     AGGREGATED = "aggregated"
     """The decode worker computes it itself."""
+
+
+class Placement(enum.Enum):
+    """Which paths a fleet's requests may take."""
+
+    AGGREGATED = "aggregated"
+    """Decode workers compute their prompts; prefill workers idle."""
+    DISAGGREGATED = "disaggregated"
+    """Prefill workers compute all prompts; without any the decode workers do (DistServe)."""
+    CONDITIONAL = "conditional"
+    """Each request takes the path that serves it best."""
+
+
+class Placement(enum.Enum):
+    """Who decides which path a request goes."""
+
+    AGGREGATED = "aggregated"
+    """Nobody: a worker computes the prompts that it decodes."""
+    DISAGGREGATED = "disaggregated"
+    """Nobody: prompts are prefill workers'. Zhong et al., "DistServe", OSDI 2024."""
+    CONDITIONAL = "conditional"
+    """`choose_conditional`, for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +134,125 @@ def choose_decode_worker(
     return DecodeChoice(best.key, best_score, f"best of {len(fitting)} with room")
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillCandidate:
+    """A worker that could compute the prompt, as far as placement cares. Times are seconds from now."""
+
+    key: str
+    draining: bool
+    avoided: bool
+    """An earlier attempt of this request failed there."""
+    wait_s: float
+    """Until it would begin: the step that runs, then the prompts bound to it."""
+    own_s: float
+    """The prompt less the prefix it holds."""
+    cached_tokens: int = 0
+    """Of the prompt's prefix that it holds."""
+
+    @property
+    def first_token_s(self) -> float:
+        return self.wait_s + self.own_s
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChoice:
+    """The pick, and why."""
+
+    worker_key: str
+    first_token_s: float
+    reason: str
+
+
+PREFILL_SCORES: tuple[Callable[[PrefillCandidate], float], ...] = (
+    lambda one: 0.0 if one.avoided else 1.0,
+    lambda one: -one.first_token_s,
+    lambda one: float(one.cached_tokens),
+)
+"""Compared in this order: another worker than the one that failed, then the earliest first token; of two that
+are as early, the one that need compute less."""
+
+
+def choose_prefill_worker(candidates: Sequence[PrefillCandidate]) -> PrefillChoice | None:
+    """The open worker with the earliest first token; None when none is open. Ties go to the lower key."""
+    fitting = [one for one in candidates if not one.draining]
+    if not fitting:
+        return None
+    best = max(
+        sorted(fitting, key=lambda one: one.key),
+        key=lambda one: tuple(score(one) for score in PREFILL_SCORES),
+    )
+    held = f", {best.cached_tokens} tokens held" if best.cached_tokens else ""
+    return PrefillChoice(best.key, best.first_token_s, f"earliest of {len(fitting)}{held}")
+
+
 def choose_path(wanted: Path, num_prefill_workers: int) -> Path:
     """The configured path; without any prefill worker the decode workers do it all."""
     if wanted is Path.DISAGGREGATED and num_prefill_workers > 0:
         return Path.DISAGGREGATED
     return Path.AGGREGATED
+
+
+BUSY_LOAD = 0.7
+"""Share of the fleet's time from which work is saved rather than time: queues lengthen as 1 / (1 - load)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathCandidate:
+    """One way a request could go, and what would come of it."""
+
+    path: Path
+    prefill_key: str
+    """The worker that computes the prompt; `decode_key` again where the path is aggregated."""
+    decode_key: str
+    ttft_s: float
+    """90 % quantile of the time to first token."""
+    worker_s: float
+    """Seconds of workers' time it takes until the first decode step: prompt, decodes held up, hand-over."""
+    meets: bool
+    """Every latency that was asked for is met at the 90 % quantiles; so it is where none was asked for."""
+    harms: bool = False
+    """It breaks a promise made to another."""
+    within_share: bool = True
+    """The prompt's worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathChoice:
+    """The pick, and why. Of one that does not meet, the caller decides whether to go it or to refuse."""
+
+    candidate: PathCandidate
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """What is asked for is met, and nobody is harmed."""
+        return self.candidate.meets and not self.candidate.harms
+
+
+def choose_conditional(candidates: Sequence[PathCandidate], load: float) -> PathChoice | None:
+    """Conditional disaggregation; None without candidates.
+
+    Of the paths that meet and harm nobody: while the fleet's `load` is below `BUSY_LOAD` the earliest first
+    token, from there the fewest worker-seconds. Where none does, the earliest first token among those that
+    harm nobody, or among all. Workers' shares are kept to as long as a path within them is left, and ties go
+    by the other figure, then to the lower keys, so the order of `candidates` does not matter.
+    """
+    if not candidates:
+        return None
+    harmless = [one for one in candidates if not one.harms]
+    holding = [one for one in harmless if one.meets]
+    if not holding:
+        left = harmless or candidates
+        return PathChoice(min(left, key=_earliest), f"none of {len(candidates)} holds: earliest first token")
+    left = [one for one in holding if one.within_share] or holding
+    if load < BUSY_LOAD:
+        return PathChoice(min(left, key=_earliest), f"earliest first token of {len(left)} that hold")
+    return PathChoice(min(left, key=_cheapest), f"fewest worker-seconds of {len(left)} that hold")
+
+
+def _earliest(one: PathCandidate) -> tuple[float, float, str, str]:
+    return one.ttft_s, one.worker_s, one.decode_key, one.prefill_key
+
+
+def _cheapest(one: PathCandidate) -> tuple[float, float, str, str]:
+    return one.worker_s, one.ttft_s, one.decode_key, one.prefill_key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -96,7 +97,7 @@ class SequenceSpec:
 
     handle: int
     fence: Fence
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: Sequence[int]
     output_token_ids: tuple[int, ...]
     """Already generated and delivered; only with a single choice."""
     choices: tuple[int, ...]
