@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from baton.cli import checkout_command
 from baton.cli.arguments import parser
 from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
 from baton.errors import BatonError
@@ -15,9 +16,9 @@ from baton.fleet.errors import FleetError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(arguments)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code: int = importlib.import_module(f"baton.cli.{args.command}").run(args)
+        code = _run(typed)
         sys.stdout.flush()
     except (BatonError, FleetError, ValueError) as error:
         print(f"baton: {explain(error)}", file=sys.stderr)
@@ -29,6 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    return code
+
+
+def _run(typed: Sequence[str]) -> int:
+    if typed and typed[0] in checkout_command.PACKAGES:
+        return checkout_command.run(typed[0], typed[1:])
+    args = parser().parse_args(typed)
+    code: int = importlib.import_module(f"baton.cli.{args.command}").run(args)
     return code
 
 

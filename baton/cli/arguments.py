@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from baton.async_client import DEFAULT_ADDRESS
+from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, seconds, unsigned
 from baton.fleet.spec import PLACEMENTS
@@ -34,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
     _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
     _add_health(commands.add_parser("health", help="ask one server whether it serves"))
     _add_demo(commands.add_parser("demo", help="start a fleet, stream a few answers, stop it"))
+    for name, summary in SUMMARIES.items():
+        commands.add_parser(name, help=summary, add_help=False)
     return root
 
 
