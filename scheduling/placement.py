@@ -21,17 +21,6 @@ class Path(enum.Enum):
 
 
 class Placement(enum.Enum):
-    """Which paths a fleet's requests may take."""
-
-    AGGREGATED = "aggregated"
-    """Decode workers compute their prompts; prefill workers idle."""
-    DISAGGREGATED = "disaggregated"
-    """Prefill workers compute all prompts; without any the decode workers do (DistServe)."""
-    CONDITIONAL = "conditional"
-    """Each request takes the path that serves it best."""
-
-
-class Placement(enum.Enum):
     """Who decides which path a request goes."""
 
     AGGREGATED = "aggregated"
