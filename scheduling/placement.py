@@ -1,7 +1,7 @@
 """Where a request runs: filter, score, pick, as plain functions in lists.
 
-A decode worker is picked by what placement leaves of its promises, a prefill worker by when the first token is
-due from it, and a path, where paths are chosen by request, by its first token or by the work it costs.
+A decode worker is picked by what placement leaves of its promises, a prefill worker by how early it has the
+first token, and a path, where each request has its own, by its first token or by the work it costs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,6 @@ class Path(enum.Enum):
     """A prefill worker computes it and hands it over."""
     AGGREGATED = "aggregated"
     """The decode worker computes it itself."""
-
-
-class Placement(enum.Enum):
-    """Who decides which path a request goes."""
-
-    AGGREGATED = "aggregated"
-    """Nobody: a worker computes the prompts that it decodes."""
-    DISAGGREGATED = "disaggregated"
-    """Nobody: prompts are prefill workers'. Zhong et al., "DistServe", OSDI 2024."""
-    CONDITIONAL = "conditional"
-    """`choose_conditional`, for each request."""
 
 
 @dataclass(frozen=True, slots=True)

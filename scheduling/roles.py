@@ -1,0 +1,106 @@
+"""Roles as weights: which share of its time a decode worker may spend on prompts, moved while the fleet runs.
+
+A prefill worker only computes prompts. A decode worker can do both; its weight, 0 to 1, is how much of its
+time prompts may take before requests are sent elsewhere (`PathCandidate.within_share`). The weights that
+press prompts and decodes equally follow from the work alone:
+
+    (P + W) / (P + D) = prefill work / all work          P, D workers of each kind, W the sum of the weights
+
+They move there only when the two pressures have been apart by more than `BAND` for `HOLD_S`, and by at most
+`MOST_MOVE` at a time. Where the target is reached the pressures are equal, so under constant work the weights
+move in one direction and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+START_WEIGHT = 0.5
+BAND = 0.2
+"""Difference of pressures, as shares of time, that is left alone: load swings that much by chance."""
+HOLD_S = 10.0
+"""Longer than a burst, shorter than a tide."""
+MOST_MOVE = 0.25
+LEAST_MOVE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class MixedLoad:
+    """A decode worker's shares of time, as moving averages from 0 to 1."""
+
+    key: str
+    prefill: float
+    """Computing prompts: what steps took beyond the decodes in them."""
+    decode: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The weights now, and since when the fleet has been out of balance; handed back in at the next call."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    uneven_since: float | None = None
+    toward_prefill: bool = False
+    """The way in which it has been out of balance."""
+
+    def weight(self, key: str) -> float:
+        return self.weights.get(key, START_WEIGHT)
+
+
+def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[float], now: float) -> Roles:
+    """The roles to go on with.
+
+    `dedicated` has each prefill worker's busy share of time, `now` is seconds on the caller's clock. A worker
+    that has joined starts at `START_WEIGHT`, one that has left is forgotten. Raises ValueError for a share
+    outside 0 to 1.
+    """
+    if not mixed:
+        return Roles()
+    for share in (*dedicated, *(one.prefill for one in mixed), *(one.decode for one in mixed)):
+        if not 0 <= share <= 1:
+            raise ValueError(f"share of time is {share}; accepted: 0 to 1")
+    weights = {one.key: roles.weight(one.key) for one in mixed}
+    gap = _gap(weights, mixed, dedicated)
+    if abs(gap) <= BAND:
+        return Roles(weights)
+    toward_prefill = gap > 0
+    if roles.uneven_since is None or toward_prefill != roles.toward_prefill:
+        return Roles(weights, now, toward_prefill)
+    if now - roles.uneven_since < HOLD_S:
+        return replace(roles, weights=weights)
+    target = _target(mixed, dedicated)
+    return Roles({key: _moved(weight, target, toward_prefill) for key, weight in weights.items()})
+
+
+def _gap(weights: Mapping[str, float], mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> float:
+    """How much harder prompts press than decodes: work of each kind by the time it may have."""
+    prompts, decodes = _work(mixed, dedicated)
+    for_prompts = len(dedicated) + sum(weights.values())
+    for_decodes = len(mixed) - sum(weights.values())
+    return _pressure(prompts, for_prompts) - _pressure(decodes, for_decodes)
+
+
+def _pressure(work: float, room: float) -> float:
+    """Work by room; 1 where there is no room for it, since shares of time cannot say how much more."""
+    return min(1.0, work / room) if room > 0 else float(work > 0)
+
+
+def _target(mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> float:
+    """The weight with which both are equally pressed, the same for all decode workers."""
+    prompts, decodes = _work(mixed, dedicated)
+    share = prompts / (prompts + decodes)
+    return min(1.0, max(0.0, (share * (len(dedicated) + len(mixed)) - len(dedicated)) / len(mixed)))
+
+
+def _work(mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> tuple[float, float]:
+    """Prompts' and decodes' work, in workers."""
+    return sum(dedicated) + sum(one.prefill for one in mixed), sum(one.decode for one in mixed)
+
+
+def _moved(weight: float, target: float, toward_prefill: bool) -> float:
+    """A move goes the way of the imbalance only: a worker already past the target stays."""
+    move = min(MOST_MOVE, max(-MOST_MOVE, target - weight))
+    if abs(move) < LEAST_MOVE or (move > 0) != toward_prefill:
+        return weight
+    return weight + move
