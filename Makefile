@@ -84,7 +84,7 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 
 .PHONY: bench
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
-	$(BIN)/python -m benchmarks.serve $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
 
 .PHONY: demo-model
 demo-model: $(READY) ## train the checkpoint in demo_model/ again

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from baton import AsyncClient, BatonError, Finished, Sampling, Slo, SloClass, Stop, Tokens
 from baton.errors import Overloaded
@@ -20,7 +20,7 @@ class Job:
 
     token_ids: list[int]
     output_tokens: int
-    slo: Slo
+    slo: Slo = field(default_factory=Slo)
 
 
 def jobs(
@@ -28,11 +28,14 @@ def jobs(
     *,
     vocab_size: int,
     max_context_tokens: int,
-    seed: int,
-    ttft_ms: int | None,
-    tpot_ms: int | None,
+    seed: int | str,
+    ttft_ms: int | None = None,
+    tpot_ms: int | None = None,
 ) -> list[Job]:
-    """Random prompts for the shapes; what does not fit the model's context is cut."""
+    """Random prompts for the shapes; what does not fit the model's context is cut.
+
+    The same seed gives the same prompts: one of its own for each run, or a prefix cache would have them.
+    """
     rng = random.Random(f"prompts:{seed}")
     made: list[Job] = []
     for shape in shapes:

@@ -86,6 +86,8 @@ class Summary:
     offered_per_s: float
     completed_per_s: float
     goodput_per_s: float
+    good_share: float
+    """Of all that were sent."""
     accepted_that_kept_ttft: float | None
     """Share of the accepted that stated a TTFT and met it."""
     output_tokens_per_s: float
@@ -129,6 +131,7 @@ def summarise(
         offered_per_s=(len(kept) - 1) / sending,
         completed_per_s=len(done) / duration,
         goodput_per_s=sum(one.good for one in kept) / duration,
+        good_share=sum(one.good for one in kept) / len(kept),
         accepted_that_kept_ttft=(
             sum(one.kept_ttft for one in accepted) / len(accepted) if accepted else None
         ),

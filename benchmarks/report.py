@@ -1,15 +1,18 @@
-"""The readable side of a measurement."""
+"""The readable side of a measurement: tables for a terminal, and the machine it was made on."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
-from benchmarks.metrics import Quantiles, Summary
+from benchmarks.results import Results, figure, paired_ratios, spread
 
 
 def machine() -> dict[str, str]:
@@ -44,48 +47,82 @@ def _cpu() -> str:
     )
 
 
-def summary_table(title: str, columns: dict[str, Summary]) -> Table:
-    """Every metric as a row, every run as a column."""
+ROWS: tuple[tuple[str, str, float, str], ...] = (
+    ("good (1/s)", "goodput_per_s", 1, ".2f"),
+    ("good, of those sent (%)", "good_share", 100, ".1f"),
+    ("accepted that kept TTFT (%)", "accepted_that_kept_ttft", 100, ".1f"),
+    ("offered (1/s)", "offered_per_s", 1, ".2f"),
+    ("completed (1/s)", "completed_per_s", 1, ".2f"),
+    ("refused", "refused", 1, ".0f"),
+    ("failed", "failed", 1, ".0f"),
+    ("output tokens/s", "output_tokens_per_s", 1, ".0f"),
+    ("prompt + output tokens/s", "total_tokens_per_s", 1, ".0f"),
+    *(
+        (f"{name.upper()} {part} (ms)", f"{name}.{part}", 1000, ".1f")
+        for name in ("ttft", "tpot", "itl")
+        for part in ("p50", "p90", "p99")
+    ),
+    ("end to end p50 (ms)", "e2e.p50", 1000, ".1f"),
+    ("refusal p50 (ms)", "refusal.p50", 1000, ".1f"),
+    ("KV utilisation (%)", "kv_utilisation", 100, ".1f"),
+    ("router CPU per token (us)", "router_cpu_us_per_token", 1, ".1f"),
+)
+"""Label, figure, factor, format."""
+
+RATIOS = ("goodput_per_s", "output_tokens_per_s", "ttft.p50", "ttft.p99", "tpot.p50", "itl.p99")
+"""Compared with the first arm's, seed by seed."""
+
+
+def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
+    """The median over the seeds, and the range where there is one."""
+    found = spread([value * factor for value in values])
+    if found is None:
+        return "-"
+    middle, low, high = (format(value, spec) for value in (found.median, found.low, found.high))
+    return middle if low == high else f"{middle} ({low} – {high})"
+
+
+def table_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]:
+    """Every figure that any arm has at this rate, a cell per arm."""
+    for label, metric, factor, spec in ROWS:
+        columns = [
+            [value for run in results.of(arm, rate) if (value := figure(run.summary, metric)) is not None]
+            for arm in results.arms
+        ]
+        if any(columns):
+            yield label, [cell(values, factor, spec) for values in columns]
+
+
+def ratio_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]:
+    """Paired ratios to the first arm, a cell for each of the others."""
+    baseline, *others = results.arms
+    for metric in RATIOS if others else ():
+        yield metric, [cell(paired_ratios(results, metric, arm, baseline, rate)) for arm in others]
+
+
+def rate_label(rate: float) -> str:
+    """Arrivals that come all at once have no rate."""
+    return f"{rate:g} requests/s" if math.isfinite(rate) else "all at once"
+
+
+def print_results(console: Console, results: Results) -> None:
+    """Tables with the median over seeds and the range in brackets."""
+    for rate in results.rates:
+        console.print(
+            _table(f"{results.title} at {rate_label(rate)}", results.arms, table_rows(results, rate))
+        )
+        if len(results.arms) > 1:
+            title = f"ratio to {results.arms[0]}, seed by seed"
+            console.print(_table(title, results.arms[1:], ratio_rows(results, rate)))
+    for name, said in results.facts.items():
+        console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> Table:
     table = Table(title=title)
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
-    summaries = list(columns.values())
-    for label, cells in _rows(summaries):
+    for label, cells in rows:
         table.add_row(label, *cells)
     return table
-
-
-def _rows(summaries: list[Summary]) -> list[tuple[str, list[str]]]:
-    return [
-        (
-            "requests: completed / refused / failed",
-            [f"{one.completed} / {one.refused} / {one.failed}" for one in summaries],
-        ),
-        ("offered, completed (1/s)", [f"{s.offered_per_s:.2f}, {s.completed_per_s:.2f}" for s in summaries]),
-        ("goodput (1/s)", [f"{one.goodput_per_s:.2f}" for one in summaries]),
-        ("accepted that kept TTFT", [_share(one.accepted_that_kept_ttft) for one in summaries]),
-        ("output tokens/s", [f"{one.output_tokens_per_s:.0f}" for one in summaries]),
-        ("prompt + output tokens/s", [f"{one.total_tokens_per_s:.0f}" for one in summaries]),
-        ("TTFT p50 / p90 / p99 (ms)", [_ms(one.ttft) for one in summaries]),
-        ("TPOT p50 / p90 / p99 (ms)", [_ms(one.tpot) for one in summaries]),
-        ("ITL p50 / p90 / p99 (ms)", [_ms(one.itl) for one in summaries]),
-        ("end to end p50 / p90 / p99 (ms)", [_ms(one.e2e) for one in summaries]),
-        ("refusal p50 / p90 / p99 (ms)", [_ms(one.refusal) for one in summaries]),
-        ("KV utilisation", [_share(one.kv_utilisation) for one in summaries]),
-        ("router CPU per token (us)", [_number(one.router_cpu_us_per_token) for one in summaries]),
-    ]
-
-
-def _ms(found: Quantiles | None) -> str:
-    if found is None:
-        return "-"
-    return " / ".join(f"{value * 1000:.1f}" for value in (found.p50, found.p90, found.p99))
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

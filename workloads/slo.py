@@ -1,8 +1,8 @@
 """Promises stated as ratios of what the hardware does without load, so that the hardware cancels.
 
-A time per output token is asked for in multiples of D, a decode step of 32 sequences of 4096 tokens (scaled as
-the workload is); a time to first token in multiples of the median time that the workload's prompts take alone.
-Both are measured in the run that uses them.
+A time per output token is asked for in multiples of D, a decode step of 32 sequences of 4096 tokens (scaled
+as the workload is); a time to first token in multiples of the median time that the workload's prompts take
+alone. Both are measured in the run that uses them.
 """
 
 from __future__ import annotations

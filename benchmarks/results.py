@@ -1,0 +1,136 @@
+"""What a measurement leaves behind: every run, as the JSON that tables and plots are made from."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks.metrics import Quantiles, Summary
+
+KIND = "baton bench"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step of one worker; `at_s` from the run's start to the step's end."""
+
+    at_s: float
+    step_s: float
+    worker: str
+    num_decodes: int
+    prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One arm at one rate with one seed; times in seconds, one per request that finished."""
+
+    arm: str
+    rate_per_s: float
+    seed: int
+    summary: Summary
+    ttft_s: tuple[float, ...] = ()
+    tpot_s: tuple[float, ...] = ()
+    steps: tuple[StepSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A measurement: what it was made of, in words, and its runs."""
+
+    title: str
+    facts: dict[str, str]
+    runs: tuple[Run, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """In the order asked for; ratios are against the first."""
+        return tuple(dict.fromkeys(run.arm for run in self.runs))
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return tuple(sorted({run.rate_per_s for run in self.runs}))
+
+    def of(self, arm: str, rate_per_s: float) -> list[Run]:
+        """One run per seed."""
+        found = [run for run in self.runs if (run.arm, run.rate_per_s) == (arm, rate_per_s)]
+        return sorted(found, key=lambda run: run.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one figure over the seeds."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None without values."""
+    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
+
+
+def figure(summary: Summary, metric: str) -> float | None:
+    """One number of a summary: a field, or a field's quantile such as `ttft.p50`."""
+    name, _, part = metric.partition(".")
+    value: Any = getattr(summary, name)
+    if part and value is not None:
+        value = getattr(value, part)
+    return None if value is None else float(value)
+
+
+def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_per_s: float) -> list[float]:
+    """The arm's figure over the baseline's, seed by seed; seeds where either is missing or 0 are left out."""
+    ours = {run.seed: figure(run.summary, metric) for run in results.of(arm, rate_per_s)}
+    theirs = {run.seed: figure(run.summary, metric) for run in results.of(baseline, rate_per_s)}
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    return [one / other for one, other in pairs if one is not None and other]
+
+
+def capacity(results: Results, arm: str, share: float = 0.9) -> float | None:
+    """The highest rate tried at which, by the median over seeds, this share of the requests was good."""
+    held = [
+        rate
+        for rate in results.rates
+        if (runs := results.of(arm, rate))
+        and statistics.median(run.summary.good_share for run in runs) >= share
+    ]
+    return max(held, default=None)
+
+
+def write(results: Results, path: Path) -> None:
+    """As JSON."""
+    path.write_text(json.dumps({"kind": KIND, **asdict(results)}, indent=1), encoding="utf-8")
+
+
+def read(document: dict[str, Any]) -> Results:
+    """Raises `ValueError` for a document that `write` did not make."""
+    if document.get("kind") != KIND:
+        raise ValueError(f"kind is {document.get('kind')!r}; accepted: {KIND!r}")
+    try:
+        runs = tuple(_run(row) for row in document["runs"])
+        return Results(document["title"], document["facts"], runs)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is not the JSON of `baton bench`: {error}") from error
+
+
+def _run(row: dict[str, Any]) -> Run:
+    steps = tuple(StepSample(**step) for step in row["steps"])
+    summary = _summary(row["summary"])
+    times = {name: tuple(row[name]) for name in ("ttft_s", "tpot_s")}
+    return Run(row["arm"], row["rate_per_s"], row["seed"], summary, steps=steps, **times)
+
+
+def _summary(row: dict[str, Any]) -> Summary:
+    quantiles = {
+        field.name: Quantiles(**row[field.name])
+        for field in fields(Summary)
+        if isinstance(row.get(field.name), dict)
+    }
+    return Summary(**(row | quantiles))

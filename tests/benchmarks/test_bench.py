@@ -1,0 +1,75 @@
+"""What the command accepts, and what it makes of it before a fleet is started."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.arms import Arm, Build, arms, spec_of
+from benchmarks.bench import add_arguments, run_times
+from benchmarks.metrics import RequestRecord
+from benchmarks.reference import gaps_together
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def test_every_policy_meets_every_placement() -> None:
+    found = [one.name for one in arms(["slack", "chunked"], ["aggregated", "conditional"])]
+    assert found == ["slack/aggregated", "slack/conditional", "chunked/aggregated", "chunked/conditional"]
+    assert [one.name for one in arms([], [])] == ["default"]
+
+
+def test_aggregated_fleets_are_as_large_as_the_others() -> None:
+    build = Build(prefill=2, decode=3)
+    assert spec_of(Arm("slack", "aggregated"), build).num_workers == 5
+    assert spec_of(Arm("slack", "aggregated"), build).prefill == 0
+    assert spec_of(Arm("slack", "disaggregated"), build).prefill == 2
+
+
+def test_arms_send_the_same_requests_at_the_same_times() -> None:
+    args = parsed("--duration-s", "5")
+    assert run_times(args, 20.0, 1) == run_times(args, 20.0, 1)
+    assert run_times(args, 20.0, 1) != run_times(args, 20.0, 2)
+    assert max(run_times(args, 20.0, 1)) < 5
+
+
+def test_a_burst_is_bounded_by_its_requests() -> None:
+    assert run_times(parsed("--arrivals", "burst", "--requests", "3"), 1.0, 1) == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--address", "127.0.0.1:1", "--policy", "slack"], "--address names a running fleet"),
+        (["--policy", "slack,slack"], "each name once"),
+        (["--ttft-x", "5", "--ttft-ms", "100"], "--ttft-x and --ttft-ms state the same promise"),
+        (["--scale", "0"], "--scale is 0; accepted: above 0"),
+        (["--rate", "1", "--arrivals", "gamma:0"], "the CV of gamma arrivals is '0'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_by_name(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--rate", "0"], ["--seeds", "1,1"], ["--seeds", "x"], ["--policy", "a,"]])
+def test_lists_with_impossible_values_are_refused(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", *argv])
+
+
+def test_the_decode_step_is_taken_where_most_sequences_overlap() -> None:
+    def decoding(*times: float) -> RequestRecord:
+        return RequestRecord(0.0, 1, len(times), "standard", token_times=list(times))
+
+    long = decoding(0.0, 5.0, 6.0, 7.0, 20.0)
+    short = decoding(4.5, 5.5, 5.5, 6.5, 7.5)  # two tokens came in one event
+    assert gaps_together([long, short]) == [1.0] * 5
