@@ -21,7 +21,7 @@ def queue() -> str:
 
 
 def entries() -> str:
-    """hash: request key to `score work_tokens blocks router_id`, for what waits or is granted."""
+    """hash: request key to `score tokens blocks grants_lost worker_key router_id`, waiting or granted."""
     return f"{_PREFIX}:entries"
 
 
@@ -30,13 +30,23 @@ def grants() -> str:
     return f"{_PREFIX}:grants"
 
 
+def queue_sums() -> list[str]:
+    """hashes: due time's bucket to the work that waits in it; wide, middle and narrow buckets."""
+    return [f"{_PREFIX}:queue_sums:{width}" for width in ("wide", "middle", "narrow")]
+
+
+def line() -> list[str]:
+    """All that makes the queue, in the order in which the scripts expect it."""
+    return [queue(), entries(), grants(), *queue_sums()]
+
+
 def credits_of(worker_key: str) -> str:
-    """hash: request key to `tokens expiry`, the prompts bound to a worker and not yet computed."""
+    """Ledger (hash, see ledger.lua): the prompts' tokens bound to a worker and not yet computed."""
     return f"{_PREFIX}:credits:{worker_key}"
 
 
 def leases_of(worker_key: str) -> str:
-    """hash: request key to `blocks expiry`, the KV blocks promised on a decode worker."""
+    """Ledger (hash, see ledger.lua): the KV blocks promised on a decode worker."""
     return f"{_PREFIX}:leases:{worker_key}"
 
 

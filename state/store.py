@@ -23,6 +23,10 @@ from redis.exceptions import RedisError, ResponseError
 from state import keys
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
+    CLASS_SCORE,
+    GRANT_TTL_MS,
+    MAX_GRANTS_LOST,
+    PREFIX_TTL_MS,
     DecodeRoom,
     Grant,
     Granted,
@@ -38,7 +42,6 @@ from state.records import (
 
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 1.0
-GRANT_TTL_MS = 200
 RECONNECT_S = 0.5
 MAX_CONNECTIONS = 32
 """A burst of calls waits for its turn: a connection for each would find the end of them."""
@@ -48,18 +51,24 @@ TURN_S = 2.0
 _FAILURES = (RedisError, OSError)
 """A server that answers with an error (out of memory, read-only) serves no better than one that is silent."""
 
-_SCRIPTS = (
-    "register_worker",
-    "unregister_worker",
-    "list_workers",
-    "enqueue",
-    "dequeue",
-    "grant",
-    "settle",
-    "release",
-    "renew",
-    "queue_status",
-)
+_SCRIPTS: dict[str, tuple[str, ...]] = {
+    "register_worker": (),
+    "unregister_worker": (),
+    "list_workers": (),
+    "enqueue": ("line",),
+    "dequeue": ("line",),
+    "grant": ("line", "ledger"),
+    "settle": ("line", "ledger"),
+    "queue_status": ("line",),
+    "release": ("ledger",),
+    "renew": ("ledger",),
+    "amounts": ("ledger",),
+}
+"""Each with what is put before it, besides the constants and the prelude."""
+
+_CONSTANTS = f"""\
+local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
+"""
 
 
 class Store:
@@ -77,12 +86,7 @@ class Store:
             retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
         )
         self._redis = redis.asyncio.Redis.from_pool(pool)
-        folder = resources.files("state") / "lua"
-        prelude = (folder / "prelude.lua").read_text()
-        self._scripts = {
-            name: self._redis.register_script(prelude + (folder / f"{name}.lua").read_text())
-            for name in _SCRIPTS
-        }
+        self._scripts = {name: self._redis.register_script(_source(name)) for name in _SCRIPTS}
 
     @classmethod
     async def connect(cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
@@ -141,10 +145,13 @@ class Store:
     # Queue
 
     async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
-        """Put a request in its place. `QueueFull` when `capacity` others wait."""
+        """Put a request in its place. `QueueFull` when `capacity` others wait.
+
+        Again in its class, it only moves forward, and a grant that is out stands. The work ahead is exact.
+        """
         position, ahead = await self._run(
             "enqueue",
-            [keys.queue(), keys.entries(), keys.grants()],
+            keys.line(),
             [
                 entry.request_key,
                 entry.router_id,
@@ -161,12 +168,11 @@ class Store:
 
     async def dequeue(self, request_key: str) -> bool:
         """Take a request out, waiting or granted. False when it was neither."""
-        found = await self._run("dequeue", [keys.queue(), keys.entries(), keys.grants()], [request_key])
-        return bool(found)
+        return bool(await self._run("dequeue", keys.line(), [request_key]))
 
     async def queue_status(self) -> QueueStatus:
-        """How much waits."""
-        waiting, tokens = await self._run("queue_status", [keys.queue(), keys.entries()], [])
+        """How many wait, and the work of these and of the granted."""
+        waiting, tokens = await self._run("queue_status", keys.line(), [])
         return QueueStatus(waiting, tokens)
 
     # Grants, credits and leases
@@ -174,34 +180,23 @@ class Store:
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
 
-        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices.
+        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices. A router
+        that nobody listens for gets none, and its request leaves the queue.
         """
         rooms = [number for room in decoders for number in (room.num_blocks, room.max_seqs)]
         granted = await self._run(
             "grant",
-            [
-                keys.queue(),
-                keys.entries(),
-                keys.grants(),
-                keys.credits_of(worker.key),
-                *(keys.leases_of(room.key) for room in decoders),
-            ],
-            [worker.key, worker.limit_tokens, GRANT_TTL_MS, caller, keys.router_channel(""), *rooms],
+            [*keys.line(), keys.credits_of(worker.key), *(keys.leases_of(room.key) for room in decoders)],
+            [worker.key, worker.limit_tokens, caller, keys.router_channel(""), *rooms],
         )
         return [Grant(request_key, caller, worker.key) for request_key in granted]
 
     async def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
-        """Turn a grant into a lease of the entry's blocks on `decoder`."""
+        """Turn a grant into a lease of the entry's blocks on `decoder`. Asked again, it answers the same."""
         outcome = await self._run(
             "settle",
-            [
-                keys.queue(),
-                keys.entries(),
-                keys.grants(),
-                keys.credits_of(prefill_key),
-                keys.leases_of(decoder.key),
-            ],
-            [request_key, decoder.num_blocks, decoder.max_seqs, round(ttl_s * 1000)],
+            [*keys.line(), keys.credits_of(prefill_key), keys.leases_of(decoder.key)],
+            [request_key, prefill_key, decoder.num_blocks, decoder.max_seqs, round(ttl_s * 1000)],
         )
         return Settled(outcome)
 
@@ -241,9 +236,8 @@ class Store:
         return await self._amounts(keys.credits_of(worker_key))
 
     async def _amounts(self, key: str) -> dict[str, int]:
-        with self._answering():
-            found = await self._redis.hgetall(key)
-        return {str(request_key): int(str(value).split()[0]) for request_key, value in found.items()}
+        found = iter(await self._run("amounts", [key], []))
+        return dict(zip(found, found, strict=True))
 
     # Prefix directory
 
@@ -256,7 +250,7 @@ class Store:
                     pipeline.srem(key, *(one.hex() for one in removed))
                 if added:
                     pipeline.sadd(key, *(one.hex() for one in added))
-                pipeline.expire(key, 30)
+                pipeline.pexpire(key, PREFIX_TTL_MS)
                 await pipeline.execute()
 
     async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
@@ -302,6 +296,12 @@ class Store:
             yield
         except _FAILURES as error:
             raise StoreUnavailable(self._url, _reason(error)) from error
+
+
+def _source(script: str) -> str:
+    folder = resources.files("state") / "lua"
+    parts = ("prelude", *_SCRIPTS[script], script)
+    return _CONSTANTS + "".join((folder / f"{part}.lua").read_text() for part in parts)
 
 
 def _stop_if_cancelled() -> None:

@@ -1,6 +1,8 @@
 -- dequeue.lua: take a request out of the queue, granted or not.
--- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset)
+-- KEYS    as line.lua
 -- ARGV    request_key.   Returns 1 when it was there, else 0.
-redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
-return redis.call('HDEL', KEYS[2], ARGV[1])
+return_expired()
+local entry = read_entry(ARGV[1])
+if not entry then return 0 end
+if redis.call('ZREM', GRANTS, ARGV[1]) == 0 then leave_line(ARGV[1], entry) end
+return redis.call('HDEL', ENTRIES, ARGV[1])

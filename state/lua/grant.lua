@@ -1,47 +1,56 @@
 -- grant.lua: give a worker's free capacity to the head of the queue, as often as both last. Milliseconds.
--- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset), KEYS[4] the worker's credits (hash),
--- KEYS[5..] leases of the decode workers (hashes)
--- ARGV    worker_key, limit_tokens, grant_ttl_ms, calling router, channel prefix of routers, then num_blocks and
---         max_seqs of each decode worker.
+-- KEYS[1..6] as line.lua, KEYS[7] the worker's credits, KEYS[8..] leases of the decode workers (ledgers)
+-- ARGV    worker_key, limit_tokens, calling router, channel prefix of routers, then num_blocks and max_seqs of
+--         each decode worker.
 -- Returns the caller's request keys that were granted; the other routers are told over their channels.
 -- A head that fits nowhere waits and is not passed: what is behind it may be granted only after it.
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
-  redis.call('ZREM', KEYS[3], key)
-  redis.call('HDEL', KEYS[2], key)
-end
+local CREDITS, FIRST_ROOM = KEYS[7], 8
+return_expired()
 
-local rooms = {}
-for i = 5, #KEYS do
-  local blocks, seqs = held(KEYS[i])
-  local j = 6 + (i - 5) * 2
-  rooms[#rooms + 1] = {blocks = ARGV[j] - blocks, seqs = ARGV[j + 1] - seqs}
-end
+local taken = {}
 
-local function take_room(blocks)
-  for _, room in ipairs(rooms) do
-    if room.blocks >= blocks and room.seqs > 0 then
-      room.blocks, room.seqs = room.blocks - blocks, room.seqs - 1
-      return true
+-- The index of the first decode worker with room, or nil. Ledgers are read only as far as needed.
+local function find_room(blocks)
+  for i = FIRST_ROOM, #KEYS do
+    local mine = taken[i] or {blocks = 0, seqs = 0}
+    local limits = 5 + (i - FIRST_ROOM) * 2
+    local leased, seqs = held(KEYS[i])
+    if leased + mine.blocks + blocks <= tonumber(ARGV[limits]) and seqs + mine.seqs < tonumber(ARGV[limits + 1]) then
+      return i
     end
   end
-  return false
+  return nil
+end
+
+local function take_room(i, blocks)
+  taken[i] = taken[i] or {blocks = 0, seqs = 0}
+  taken[i].blocks, taken[i].seqs = taken[i].blocks + blocks, taken[i].seqs + 1
+end
+
+-- False when nobody hears: a router that is gone gets no grants, and costs the others none of theirs.
+local function tell(router, key)
+  return router == ARGV[3] or redis.call('PUBLISH', ARGV[4] .. router, ARGV[1] .. ' ' .. key) > 0
 end
 
 local granted = {}
-local bound = held(KEYS[4])
+local bound = held(CREDITS)
 while bound < tonumber(ARGV[2]) do
-  local head = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
+  local head = redis.call('ZRANGE', QUEUE, 0, 0)[1]
   if not head then break end
-  local tokens, blocks, router = string.match(redis.call('HGET', KEYS[2], head), '^%S+ (%d+) (%d+) (.+)$')
-  if not take_room(tonumber(blocks)) then break end
-  redis.call('ZREM', KEYS[1], head)
-  redis.call('ZADD', KEYS[3], now + ARGV[3], head)
-  redis.call('HSET', KEYS[4], head, string.format('%d %d', tokens, now + ARGV[3]))
-  bound = bound + tonumber(tokens)
-  if router == ARGV[4] then
-    granted[#granted + 1] = head
+  local entry = read_entry(head)
+  local room = find_room(entry.blocks)
+  if not room then break end
+  leave_line(head, entry)
+  if tell(entry.router, head) then
+    take_room(room, entry.blocks)
+    entry.worker = ARGV[1]
+    write_entry(head, entry)
+    redis.call('ZADD', GRANTS, now + GRANT_TTL_MS, head)
+    hold(CREDITS, head, entry.tokens, now + GRANT_TTL_MS)
+    bound = bound + entry.tokens
+    if entry.router == ARGV[3] then granted[#granted + 1] = head end
   else
-    redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. head)
+    redis.call('HDEL', ENTRIES, head)
   end
 end
 return granted

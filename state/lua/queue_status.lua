@@ -1,7 +1,8 @@
--- queue_status.lua: how much waits.
--- KEYS[1] queue (zset), KEYS[2] entries (hash).   Returns {requests, prompt tokens}; granted ones count too.
-local tokens = 0
-for _, entry in ipairs(redis.call('HVALS', KEYS[2])) do
-  tokens = tokens + tonumber(string.match(entry, '^%S+ (%d+)'))
+-- queue_status.lua: how many wait, and the work of these and of the granted.
+-- KEYS    as line.lua.   Returns {requests, prompt tokens}.
+return_expired()
+local tokens = waiting_tokens()
+for _, key in ipairs(redis.call('ZRANGE', GRANTS, 0, -1)) do
+  tokens = tokens + read_entry(key).tokens
 end
-return {redis.call('ZCARD', KEYS[1]), tokens}
+return {redis.call('ZCARD', QUEUE), tokens}

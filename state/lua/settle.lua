@@ -1,24 +1,28 @@
 -- settle.lua: turn a grant into a block lease on one decode worker. Milliseconds.
--- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset), KEYS[4] credits of the granted worker
--- (hash), KEYS[5] leases of the decode worker (hash)
--- ARGV    request_key, num_blocks, max_seqs, ttl_ms.   Returns ok, no_room or expired.
-local expiry = redis.call('ZSCORE', KEYS[3], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
-if not expiry then return 'expired' end
-if tonumber(expiry) <= now then
-  redis.call('HDEL', KEYS[2], ARGV[1])
-  return 'expired' -- its credit has run out with it
+-- KEYS[1..6] as line.lua, KEYS[7] credits of the granted worker, KEYS[8] leases of the decode worker (ledgers)
+-- ARGV    request_key, granted worker_key, num_blocks, max_seqs, ttl_ms.   Returns ok, no_room or expired.
+-- Settled again, as after a lost answer, it says ok again. A grant of another worker's stands.
+local CREDITS, LEASES = KEYS[7], KEYS[8]
+local key, expiry = ARGV[1], now + ARGV[5]
+return_expired()
+held(CREDITS)
+local leased, count = held(LEASES)
+local own = held_by(LEASES, key)
+local entry = read_entry(key)
+if not entry or entry.worker ~= ARGV[2] then
+  return (not entry and own and held_by(CREDITS, key)) and 'ok' or 'expired'
 end
 
-local score, tokens, blocks = string.match(redis.call('HGET', KEYS[2], ARGV[1]), '^(%S+) (%d+) (%d+) ')
-local leased, count = held(KEYS[5])
-if leased + blocks > tonumber(ARGV[2]) or count >= tonumber(ARGV[3]) then
-  redis.call('ZADD', KEYS[1], score, ARGV[1])
-  redis.call('HDEL', KEYS[4], ARGV[1])
+redis.call('ZREM', GRANTS, key)
+-- A lease of an earlier attempt, not yet released, is replaced: it counts once.
+local full = leased - (own or 0) + entry.blocks > tonumber(ARGV[3])
+if full or count - (own and 1 or 0) >= tonumber(ARGV[4]) then
+  let_go(CREDITS, key)
+  put_back(key, entry)
   return 'no_room'
 end
 
-redis.call('HSET', KEYS[5], ARGV[1], string.format('%d %d', blocks, now + ARGV[4]))
-redis.call('HSET', KEYS[4], ARGV[1], string.format('%d %d', tokens, now + ARGV[4]))
-redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HDEL', ENTRIES, key)
+hold(LEASES, key, entry.blocks, expiry)
+hold(CREDITS, key, entry.tokens, expiry)
 return 'ok'

@@ -1,0 +1,63 @@
+-- ledger.lua: what requests hold of one worker, prompt tokens or blocks, put before the scripts that touch it.
+-- A ledger is a hash of request key to `amount expiry`. Its field '' keeps `total soonest`: the sum of all amounts
+-- and a time before which none expires, so that asking for the total reads one field. Milliseconds.
+
+local function read_head(ledger)
+  local total, soonest = string.match(redis.call('HGET', ledger, '') or '', '^(%d+) (%d+)$')
+  return tonumber(total), tonumber(soonest)
+end
+
+local function write_head(ledger, total, soonest)
+  redis.call('HSET', ledger, '', string.format('%d %d', total, soonest))
+end
+
+-- Total and count of what has not expired; the rest is removed.
+local function held(ledger)
+  local total, soonest = read_head(ledger)
+  if not total then return 0, 0 end
+  if soonest > now then return total, redis.call('HLEN', ledger) - 1 end
+  local count, flat = 0, redis.call('HGETALL', ledger)
+  total, soonest = 0, nil
+  for i = 1, #flat, 2 do
+    if flat[i] ~= '' then
+      local amount, expiry = string.match(flat[i + 1], '^(%d+) (%d+)$')
+      expiry = tonumber(expiry)
+      if expiry <= now then
+        redis.call('HDEL', ledger, flat[i])
+      else
+        total, count = total + amount, count + 1
+        soonest = math.min(soonest or expiry, expiry)
+      end
+    end
+  end
+  if count == 0 then redis.call('DEL', ledger) else write_head(ledger, total, soonest) end
+  return total, count
+end
+
+local function held_by(ledger, key)
+  return tonumber(string.match(redis.call('HGET', ledger, key) or '', '^%d+'))
+end
+
+-- Hold an amount, in place of what the request held.
+local function hold(ledger, key, amount, expiry)
+  local total, soonest = read_head(ledger)
+  total = (total or 0) - (held_by(ledger, key) or 0) + amount
+  redis.call('HSET', ledger, key, string.format('%d %d', amount, expiry))
+  write_head(ledger, total, math.min(soonest or expiry, expiry))
+  -- The whole is gone soon after the last of it, should nobody ever ask for this worker again.
+  if redis.call('PTTL', ledger) < expiry - now then redis.call('PEXPIREAT', ledger, expiry + 1000) end
+end
+
+-- Returns 1 when the request held something, else 0.
+local function let_go(ledger, key)
+  local amount = held_by(ledger, key)
+  if not amount then return 0 end
+  local total, soonest = read_head(ledger)
+  redis.call('HDEL', ledger, key)
+  if redis.call('HLEN', ledger) == 1 then
+    redis.call('DEL', ledger)
+  else
+    write_head(ledger, total - amount, soonest)
+  end
+  return 1
+end

@@ -1,0 +1,30 @@
+"""What the tests of both stores build."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from sim.async_store import AsyncMemoryStore
+from state.records import DecodeRoom, Notice, Nudge, PrefillRoom, QueueEntry, WorkerRecord
+from state.store import Store
+
+AnyStore = Store | AsyncMemoryStore
+
+PREFILL = PrefillRoom("p:1", limit_tokens=100)
+DECODE = DecodeRoom("d:1", num_blocks=10, max_seqs=4)
+
+
+def entry(
+    key: str, *, router: str = "r1", slo_class: int = 2, due: int = 1000, tokens: int = 50
+) -> QueueEntry:
+    return QueueEntry(key, router, slo_class, due, tokens, blocks=4)
+
+
+def worker(incarnation: str = "a") -> WorkerRecord:
+    return WorkerRecord("w1", incarnation, "decode", "127.0.0.1:1", "f", "demo", 16, 64)
+
+
+async def subscribed(store: AnyStore, router_id: str) -> AsyncGenerator[Notice, None]:
+    stream = store.notices(router_id)
+    assert await anext(stream) == Nudge()
+    return stream

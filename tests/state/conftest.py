@@ -1,0 +1,19 @@
+"""Either store: what holds for Redis holds for the one in memory."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sim.async_store import AsyncMemoryStore
+from sim.store import MemoryStore
+from tests.state.common import AnyStore
+
+
+@pytest.fixture(params=["redis", "memory"])
+def either(request: pytest.FixtureRequest) -> AnyStore:
+    if request.param == "memory":
+        return AsyncMemoryStore(MemoryStore(time.time))
+    store: AnyStore = request.getfixturevalue("store")
+    return store

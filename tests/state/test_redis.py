@@ -1,0 +1,54 @@
+"""What only Redis can get wrong: refusals, absence, many callers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from state import keys
+from state.errors import StoreUnavailable
+from state.records import DecodeRoom, PrefillRoom
+from state.store import Store
+from tests.state.common import entry, subscribed
+
+
+async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, redis_url: str) -> None:
+    other = await Store.connect(redis_url)
+    for i in range(40):
+        await store.enqueue(entry(f"k{i}", router=f"r{i % 2 + 1}", due=i, tokens=1), 100)
+    room = DecodeRoom("d:1", num_blocks=30, max_seqs=100)
+    notices = {name: await subscribed(one, name) for name, one in (("r1", store), ("r2", other))}
+
+    async def route(name: str, mine: Store) -> None:
+        for _ in range(20):
+            for one in await mine.grant(name, PrefillRoom("p:1", 1000), [room]):
+                await mine.settle(one.request_key, "p:1", room, ttl_s=30)
+
+    await asyncio.gather(route("r1", store), route("r2", other))
+    assert sum((await store.leases("d:1")).values()) <= 30
+    for stream in notices.values():
+        await stream.aclose()
+    await other.close()
+
+
+async def test_no_redis_is_said_in_time(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await Store.connect(f"unix://{tmp_path}/nothing.sock", timeout_s=0.3)
+
+
+async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url) as admin:
+        for key in (keys.entries(), keys.prefixes_of("d:1")):
+            await admin.set(key, "of another type")
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.enqueue(entry("a"), 10)
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.publish_prefix("d:1", [b"x"], [])
+
+
+async def test_a_burst_of_calls_waits_for_its_turn(store: Store) -> None:
+    places = await asyncio.gather(*(store.enqueue(entry(f"r{i}"), 1000) for i in range(500)))
+    assert max(place.position for place in places) == 499
