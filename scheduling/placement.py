@@ -20,6 +20,17 @@ class Path(enum.Enum):
     """The decode worker computes it itself."""
 
 
+class Placement(enum.Enum):
+    """Who decides which path a request goes."""
+
+    AGGREGATED = "aggregated"
+    """All compute their prompts where they decode; prefill workers idle."""
+    DISAGGREGATED = "disaggregated"
+    """Prefill workers compute all prompts; without any the decode workers do (DistServe)."""
+    CONDITIONAL = "conditional"
+    """Each request takes the path that serves it best."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeCandidate:
     """A decode worker, as far as placement cares. Times are seconds."""
