@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from dataclasses import dataclass
-
 import torch
 
 from engine.admission import EngineLimits
@@ -14,38 +11,16 @@ from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
 from engine.model import DTYPES, load_model
 from engine.model_runner import ModelRunner
-from engine.report import Load
 from engine.step_loop import StepLoop
 from engine.sweep import sweep
 from scheduling.cost_fit import fit
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
-from scheduling.policies import DEFAULT, by_name
+from scheduling.policies import by_name
 from worker.config import WorkerConfig
+from worker.engine import Engine
 
 MEBIBYTE = 1024 * 1024
 UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    loop: StepLoop
-    pool: KVPool
-    fingerprint: str
-    max_context: int
-    cost: CostModel | None
-    """None when the sweep had too little to fit."""
-
-    def idle_load(self) -> Load:
-        """What the first report would say."""
-        return Load(
-            step=0,
-            running=0,
-            waiting=0,
-            pending_prefill_tokens=0,
-            free_blocks=self.pool.num_blocks,
-            cached_blocks=0,
-            context_tokens=0,
-        )
 
 
 def build_engine(config: WorkerConfig) -> Engine:
@@ -74,16 +49,10 @@ def build_engine(config: WorkerConfig) -> Engine:
         limits=limits,
         fingerprint=name,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
-        policy=by_name(DEFAULT),
+        policy=by_name(config.policy),
         cost=cost or UNKNOWN_COST,
     )
     return Engine(loop, pool, name, model.facts.max_context, cost)
-
-
-def freeze_garbage() -> None:
-    """Takes what start-up has made out of the collector's sight: a look through it stops every thread."""
-    gc.collect()
-    gc.freeze()
 
 
 def resolve_device(name: str) -> torch.device:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtransfer.transport import TransportMode
+from scheduling.policies import DEFAULT, NAMES
+from scheduling.profiles import Profile
+from services.profiles import load_profile, names
 from worker.errors import EXIT_CONFIG
 from worker.identity import Role
 
@@ -18,6 +21,8 @@ LOG_FORMATS = ("json", "console")
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_PORT = 65_535
+SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
+"""What neither a flag nor a profile says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,9 @@ class WorkerConfig:
     dtype: str
     device: str
     threads: int
+    policy: str
+    timed: Profile | None
+    """Steps last what it says instead of computing; with it come its blocks, seats, budget and context."""
     transport: TransportMode
     shm_dir: Path
     metrics_port: int
@@ -99,11 +107,23 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
     add("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
     add("--worker-id", default=f"{role}-{process_id}", metavar="ID")
-    add("--block-size", default=16, type=int, metavar="TOKENS")
-    add("--num-blocks", default=None, type=int, metavar="N", help="default: what --kv-memory-mb holds")
+    add("--block-size", type=int, metavar="TOKENS", help=f"({SIZES['block_size']})")
+    add("--num-blocks", type=int, metavar="N", help="default: what --kv-memory-mb holds")
     add("--kv-memory-mb", default=256, type=int, metavar="MB")
-    add("--max-num-seqs", default=64, type=int, metavar="N")
-    add("--token-budget", default=256, type=int, metavar="TOKENS", help="most tokens of one step")
+    add("--max-num-seqs", type=int, metavar="N", help=f"({SIZES['max_num_seqs']})")
+    add(
+        "--token-budget",
+        type=int,
+        metavar="TOKENS",
+        help=f"most tokens of one step ({SIZES['token_budget']})",
+    )
+    add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step is made of ({DEFAULT})")
+    add(
+        "--timed",
+        metavar="PROFILE",
+        help="compute nothing: steps last what this profile says, which also gives the sizes above; "
+        f"one of {', '.join(names())}, or a file",
+    )
     add("--dtype", default="auto", choices=DTYPES, help="auto: float32 on a CPU, bfloat16 on a GPU")
     add("--device", default="auto", choices=DEVICES)
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
@@ -114,7 +134,21 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--log-level", default="info", choices=LOG_LEVELS)
     add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))
-    return WorkerConfig(**(given | {"transport": TransportMode(given["transport"])}))
+    given["transport"] = TransportMode(given["transport"])
+    given["timed"] = profile = _profile(given["timed"])
+    for field, default in SIZES.items():
+        if given[field] is None:
+            given[field] = default if profile is None else getattr(profile, field)
+    return WorkerConfig(**given)
+
+
+def _profile(name: str | None) -> Profile | None:
+    if name is None:
+        return None
+    try:
+        return load_profile(name)
+    except ValueError as error:
+        raise ValueError(f"--timed: {error}") from error
 
 
 def _default_threads() -> int:

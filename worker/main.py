@@ -26,8 +26,8 @@ from services.log import configure_logging
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
-from worker.build import Engine, build_engine, freeze_garbage
 from worker.config import WorkerConfig
+from worker.engine import Engine, freeze_garbage
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.hub import Hub
@@ -96,11 +96,22 @@ async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig) -> Non
     signals = StopSignals()
     store = await Store.connect(config.redis)
     try:
-        engine = await asyncio.to_thread(build_engine, config)
+        engine = await asyncio.to_thread(_build, config)
         async with AsyncExitStack() as cleanup:
             await _Worker(role, config, engine, cleanup).run(build_role, store, signals)
     finally:
         await store.close()
+
+
+def _build(config: WorkerConfig) -> Engine:
+    """Imports only what it builds from: a worker that computes nothing starts without transformers."""
+    if config.timed is not None:
+        from worker.timed import build_timed_engine  # noqa: PLC0415 - see above
+
+        return build_timed_engine(config, config.timed)
+    from worker.build import build_engine  # noqa: PLC0415 - see above
+
+    return build_engine(config)
 
 
 class _Worker:

@@ -1,0 +1,39 @@
+"""What serves a worker's sequences, whether it computes or only takes its time."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+from engine.kv_pool import KVPool
+from engine.report import Load
+from scheduling.cost_model import CostModel
+from worker.engine_thread import Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    loop: Loop
+    pool: KVPool
+    fingerprint: str
+    max_context: int
+    cost: CostModel | None
+    """None when the sweep had too little to fit."""
+
+    def idle_load(self) -> Load:
+        """What the first report would say."""
+        return Load(
+            step=0,
+            running=0,
+            waiting=0,
+            pending_prefill_tokens=0,
+            free_blocks=self.pool.num_blocks,
+            cached_blocks=0,
+            context_tokens=0,
+        )
+
+
+def freeze_garbage() -> None:
+    """Takes what start-up has made out of the collector's sight: a look through it stops every thread."""
+    gc.collect()
+    gc.freeze()
