@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 import grpc.aio
 import structlog
@@ -29,6 +30,7 @@ from router.intake import Intake
 from router.metrics import RouterMetrics
 from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
 from router.operators.service import FleetService
+from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
@@ -63,7 +65,8 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
 async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool) -> None:
     core_config = CoreConfig(config.router_id, config.policy, config.placement, config.queue_capacity)
     metrics = RouterMetrics()
-    shell = Shell(RouterCore(core_config), store, metrics, facts.name)
+    recorder = _recorder(config.record, core_config, metrics)
+    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     healthy = _add_services(server, shell, Intake(facts, pool, store), facts)
     port = server.add_insecure_port(config.listen)
@@ -82,8 +85,18 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
     await shell.settle_store_calls()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    if recorder is not None:
+        recorder.close()
     metrics_server.shutdown()
     metrics_thread.join()
+
+
+def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
+    def failed(error: OSError) -> None:
+        metrics.loop_errors.labels("recording").inc()
+        structlog.get_logger().error("recording_stopped", path=str(path), reason=error.strerror)
+
+    return Recorder(path, config, failed) if path is not None else None
 
 
 def _add_services(

@@ -31,6 +31,7 @@ class RouterConfig:
     tokenizer_processes: int
     metrics_port: int
     grace_s: float
+    record: Path | None
     log_level: str
     log_format: str
 
@@ -48,6 +49,8 @@ class RouterConfig:
                 raise ValueError(f"{flag} is {number}; accepted: {low} or more")
         if not 0 <= self.metrics_port <= 65535:
             raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to 65535")
+        if self.record is not None and not self.record.parent.is_dir():
+            raise ValueError(f"--record is {str(self.record)!r}; accepted: a file in a directory that exists")
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
 
@@ -73,6 +76,7 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
     parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
     parser.add_argument("--grace-s", default=10.0, type=float, metavar="S", help="for what runs, on SIGTERM")
+    parser.add_argument("--record", default=None, type=Path, metavar="FILE", help="every event, to replay")
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))

@@ -53,6 +53,7 @@ from router.events import (
     TimerFired,
 )
 from router.metrics import RouterMetrics
+from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
 from scheduling.request import FinishReason
 from state import records
@@ -73,11 +74,13 @@ class Shell:
         metrics: RouterMetrics,
         model_name: str,
         clock: Callable[[], float] = time.monotonic,
+        recorder: Recorder | None = None,
     ) -> None:
         self.core = core
         self.store = store
         self.metrics = metrics
         self.now = clock
+        self._recorder = recorder
         self.router_id = core.book.config.router_id
         link_crashed = metrics.loop_errors.labels("link").inc
         self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed)
@@ -106,7 +109,11 @@ class Shell:
 
     def submit(self, event: Event) -> None:
         """Let the core decide, and do what it says."""
-        for action in self.core.on(event, self.now()):
+        now = self.now()
+        actions = self.core.on(event, now)
+        if self._recorder is not None:
+            self._recorder.take(event, now, actions)
+        for action in actions:
             self._do(action)
 
     def _do(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
