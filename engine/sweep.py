@@ -10,8 +10,7 @@ import torch
 
 from engine.model_runner import ModelRunner
 from engine.step_batch import StepBatch
-from scheduling.cost_fit import Sample
-from scheduling.cost_model import StepShape
+from scheduling.cost_model import Sample, StepShape
 
 MAX_SECONDS = 1.5
 MAX_ROUNDS = 6

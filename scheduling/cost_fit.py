@@ -1,17 +1,15 @@
-"""Fit a `CostModel` to measured steps, at start-up and again as steps are seen."""
+"""Fit a `CostModel` to measured steps, at start-up and again as `scheduling.cost_estimator` asks for it."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, RatioTracker, StepShape
+from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, Sample, is_usable
 
-Sample = tuple[StepShape, float]
 Array = NDArray[np.float64]
 
 MIN_SAMPLES = 2 * NUM_COEFFICIENTS
@@ -27,10 +25,10 @@ def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostMod
     Samples that are not finite and above 0 are dropped at once, outliers in a second pass. Errors are
     relative, so that a step of 1 ms counts as much as one of 100 ms. Takes some 10 ms.
     """
-    usable = [sample for sample in samples if _is_usable(sample)]
+    usable = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
     if len(usable) < MIN_SAMPLES:
         return previous
-    sizes = np.array([_sizes(shape) for shape, _ in usable], dtype=np.float64)
+    sizes = np.array([shape.sizes for shape, _ in usable], dtype=np.float64)
     seconds = np.array([measured for _, measured in usable])
     # A glitch near zero would outweigh everything else; once there is a fit, it says what is near zero.
     scale = np.maximum(seconds, np.quantile(seconds, 0.1) / 2)
@@ -45,26 +43,8 @@ def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostMod
         scale = np.maximum(seconds, predicted / TRIM)
     if model is None or not any(model.coefficients):
         return previous
-    ratios = RatioTracker(len(usable))
-    for shape, measured in usable:
-        ratios.observe(measured, model.predict(shape))
-    return model.with_ratios(ratios)
-
-
-def _sizes(shape: StepShape) -> tuple[float, ...]:
-    return (
-        shape.num_tokens,
-        shape.num_seqs,
-        shape.decode_context,
-        shape.chunk_attention,
-        shape.chunk_context,
-    )
-
-
-def _is_usable(sample: Sample) -> bool:
-    shape, seconds = sample
-    sizes = _sizes(shape)
-    return math.isfinite(seconds) and seconds > 0 and all(math.isfinite(size) and size >= 0 for size in sizes)
+    predictions = ((measured, model.predict(shape)) for shape, measured in usable)
+    return model.with_ratios(measured / predicted for measured, predicted in predictions if predicted > 0)
 
 
 def _fit_knees(sizes: Array, seconds: Array, scale: Array) -> CostModel:
@@ -124,49 +104,3 @@ def _restrict(unit: Array, target: Array, x: Array, free: NDArray[np.bool_]) -> 
         x = np.maximum(x + step * (wanted - x), 0.0)
         free &= ~(blocking & (x <= 1e-15))
     return np.zeros_like(x)
-
-
-class CostEstimator:
-    """A worker's running estimate: the first fit, its ratios as steps are seen, and a refit now and then.
-
-    Samples are kept by the octave of tokens and of context they fall in, the latest few of each, so that an
-    hour of equal steps does not push out what is known of the others.
-    """
-
-    REFIT_EVERY = 512
-    PER_BUCKET = 8
-
-    def __init__(self, model: CostModel, samples: Iterable[Sample] = ()) -> None:
-        self._model = model
-        self._ratios = RatioTracker()
-        self._buckets: dict[tuple[int, int], deque[Sample]] = {}
-        self._num_seen = 0
-        for sample in samples:
-            self._remember(sample)
-
-    @property
-    def model(self) -> CostModel:
-        """The costs and, once steps were seen, their recent ratios."""
-        return self._model.with_ratios(self._ratios) if len(self._ratios) else self._model
-
-    def observe(self, shape: StepShape, seconds: float) -> None:
-        """Take a step in; now and then this refits."""
-        if not _is_usable((shape, seconds)):
-            return
-        self._ratios.observe(seconds, self._model.predict(shape))
-        self._remember((shape, seconds))
-        self._num_seen += 1
-        if self._num_seen % self.REFIT_EVERY == 0:
-            self._refit()
-
-    def _remember(self, sample: Sample) -> None:
-        shape = sample[0]
-        context = int(shape.decode_context + shape.chunk_attention)
-        bucket = int(shape.num_tokens).bit_length(), context.bit_length()
-        self._buckets.setdefault(bucket, deque(maxlen=self.PER_BUCKET)).append(sample)
-
-    def _refit(self) -> None:
-        fitted = fit([sample for bucket in self._buckets.values() for sample in bucket])
-        if fitted is not None:
-            self._model = fitted
-            self._ratios = RatioTracker()

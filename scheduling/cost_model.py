@@ -6,17 +6,19 @@ n tokens in B sequences; k the knee, up to which a step's time is the weights' a
 decodes' contexts are read once, a chunk's by each of its queries (c5, half of its own triangle) and once more
 where the paged pool is gathered (c6). Every coefficient is at least 0, so the cost never falls as a step
 grows and can be inverted by bisection. Workers measure it, routers and the simulator use it:
-`scheduling.cost_fit` has the fit, which alone needs numpy.
+`scheduling.cost_estimator` follows a worker's steps, `scheduling.cost_fit` has the fit, which needs numpy.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 NUM_COEFFICIENTS = 6
+# What a debugger, a suspended laptop or a broken clock measures says nothing of the next step.
+WILD = 100.0
+"""A step that took this many times more or less than predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,17 @@ class StepShape:
             context += before
         return cls(num_tokens, num_seqs, decode_context, attention, context, num_decodes)
 
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """All that costs something."""
+        return (
+            self.num_tokens,
+            self.num_seqs,
+            self.decode_context,
+            self.chunk_attention,
+            self.chunk_context,
+        )
+
     def with_chunk(self, context: int, tokens: int) -> StepShape:
         """This step with one more chunk in it."""
         return StepShape(
@@ -59,6 +72,15 @@ class StepShape:
             self.chunk_context + context,
             self.num_decodes,
         )
+
+
+Sample = tuple[StepShape, float]
+"""A step and the seconds it took."""
+
+
+def is_usable(shape: StepShape, seconds: float) -> bool:
+    """Whether this can have been a step: finite, and of more than no time."""
+    return 0 < seconds < math.inf and all(0 <= size < math.inf for size in shape.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,37 +140,15 @@ class CostModel:
                 high = middle - 1
         return low
 
-    def with_ratios(self, ratios: RatioTracker) -> CostModel:
-        """The same costs with the quantiles that were seen."""
-        q10, q50, q95 = (ratios.quantile(q) for q in (0.10, 0.50, 0.95))
+    def with_ratios(self, ratios: Iterable[float]) -> CostModel:
+        """The same costs with the quantiles of some actual / predicted; wild ones are left out."""
+        ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
+        if not ordered:
+            return self
+        q10, q50, q95 = (quantile(ordered, q) for q in (0.10, 0.50, 0.95))
         return replace(self, ratio_q10=q10, ratio_q50=q50, ratio_q95=q95)
 
 
-class RatioTracker:
-    """The last `window` ratios of actual to predicted."""
-
-    # What a debugger, a suspended laptop or a broken clock measures says nothing of the next step.
-    WILD = 100.0
-
-    def __init__(self, window: int = 512) -> None:
-        if window < 1:
-            raise ValueError(f"window is {window}; accepted: at least 1")
-        self._ratios: deque[float] = deque(maxlen=window)
-
-    def __len__(self) -> int:
-        return len(self._ratios)
-
-    def observe(self, actual_s: float, predicted_s: float) -> None:
-        """Take a pair in; one that is not finite, not above 0 or wildly apart is dropped."""
-        if not (predicted_s > 0 and math.isfinite(actual_s) and math.isfinite(predicted_s)):
-            return
-        ratio = actual_s / predicted_s
-        if 1 / self.WILD <= ratio <= self.WILD:
-            self._ratios.append(ratio)
-
-    def quantile(self, q: float) -> float:
-        """The ratio that a share `q` stays within, 1.0 before any was seen."""
-        if not self._ratios:
-            return 1.0
-        ordered = sorted(self._ratios)
-        return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The one of `ordered`, which rises and is not empty, that a share `q` stays within."""
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]

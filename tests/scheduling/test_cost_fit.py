@@ -9,31 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from scheduling.cost_fit import KNEES, MIN_SAMPLES, CostEstimator, fit, nnls
+from scheduling.cost_fit import KNEES, MIN_SAMPLES, fit, nnls
 from scheduling.cost_model import CostModel, StepShape
-
-DEMO = CostModel((9e-4, 5e-5, 6e-5, 2e-7, 1e-8, 3e-7), knee_tokens=16)
-
-
-def grid() -> list[StepShape]:
-    decodes = [
-        StepShape.of(batch, batch * context, [])
-        for batch in (1, 2, 8, 16, 32, 64)
-        for context in (16, 256, 1024)
-    ]
-    chunks = [
-        StepShape.of(batch, batch * 200, [(context, tokens)])
-        for batch in (0, 8)
-        for context in (0, 512, 2048)
-        for tokens in (16, 64, 256)
-    ]
-    return decodes + chunks
-
-
-def measure(model: CostModel, noise: float = 0.0, seed: int = 1) -> list[tuple[StepShape, float]]:
-    rng = random.Random(seed)
-    return [(shape, model.predict(shape) * math.exp(rng.gauss(0, noise))) for shape in grid()]
-
+from tests.scheduling.steps import DEMO, grid, measure
 
 positive = st.floats(0.1, 10)
 truths = st.builds(
@@ -117,32 +95,3 @@ def test_nnls_finds_the_least_squares_that_scipy_finds(width: int, height: int, 
 def test_a_column_of_zeros_is_no_trouble() -> None:
     columns = np.array([[1.0, 0.0], [2.0, 0.0]])
     assert nnls(columns, np.array([2.0, 4.0])).tolist() == pytest.approx([2.0, 0.0])
-
-
-def test_an_estimator_follows_a_machine_that_becomes_slower() -> None:
-    estimator = CostEstimator(DEMO, measure(DEMO))
-    slower = CostModel(tuple(2 * value for value in DEMO.coefficients), DEMO.knee_tokens)
-    shapes = grid()
-    for turn in range(30):
-        estimator.observe(shapes[turn % len(shapes)], slower.predict(shapes[turn % len(shapes)]))
-    assert estimator.model.ratio_q50 == pytest.approx(2.0)
-    for turn in range(2 * CostEstimator.REFIT_EVERY):
-        estimator.observe(shapes[turn % len(shapes)], slower.predict(shapes[turn % len(shapes)]))
-    for shape in shapes:
-        assert estimator.model.predict(shape) == pytest.approx(slower.predict(shape), rel=0.05)
-
-
-def test_an_estimator_remembers_what_it_no_longer_sees() -> None:
-    estimator = CostEstimator(DEMO, measure(DEMO))
-    decode = StepShape.of(8, 8 * 256, [])
-    for _ in range(CostEstimator.REFIT_EVERY):
-        estimator.observe(decode, DEMO.predict(decode))
-    for shape in grid():
-        assert estimator.model.predict(shape) == pytest.approx(DEMO.predict(shape), rel=0.05)
-
-
-def test_an_estimator_ignores_nonsense() -> None:
-    estimator = CostEstimator(DEMO)
-    for seconds in (math.nan, 0.0, -1.0, math.inf):
-        estimator.observe(StepShape.of(1, 10, []), seconds)
-    assert estimator.model == DEMO

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel, RatioTracker, StepShape
+from scheduling.cost_model import CostModel, StepShape, quantile
 
 coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
 models = st.builds(CostModel, coefficients, st.floats(0, 256))
@@ -81,29 +81,22 @@ def test_a_model_that_cannot_be_is_refused(changes: dict[str, object], message: 
         CostModel(**(good | changes))  # type: ignore[arg-type] # as a peer's message might
 
 
-def test_ratios_are_quantiles_of_the_last_window() -> None:
-    ratios = RatioTracker(window=100)
-    for value in range(1, 301):
-        ratios.observe(float(value), 100.0)
-    assert len(ratios) == 100
-    assert (ratios.quantile(0.1), ratios.quantile(0.5), ratios.quantile(0.95)) == (2.11, 2.51, 2.96)
+def test_a_quantile_is_one_of_the_values() -> None:
+    values = [value / 100 for value in range(201, 301)]
+    assert [quantile(values, q) for q in (0.0, 0.1, 0.5, 0.95, 1.0)] == [2.01, 2.11, 2.51, 2.96, 3.0]
+    assert quantile([7.0], 0.5) == 7.0
 
 
-@pytest.mark.parametrize(
-    ("actual", "predicted"),
-    [(math.nan, 1), (1, math.nan), (math.inf, 1), (0, 1), (-1, 1), (1, 0), (1, -1), (1000, 1), (1, 1000)],
-)
-def test_nonsense_leaves_the_ratios_alone(actual: float, predicted: float) -> None:
-    ratios = RatioTracker()
-    ratios.observe(actual, predicted)
-    assert len(ratios) == 0
-    assert ratios.quantile(0.5) == 1.0
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, 0.0, -1.0, 1000.0, 0.001])
+def test_nonsense_leaves_the_band_alone(ratio: float) -> None:
+    model = CostModel((1.0,) * 6, 0.0, 0.9, 1.0, 1.1)
+    assert model.with_ratios([ratio]) == model
+    assert model.with_ratios([ratio, 1.2]) == dataclasses.replace(
+        model, ratio_q10=1.2, ratio_q50=1.2, ratio_q95=1.2
+    )
 
 
 @given(models, st.lists(st.floats(0.02, 50), min_size=1, max_size=40))
 def test_any_seen_ratios_make_a_valid_band(model: CostModel, seen: list[float]) -> None:
-    ratios = RatioTracker()
-    for ratio in seen:
-        ratios.observe(ratio, 1.0)
-    band = model.with_ratios(ratios)
+    band = model.with_ratios(seen)
     assert min(seen) <= band.ratio_q10 <= band.ratio_q50 <= band.ratio_q95 <= max(seen)
