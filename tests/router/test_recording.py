@@ -42,7 +42,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return many(hint)
     if issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
-    assert isinstance(hint, type) and is_dataclass(hint), hint
+    assert isinstance(hint, type)
+    assert is_dataclass(hint), hint
     hints = typing.get_type_hints(hint)
     return st.builds(hint, **{one.name: values(hints[one.name]) for one in fields(hint)})
 
