@@ -37,7 +37,7 @@ end
 
 local function leave_line(key, entry)
   redis.call('ZREM', QUEUE, key)
-  add_to_sums(entry.score, -entry.tokens)
+  add_to_sums(entry.score, 0 - entry.tokens) -- a negated zero would print as -0
 end
 
 -- A grant that was not settled: no worker's credit is meant for the entry any more, and it waits as before.

@@ -1,0 +1,226 @@
+"""Redis and the store in memory, put through the same operations at the same times, answer the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import hypothesis
+import pytest
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+import state.store
+from sim.async_store import AsyncMemoryStore
+from sim.store import MemoryStore
+from state import keys
+from state.errors import QueueFull
+from state.records import (
+    DecodeRoom,
+    Granted,
+    Notice,
+    Nudge,
+    PrefillRoom,
+    QueueEntry,
+    WorkerRecord,
+)
+from state.store import Store
+from tests.state.common import AnyStore
+
+NOW_KEY = "{baton}:now"
+BUCKETS = (4096, 256, 16)
+CAPACITY = 12
+LISTENING = ("r1", "r2")
+ROUTERS = st.sampled_from([*LISTENING, "deaf"])
+REQUESTS = st.sampled_from([f"q{i}" for i in range(16)])
+PREFILLERS = st.sampled_from(["p1:a", "p2:a"])
+DECODERS = st.sampled_from([DecodeRoom("d1:a", 12, 3), DecodeRoom("d2:a", 20, 9), DecodeRoom("d3:a", 3, 9)])
+DUE_MS = st.one_of(st.integers(-20, 20), st.integers(0, 300), st.integers(0, 100_000))
+TTL_S = st.sampled_from([0.05, 0.5, 5.0])
+PAIRS = st.lists(st.tuples(REQUESTS, st.sampled_from(["p1:a", "p2:a", "d1:a", "d2:a"])), max_size=6)
+
+Operation = Callable[[AnyStore], Coroutine[Any, Any, Any]]
+
+
+class SideBySide(RuleBasedStateMachine):
+    """Both stores, on one clock that only the rules move."""
+
+    def __init__(self, store: Store, admin: redis.Redis, run: Callable[[Coroutine[Any, Any, Any]], Any]):
+        super().__init__()
+        self.store, self.admin, self.run_async = store, admin, run
+        admin.flushall()
+        seconds, micros = admin.time()
+        self.now_ms = seconds * 1000 + micros // 1000
+        self.memory = MemoryStore(lambda: (self.now_ms + 0.5) / 1000)
+        self.notices: list[tuple[str, Notice]] = []
+        self.pubsub = admin.pubsub(ignore_subscribe_messages=True)
+        self.pubsub.subscribe(*(keys.router_channel(name) for name in LISTENING), keys.nudge_channel())
+        for _ in range(len(LISTENING) + 1):
+            assert self.pubsub.get_message(timeout=5) is None
+        for name in LISTENING:
+            self.memory.subscribe(name, lambda notice, name=name: self.notices.append((name, notice)))  # type: ignore[misc]  # a lambda's default has no annotation
+        self.pass_time(0)
+
+    def teardown(self) -> None:
+        self.pubsub.close()
+
+    def demand_same(self, operation: Operation) -> None:
+        expected = self.run_async(_answer(operation, AsyncMemoryStore(self.memory)))
+        assert self.run_async(_answer(operation, self.store)) == expected
+        grants = [(name, one.grant) for name, one in self.notices if isinstance(one, Granted)]
+        nudges = sum(name == LISTENING[0] and isinstance(one, Nudge) for name, one in self.notices)
+        self.notices.clear()
+        heard = Counter(self.next_message() for _ in range(len(grants) + nudges))
+        said = Counter(
+            (keys.router_channel(name), f"{grant.worker_key} {grant.request_key}") for name, grant in grants
+        )
+        assert heard == said + Counter({(keys.nudge_channel(), ""): nudges})
+
+    def next_message(self) -> tuple[str, str]:
+        message = self.pubsub.get_message(timeout=5)
+        assert message is not None
+        return message["channel"], message["data"]
+
+    @rule(ms=st.one_of(st.integers(1, 20), st.integers(1, 400), st.integers(1, 6000)))
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        self.admin.set(NOW_KEY, self.now_ms)
+
+    @rule(key=REQUESTS, router=ROUTERS, slo_class=st.integers(0, 3), due=DUE_MS, tokens=st.integers(0, 9))
+    def enqueue(self, key: str, router: str, slo_class: int, due: int, tokens: int) -> None:
+        entry = QueueEntry(key, router, slo_class, due, tokens, blocks=1 + tokens)
+        self.demand_same(lambda store: store.enqueue(entry, CAPACITY))
+
+    @rule(
+        entries=st.lists(
+            st.tuples(REQUESTS, st.sampled_from(LISTENING), st.integers(1, 2), DUE_MS, st.integers(1, 5)),
+            min_size=5,
+            max_size=12,
+        )
+    )
+    def enqueue_many(self, entries: list[tuple[str, str, int, int, int]]) -> None:
+        for one in entries:
+            self.enqueue(*one)
+
+    @rule(key=REQUESTS)
+    def dequeue(self, key: str) -> None:
+        self.demand_same(lambda store: store.dequeue(key))
+
+    @rule(
+        caller=st.sampled_from(LISTENING),
+        key=PREFILLERS,
+        limit=st.integers(0, 20),
+        decoders=st.lists(DECODERS, max_size=3, unique=True),
+    )
+    def grant(self, caller: str, key: str, limit: int, decoders: list[DecodeRoom]) -> None:
+        self.demand_same(lambda store: store.grant(caller, PrefillRoom(key, limit), decoders))
+
+    @rule(key=REQUESTS, prefill=PREFILLERS, decoder=DECODERS, ttl=TTL_S)
+    def settle(self, key: str, prefill: str, decoder: DecodeRoom, ttl: float) -> None:
+        self.demand_same(lambda store: store.settle(key, prefill, decoder, ttl))
+
+    @rule(prefill=PREFILLERS, decoder=DECODERS, ttl=TTL_S)
+    def settle_what_is_granted(self, prefill: str, decoder: DecodeRoom, ttl: float) -> None:
+        for key in self.memory.credits(prefill):
+            self.settle(key, prefill, decoder, ttl)
+
+    @rule(key=REQUESTS, worker=PREFILLERS)
+    def release_credit(self, key: str, worker: str) -> None:
+        self.demand_same(lambda store: store.release_credit(key, worker))
+
+    @rule(key=REQUESTS, decoder=DECODERS)
+    def release_lease(self, key: str, decoder: DecodeRoom) -> None:
+        self.demand_same(lambda store: store.release_lease(key, decoder.key))
+
+    @rule(credits_held=PAIRS, leases_held=PAIRS, ttl=TTL_S)
+    def renew(
+        self, credits_held: list[tuple[str, str]], leases_held: list[tuple[str, str]], ttl: float
+    ) -> None:
+        self.demand_same(lambda store: store.renew(credits_held, leases_held, ttl))
+
+    @rule(worker=st.sampled_from(["w1", "w2"]), incarnation=st.sampled_from("ab"), ttl=TTL_S)
+    def register(self, worker: str, incarnation: str, ttl: float) -> None:
+        record = WorkerRecord(worker, incarnation, "decode", "127.0.0.1:1", "f", "demo", 16, 64)
+        self.demand_same(lambda store: store.register_worker(record, ttl))
+
+    @rule(worker=st.sampled_from(["w1", "w2"]), incarnation=st.sampled_from("ab"))
+    def unregister(self, worker: str, incarnation: str) -> None:
+        self.demand_same(lambda store: store.unregister_worker(worker, incarnation))
+
+    @rule()
+    def look(self) -> None:
+        self.demand_same(lambda store: store.list_workers())
+        self.demand_same(lambda store: store.queue_status())
+        for key in ("p1:a", "p2:a"):
+            self.demand_same(lambda store, key=key: store.credits(key))  # type: ignore[misc]  # as above
+        for key in ("d1:a", "d2:a", "d3:a"):
+            self.demand_same(lambda store, key=key: store.leases(key))  # type: ignore[misc]  # as above
+
+    @invariant()
+    def sums_are_those_of_the_entries(self) -> None:
+        entries = {key: value.split() for key, value in self.admin.hgetall(keys.entries()).items()}
+        waiting: list[Any] = self.admin.zrange(keys.queue(), 0, -1)
+        assert set(waiting) | set(self.admin.zrange(keys.grants(), 0, -1)) == set(entries)
+        for name, width in zip(keys.queue_sums(), BUCKETS, strict=True):
+            sums: Counter[str] = Counter()
+            for key in waiting:
+                sums[str(int(entries[key][0]) // width)] += int(entries[key][1])
+            kept = {field: int(total) for field, total in self.admin.hgetall(name).items()}
+            assert kept == {field: total for field, total in sums.items() if total}
+
+    @invariant()
+    def ledgers_add_up(self) -> None:
+        names = [keys.credits_of(key) for key in ("p1:a", "p2:a")]
+        for name in names + [keys.leases_of(key) for key in ("d1:a", "d2:a", "d3:a")]:
+            fields = {key: value.split() for key, value in self.admin.hgetall(name).items()}
+            total, soonest = fields.pop("", ("0", "0"))
+            assert int(total) == sum(int(amount) for amount, _ in fields.values())
+            assert int(soonest) <= min((int(expiry) for _, expiry in fields.values()), default=0)
+
+
+async def _answer(operation: Operation, store: AnyStore) -> object:
+    try:
+        return await operation(store)
+    except QueueFull as full:
+        return str(full)
+
+
+@pytest.fixture
+def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts read the time from a key instead of from the server."""
+    source = state.store._source
+
+    def with_other_clock(script: str) -> str:
+        text = source(script)
+        return text.replace("redis.call('TIME')", f"{{math.floor(redis.call('GET', '{NOW_KEY}') / 1000), "
+                            f"redis.call('GET', '{NOW_KEY}') % 1000 * 1000}}")  # fmt: skip
+
+    monkeypatch.setattr(state.store, "_source", with_other_clock)
+
+
+def test_both_stores_answer_the_same(on_the_tests_clock: None, redis_url: str) -> None:
+    with asyncio.Runner() as runner, contextlib.closing(_admin(redis_url)) as admin:
+        store = runner.run(Store.connect(redis_url))
+
+        class Machine(SideBySide):
+            def __init__(self) -> None:
+                super().__init__(store, admin, runner.run)
+
+        run_state_machine_as_test(
+            Machine,
+            settings=hypothesis.settings(max_examples=60, stateful_step_count=40),
+        )
+        runner.run(store.close())
+
+
+def _admin(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url, decode_responses=True)
