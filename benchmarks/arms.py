@@ -11,6 +11,7 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 
 DEFAULT = "default"
+DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
 class Build:
     """What all arms have in common. `extra_args` as in `FleetSpec`."""
 
-    model: Path = Path("demo_model")
+    model: Path = DEMO_MODEL
     prefill: int = 1
     decode: int = 1
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -17,17 +17,19 @@ import contextlib
 import itertools
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.arms import Build, Target, arms, reached, started
+from benchmarks.arms import DEMO_MODEL, Build, Target, arms, reached, started
 from benchmarks.load import Job, jobs, open_loop
 from benchmarks.metrics import RequestRecord, Summary, summarise
 from benchmarks.observe import KVObserver, RouterCost
+from benchmarks.recorded import Window, step_samples, timed_steps
 from benchmarks.reference import measure_capacity, measure_references
 from benchmarks.report import machine, print_results
 from benchmarks.results import Results, Run, write
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--address", action="append", metavar="HOST:PORT", help="a router of a running fleet; repeatable")
     add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help="for its CPU per token")
-    add("--model", type=Path, default=Path("demo_model"), help="for fleets of its own")
+    add("--model", type=Path, default=DEMO_MODEL, help="for fleets of its own")
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
     add("--policy", type=names, default=[], metavar="A,B", help="each gets a fleet")
@@ -84,12 +86,19 @@ async def bench(args: argparse.Namespace) -> int:
     """The exit code: 1 when a request failed."""
     _check(args)
     console = Console()
-    async with _targets(args, console) as targets:
-        setting = await _settle(args, targets[0], console)
-        results = await _measure(args, targets, setting)
+    with _record_folder(args) as folder:
+        async with _targets(args, folder, console) as targets:
+            setting = await _settle(args, targets[0], console)
+            results = await _measure(args, targets, setting)
+        # A recording is whole only once its router has left.
+        results = with_steps(results, {at.name: at.recording for at in targets if at.recording})
     print_results(console, results)
     if args.json:
         write(results, args.json)
+    if args.report:
+        from benchmarks.report_html import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        write_page(results, args.report)
     return 1 if any(run.summary.failed for run in results.runs) else 0
 
 
@@ -107,15 +116,42 @@ def _check(args: argparse.Namespace) -> None:
         arrivals(args.arrivals, value, 0)
 
 
+@contextlib.contextmanager
+def _record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
+    """Where routers record; plots need their steps even when nobody wants to keep the recordings."""
+    if args.record:
+        args.record.mkdir(parents=True, exist_ok=True)
+        yield args.record
+    elif (args.report or args.json) and not args.address:
+        with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
+            yield Path(folder)
+    else:
+        yield None
+
+
+def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
+    """The first seed's runs with the steps that were recorded meanwhile: enough to look at."""
+    first = min(run.seed for run in results.runs)
+    steps = {arm: list(timed_steps(path)) for arm, path in recordings.items()}
+    runs = [
+        replace(run, steps=step_samples(steps.get(run.arm, ()), Window(run.began_s, run.ended_s)))
+        if run.seed == first
+        else run
+        for run in results.runs
+    ]
+    return replace(results, runs=tuple(runs))
+
+
 @contextlib.asynccontextmanager
-async def _targets(args: argparse.Namespace, console: Console) -> AsyncIterator[list[Target]]:
+async def _targets(
+    args: argparse.Namespace, folder: Path | None, console: Console
+) -> AsyncIterator[list[Target]]:
     """The fleet named, or one for every arm; started one after the other, for a start measures costs."""
     async with contextlib.AsyncExitStack() as stack:
         if args.address:
             running = reached(args.address, "running fleet", args.router_metrics)
             yield [await stack.enter_async_context(running)]
             return
-        folder = _record_folder(args, stack)
         build = Build(args.model, args.prefill, args.decode)
         targets: list[Target] = []
         for arm in arms(args.policy, args.placement):
@@ -123,17 +159,6 @@ async def _targets(args: argparse.Namespace, console: Console) -> AsyncIterator[
             with console.status(f"starting a fleet for {arm.name}"):
                 targets.append(await stack.enter_async_context(started(arm, build, record)))
         yield targets
-
-
-def _record_folder(
-    args: argparse.Namespace, stack: contextlib.ExitStack | contextlib.AsyncExitStack
-) -> Path | None:
-    if args.record:
-        args.record.mkdir(parents=True, exist_ok=True)
-        return Path(args.record)
-    if args.report or args.json:
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
-    return None
 
 
 async def _settle(args: argparse.Namespace, first: Target, console: Console) -> Setting:
@@ -208,8 +233,9 @@ async def _run(
         tpot_ms=setting.tpot_ms,
     )
     task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
+    began_s = time.monotonic()
     records, summary = await observed(at, work, times, lambda done: progress.advance(task, done))
-    return Run(at.name, rate, seed, summary, *samples(records))
+    return Run(at.name, rate, seed, summary, began_s, time.monotonic(), *samples(records))
 
 
 def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:

@@ -33,6 +33,9 @@ class Run:
     rate_per_s: float
     seed: int
     summary: Summary
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    """On the host's monotonic clock, which a recording made on it shares."""
     ttft_s: tuple[float, ...] = ()
     tpot_s: tuple[float, ...] = ()
     steps: tuple[StepSample, ...] = ()
@@ -124,7 +127,7 @@ def _run(row: dict[str, Any]) -> Run:
     steps = tuple(StepSample(**step) for step in row["steps"])
     summary = _summary(row["summary"])
     times = {name: tuple(row[name]) for name in ("ttft_s", "tpot_s")}
-    return Run(row["arm"], row["rate_per_s"], row["seed"], summary, steps=steps, **times)
+    return Run(**(row | times | {"summary": summary, "steps": steps}))
 
 
 def _summary(row: dict[str, Any]) -> Summary:

@@ -24,7 +24,7 @@ def summary(good: int, total: int = 10) -> Summary:
 
 def results() -> Results:
     runs = [
-        Run("ours", 1.0, 1, summary(10), (0.5,), (0.1,), (StepSample(0.1, 0.01, "decode-0", 3, 64),)),
+        Run("ours", 1.0, 1, summary(10), 7.0, 9.0, (0.5,), (0.1,), (StepSample(0.1, 0.01, "d-0", 3, 64),)),
         Run("ours", 1.0, 2, summary(8)),
         Run("theirs", 1.0, 2, summary(4)),
         Run("theirs", 1.0, 1, summary(10)),

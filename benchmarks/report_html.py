@@ -1,0 +1,110 @@
+"""One page with a measurement's plots and tables; it needs nothing besides itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from benchmarks import plots
+from benchmarks.report import ratio_rows, table_rows
+from benchmarks.results import Results, Run, capacity
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #111;
+       background: #fff }
+h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2.2em; border-bottom: 1px solid #ccc }
+table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums }
+th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #e5e5e5 }
+th { background: #f6f6f6 } th:first-child, td:first-child { text-align: left }
+.facts td { text-align: left; overflow-wrap: anywhere } svg { max-width: 100%; height: auto }
+p.note { color: #444; max-width: 46em } code { font-size: .95em }
+"""
+
+
+def write_page(results: Results, path: Path) -> None:
+    """Raises `ValueError` for results without a run."""
+    path.write_text(page(results), encoding="utf-8")
+
+
+def page(results: Results) -> str:
+    """The page's HTML."""
+    if not results.runs:
+        raise ValueError("runs is empty; accepted: at least one run")
+    body = "\n".join(_body(results))
+    title = escape(results.title)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _body(results: Results) -> Iterator[str]:
+    yield _facts(results.facts)
+    yield _note(
+        "Figures are the median over seeds, with the lowest and the highest in brackets; the same seed means "
+        "the same requests at the same times for every arm. Good is a request that met every promise it "
+        "asked for."
+    )
+    if any(math.isfinite(rate) for rate in results.rates):
+        yield "<h2>Goodput against rate</h2>"
+        yield plots.goodput_by_rate(results)
+        yield _table(("", *results.arms), [_capacities(results)])
+    for rate in results.rates:
+        yield from _at_rate(results, rate)
+    yield from _timelines(results)
+
+
+def _at_rate(results: Results, rate: float) -> Iterator[str]:
+    yield f"<h2>{escape(plots.title_of(rate))}</h2>"
+    if any(run.ttft_s for run in results.runs if run.rate_per_s == rate):
+        yield plots.latency_cdfs(results, rate)
+    yield _table(("", *results.arms), table_rows(results, rate))
+    if len(results.arms) > 1:
+        yield _note(f"Ratios to {escape(results.arms[0])}, seed by seed:")
+        yield _table(("", *results.arms[1:]), ratio_rows(results, rate))
+
+
+def _timelines(results: Results) -> Iterator[str]:
+    """Of each arm's first seed at the highest rate that has any steps."""
+    shown = [found for arm in results.arms if (found := _with_steps(results, arm)) is not None]
+    if not shown:
+        return
+    yield "<h2>Steps and what they were made of</h2>"
+    yield _note(
+        "Left: tokens per step, averaged. Right: single steps, as wide as they lasted, where most prompt "
+        "tokens were computed; a decode is one token, prompt tokens are hatched."
+    )
+    for run in shown:
+        yield f"<h3>{escape(run.arm)}, {escape(plots.title_of(run.rate_per_s).lower())}, seed {run.seed}</h3>"
+        yield plots.timeline(run)
+
+
+def _with_steps(results: Results, arm: str) -> Run | None:
+    runs = [run for rate in reversed(results.rates) for run in results.of(arm, rate) if run.steps]
+    return runs[0] if runs else None
+
+
+def _capacities(results: Results) -> tuple[str, list[str]]:
+    held = [capacity(results, arm) for arm in results.arms]
+    label = "capacity: highest rate tried with 90 % good (1/s)"
+    return label, ["none" if one is None else f"{one:g}" for one in held]
+
+
+def _facts(facts: dict[str, str]) -> str:
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in facts.items())
+    return f'<table class="facts">{rows}</table>'
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{text}</p>'
+
+
+def _table(head: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
+    cells = "".join(f"<th>{escape(one)}</th>" for one in head)
+    body = "".join(
+        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>"
+        for label, row in rows
+    )
+    return f"<table><tr>{cells}</tr>{body}</table>"
