@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from engine.model_runner import ModelRunner
 from engine.step_batch import StepBatch
-from scheduling.cost_model import Sample, StepShape
+from engine.sweep_grid import Step, grid
+from scheduling.cost_model import Sample
 
 MAX_SECONDS = 1.5
 MAX_ROUNDS = 6
-DECODE_COUNTS = (1, 4, 16, 64, 256)
-DECODE_CONTEXTS = (32, 256, 1024)
-CHUNK_TOKENS = (16, 64, 256, 1024)
-CHUNK_CONTEXTS = (0, 256, 1536)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One point of the grid: decodes of equal context, and at most one chunk (context before it, tokens)."""
-
-    num_decodes: int
-    decode_context: int
-    chunk: tuple[int, int] | None = None
-
-    @property
-    def shape(self) -> StepShape:
-        chunks = [] if self.chunk is None else [self.chunk]
-        return StepShape.of(self.num_decodes, self.num_decodes * self.decode_context, chunks)
 
 
 def sweep(
@@ -42,8 +23,7 @@ def sweep(
     Each grid point is run once uncounted, then up to MAX_ROUNDS times, round by round, so that what disturbs
     the machine for a moment does not fall on one point alone. Writes all over the pool: nothing may be in it.
     """
-    longest = min(runner.model.facts.max_context, runner.pool.num_blocks * runner.pool.layout.block_size)
-    steps = grid(max_num_seqs, token_budget, longest)
+    steps = grid(max_num_seqs, token_budget, _longest(runner))
     batches = [make_batch(runner, step) for step in steps]
     left = max_seconds - sum(_run(runner, batch) for batch in batches)
     samples: list[Sample] = []
@@ -56,27 +36,18 @@ def sweep(
     return samples
 
 
-def grid(max_num_seqs: int, token_budget: int, max_context: int) -> list[Step]:
-    """Decodes alone, chunks alone and both; contexts vary apart from counts and from chunk lengths."""
-    counts = _up_to(DECODE_COUNTS, max_num_seqs)
-    contexts = _up_to(DECODE_CONTEXTS, max_context)
-    chunks = list(_chunks(token_budget, max_context))
-    decodes = [Step(count, context) for count in counts for context in contexts]
-    mixed = [Step(count, contexts[0], chunk) for count in counts[1:3] for chunk in chunks[:: len(counts)]]
-    return decodes + [Step(0, 0, chunk) for chunk in chunks] + mixed
+def warm_up(runner: ModelRunner, *, max_num_seqs: int, token_budget: int) -> None:
+    """The largest steps of the grid, so that what is made on first use is not made while somebody waits."""
+    steps = grid(max_num_seqs, token_budget, _longest(runner))
+    for step in (
+        max(steps, key=lambda step: step.num_decodes),
+        max(steps, key=lambda step: step.chunk or ()),
+    ):
+        _run(runner, make_batch(runner, step))
 
 
-def _up_to(values: Sequence[int], most: int) -> list[int]:
-    """Those of `values` below `most`, and `most` where it cuts them short."""
-    below = [value for value in values if value < most]
-    return [*below, most] if len(below) < len(values) else below
-
-
-def _chunks(token_budget: int, max_context: int) -> Iterator[tuple[int, int]]:
-    for tokens in _up_to(CHUNK_TOKENS, min(token_budget, max_context)):
-        for before in CHUNK_CONTEXTS:
-            if before + tokens <= max_context:
-                yield before, tokens
+def _longest(runner: ModelRunner) -> int:
+    return min(runner.model.facts.max_context, runner.pool.num_blocks * runner.pool.layout.block_size)
 
 
 def make_batch(runner: ModelRunner, step: Step) -> StepBatch:

@@ -149,6 +149,10 @@ class CostModel:
         return replace(self, ratio_q10=q10, ratio_q50=q50, ratio_q95=q95)
 
 
+UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
+"""Nothing has been measured yet."""
+
+
 def quantile(ordered: Sequence[float], q: float) -> float:
     """The one of `ordered`, which rises and is not empty, that a share `q` stays within."""
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]

@@ -1,5 +1,8 @@
 """What every test process needs, whichever package it tests."""
 
+import os
+import tempfile
+
 import hypothesis
 import torch
 
@@ -7,6 +10,10 @@ import torch
 torch.set_num_threads(1)
 
 pytest_plugins = ["tests.redis_server", "tests.running_alone"]
+
+# Workers keep there what they measured at start; a test's is nobody else's.
+_CACHE = tempfile.TemporaryDirectory(prefix="baton-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # A shared machine pauses at odd moments: slowness is the per-test timeout's business, not an example's.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)

@@ -12,15 +12,15 @@ from engine.kv_pool import BlockLayout, KVPool
 from engine.model import DTYPES, load_model
 from engine.model_runner import ModelRunner
 from engine.step_loop import StepLoop
-from engine.sweep import sweep
+from engine.sweep import sweep, warm_up
 from scheduling.cost_fit import fit
-from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.cost_model import UNKNOWN_COST, Sample
 from scheduling.policies import by_name
 from worker.config import WorkerConfig
 from worker.engine import Engine
+from worker.sweep_cache import SweepKey, cached_sweep, device_name
 
 MEBIBYTE = 1024 * 1024
-UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
 
 
 def build_engine(config: WorkerConfig) -> Engine:
@@ -32,7 +32,8 @@ def build_engine(config: WorkerConfig) -> Engine:
     layout = model.block_layout(config.block_size)
     pool = KVPool(layout, _num_blocks(config, layout), device)
     runner = ModelRunner(model, pool)
-    samples = sweep(runner, max_num_seqs=config.max_num_seqs, token_budget=config.token_budget)
+    name = fingerprint(config.model, layout)
+    samples = _measure(config, runner, name)
     limits = EngineLimits(
         vocab_size=model.facts.vocab_size,
         max_context=model.facts.max_context,
@@ -40,8 +41,7 @@ def build_engine(config: WorkerConfig) -> Engine:
         token_budget=config.token_budget,
         eos_token_ids=model.facts.eos_token_ids,
     )
-    name = fingerprint(config.model, layout)
-    cost = fit(samples)
+    cost = fit(samples) or UNKNOWN_COST
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -50,9 +50,26 @@ def build_engine(config: WorkerConfig) -> Engine:
         fingerprint=name,
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
         policy=by_name(config.policy),
-        cost=cost or UNKNOWN_COST,
+        cost=cost,
     )
-    return Engine(loop, pool, name, model.facts.max_context, cost)
+    return Engine(loop, pool, name, model.facts.max_context, cost, tuple(samples))
+
+
+def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sample]:
+    """What steps cost here: measured now, or by an earlier worker like this one. Leaves the runner warm."""
+    seqs, budget = config.max_num_seqs, config.token_budget
+    key = SweepKey(
+        fingerprint=name,
+        device=device_name(runner.model.device),
+        dtype=str(runner.model.dtype),
+        threads=torch.get_num_threads(),
+        block_size=config.block_size,
+        num_blocks=runner.pool.num_blocks,
+        max_num_seqs=seqs,
+        token_budget=budget,
+    )
+    warm_up(runner, max_num_seqs=seqs, token_budget=budget)
+    return cached_sweep(config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget))
 
 
 def resolve_device(name: str) -> torch.device:

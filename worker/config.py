@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ class WorkerConfig:
     grace_s: float
     log_level: str
     log_format: str
+    cache: Path
+    """Where this user's programs keep what they can make again."""
 
     def __post_init__(self) -> None:
         for flag, address in (("--listen", self.listen), ("--advertise", self.advertise)):
@@ -139,7 +142,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     for field, default in SIZES.items():
         if given[field] is None:
             given[field] = default if profile is None else getattr(profile, field)
-    return WorkerConfig(**given)
+    return WorkerConfig(**given, cache=_cache_folder())
 
 
 def _profile(name: str | None) -> Profile | None:
@@ -149,6 +152,17 @@ def _profile(name: str | None) -> Profile | None:
         return load_profile(name)
     except ValueError as error:
         raise ValueError(f"--timed: {error}") from error
+
+
+def _cache_folder() -> Path:
+    """As the XDG base directory specification has it, by which a relative path counts as none."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():
+        return base / "baton"
+    try:
+        return Path.home() / ".cache" / "baton"
+    except RuntimeError:  # a container's user may have no home
+        return Path(tempfile.gettempdir()) / "baton"
 
 
 def _default_threads() -> int:

@@ -123,7 +123,7 @@ def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
 
 
 def welcome_to_pb(
-    identity: Identity, cost: CostModel | None, load: Load, *, draining: bool
+    identity: Identity, cost: CostModel, load: Load, *, draining: bool
 ) -> worker_pb2.WorkResponse:
     welcome = worker_pb2.Welcome(
         worker_id=identity.worker_id,
@@ -135,7 +135,7 @@ def welcome_to_pb(
         num_blocks=identity.num_blocks,
         max_num_seqs=identity.max_num_seqs,
         token_budget=identity.token_budget,
-        cost_model=None if cost is None else cost_to_pb(cost),
+        cost_model=cost_to_pb(cost),
         load=load_to_pb(load, draining=draining),
     )
     return worker_pb2.WorkResponse(welcome=welcome)
@@ -145,8 +145,10 @@ def heartbeat_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkResponse:
     return worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=load_to_pb(load, draining=draining)))
 
 
-def report_to_pb(report: StepReport, *, draining: bool) -> worker_pb2.WorkResponse:
-    """A report whose handles are the router's."""
+def report_to_pb(
+    report: StepReport, *, draining: bool, cost: CostModel | None = None
+) -> worker_pb2.WorkResponse:
+    """A report whose handles are the router's; `cost` when it has changed since the router heard of it."""
     step = worker_pb2.StepReport(
         tokens=columns_to_pb(report.tokens),
         load=load_to_pb(report.load, draining=draining),
@@ -157,6 +159,7 @@ def report_to_pb(report: StepReport, *, draining: bool) -> worker_pb2.WorkRespon
         preempted_handles=report.preempted,
         resumed_handles=report.resumed,
         shape=None if report.shape is None else shape_to_pb(report.shape),
+        cost_model=None if cost is None else cost_to_pb(cost),
     )
     return worker_pb2.WorkResponse(step=step)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.kv_pool import KVPool
 from engine.report import Load
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import CostModel, Sample
 from worker.engine_thread import Loop
 
 
@@ -17,8 +17,10 @@ class Engine:
     pool: KVPool
     fingerprint: str
     max_context: int
-    cost: CostModel | None
-    """None when the sweep had too little to fit."""
+    cost: CostModel
+    """UNKNOWN_COST when the sweep had too little to fit."""
+    samples: tuple[Sample, ...]
+    """What it was fitted to."""
 
     def idle_load(self) -> Load:
         """What the first report would say."""

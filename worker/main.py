@@ -21,12 +21,14 @@ from engine.commands import Command
 from engine.errors import ModelRefused
 from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
+from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
 from services.log import configure_logging
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
 from worker.config import WorkerConfig
+from worker.costs import Costs
 from worker.engine import Engine, freeze_garbage
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
@@ -128,6 +130,8 @@ class _Worker:
         self._hub = Hub(
             self._identity.incarnation, self._thread.submit, self._guard, self._metrics, engine.idle_load()
         )
+        estimator = CostEstimator(engine.cost, engine.samples)
+        self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer()
         self._registration: Registration | None = None
 
@@ -184,11 +188,12 @@ class _Worker:
 
     def _start_engine(self) -> None:
         freeze_garbage()
+        self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:
-        self._server.add(WorkerService(self._hub, self._identity, self._engine.cost))
+        self._server.add(WorkerService(self._hub, self._identity, self._costs))
         port = await self._server.start(self._config.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
         return port
@@ -246,3 +251,4 @@ class _Worker:
         if self._registration is not None:
             self._registration.prefixes.note(report.cached_hashes, report.evicted_hashes)
         self._hub.on_report(report)
+        self._costs.observe(report)

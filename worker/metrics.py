@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from engine.report import StepReport
+from scheduling.cost_model import CostModel
 
 NAMESPACE = "baton"
 STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -38,6 +39,20 @@ class WorkerMetrics:
         )
         self.refused = Counter(
             "refused_commands", "Commands refused by this worker", namespace=NAMESPACE, registry=self.registry
+        )
+        self._cost_trusted = self._gauge("worker_cost_trusted", "1 while steps are built on the cost model")
+        self._cost_q95 = self._gauge("worker_cost_ratio_q95", "Actual / predicted step time, 95th percentile")
+        self.cost_distrusts = Counter(
+            "worker_cost_distrusts",
+            "Times the cost model lost its trust",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
+        self.cost_fits = Counter(
+            "worker_cost_fits",
+            "Cost models fitted while serving",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.loop_errors = Counter(
             "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
@@ -91,6 +106,10 @@ class WorkerMetrics:
         self._free.set(load.free_blocks)
         self._cached.set(load.cached_blocks)
         self._context.set(load.context_tokens)
+
+    def observe_cost(self, cost: CostModel) -> None:
+        self._cost_trusted.set(cost.is_trusted)
+        self._cost_q95.set(cost.ratio_q95)
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, namespace=NAMESPACE, registry=self.registry)

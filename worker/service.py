@@ -12,6 +12,7 @@ from baton.v1 import worker_pb2 as pb
 from baton.v1 import worker_pb2_grpc as pb_grpc
 from scheduling.cost_model import CostModel
 from worker.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
+from worker.costs import Costs
 from worker.errors import MalformedCommandError
 from worker.hub import Hub
 from worker.identity import Identity
@@ -23,10 +24,10 @@ Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
 
 
 class WorkerService(pb_grpc.WorkerServiceServicer):
-    def __init__(self, hub: Hub, identity: Identity, cost: CostModel | None) -> None:
+    def __init__(self, hub: Hub, identity: Identity, costs: Costs) -> None:
         self._hub = hub
         self._identity = identity
-        self._cost = cost
+        self._costs = costs
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """The service's full name, for reflection."""
@@ -42,17 +43,22 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first command must be hello")
         session = self._hub.connect(first.hello.router_id)
         try:
-            await context.write(self._welcome())
-            await self._serve(session, request_iterator, context)
+            told = self._costs.model
+            await context.write(self._welcome(told))
+            await self._serve(session, told, request_iterator, context)
         finally:
             self._hub.disconnect(session)
 
     async def _serve(
-        self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest], context: Context
+        self,
+        session: RouterSession,
+        told: CostModel,
+        requests: AsyncIterator[pb.WorkRequest],
+        context: Context,
     ) -> None:
         """Until the router hangs up or falls behind, or this worker closes the session."""
         reading = asyncio.create_task(self._read(session, requests))
-        writing = asyncio.create_task(self._write(session, context))
+        writing = asyncio.create_task(self._write(session, told, context))
         falling_behind = asyncio.create_task(session.overflowed.wait())
         tasks: set[asyncio.Task[Any]] = {reading, writing, falling_behind}
         try:
@@ -74,11 +80,15 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
             except MalformedCommandError as error:
                 self._hub.refuse(session, error.handle, str(error))
 
-    async def _write(self, session: RouterSession, context: Context) -> None:
+    async def _write(self, session: RouterSession, told: CostModel, context: Context) -> None:
+        """`told` is what the router knows of this worker's costs; a report brings what is new."""
         while not session.is_finished:
             report = await session.take(HEARTBEAT_S)
             if report is not None:
-                await context.write(report_to_pb(report, draining=self._hub.draining.is_set()))
+                cost = self._costs.model
+                news = None if cost is told else cost
+                told = cost
+                await context.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=news))
             elif not session.is_finished:
                 await context.write(self._heartbeat())
 
@@ -86,9 +96,9 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         """With the step counter: one that stands still while sequences run tells of a step that hangs."""
         return heartbeat_to_pb(self._hub.load, draining=self._hub.draining.is_set())
 
-    def _welcome(self) -> pb.WorkResponse:
+    def _welcome(self, cost: CostModel) -> pb.WorkResponse:
         hub = self._hub
-        return welcome_to_pb(self._identity, self._cost, hub.load, draining=hub.draining.is_set())
+        return welcome_to_pb(self._identity, cost, hub.load, draining=hub.draining.is_set())
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:

@@ -25,6 +25,7 @@ from engine.errors import ModelRefused
 from engine.kv_pool import KVPool
 from engine.report import StepReport
 from engine.step_loop import StepLoop
+from engine.sweep_grid import grid
 from scheduling.policies import by_name
 from scheduling.profiles import Profile, dump
 from worker.config import WorkerConfig
@@ -80,7 +81,9 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
         policy=by_name(config.policy),
         cost=profile.cost,
     )
-    return Engine(TimedLoop(loop, runner), pool, name, profile.max_context, profile.cost)
+    steps = grid(config.max_num_seqs, config.token_budget, profile.max_context)
+    samples = tuple((step.shape, profile.cost.predict(step.shape)) for step in steps)
+    return Engine(TimedLoop(loop, runner), pool, name, profile.max_context, profile.cost, samples)
 
 
 def _words(directory: Path) -> tuple[int, tuple[int, ...]]:

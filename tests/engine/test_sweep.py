@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from engine.kv_pool import KVPool
 from engine.model import load_model
 from engine.model_runner import ModelRunner
-from engine.sweep import Step, grid, make_batch, sweep
+from engine.sweep import make_batch, sweep, warm_up
+from engine.sweep_grid import Step, grid
 from scheduling.cost_fit import fit
 from scheduling.cost_model import StepShape
 from tests import model_zoo
@@ -35,6 +36,10 @@ def test_a_sweep_is_enough_for_a_fit(runner: ModelRunner) -> None:
 def test_without_time_there_is_still_one_round(runner: ModelRunner) -> None:
     samples = sweep(runner, max_num_seqs=4, token_budget=16, max_seconds=0.0)
     assert [shape for shape, _ in samples] == [step.shape for step in grid(4, 16, 256)]
+
+
+def test_a_warm_up_stays_within_the_model_s_longest_context(runner: ModelRunner) -> None:
+    warm_up(runner, max_num_seqs=64, token_budget=1024)
 
 
 @pytest.mark.parametrize("step", grid(16, 64, 256), ids=str)
