@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.due_times import DueTimes
 from engine.sampling_table import SamplingTable
 from engine.sequence import Sequence
 from engine.step_batch import StepBatch
+from scheduling.step import DecodeLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class Batch:
         self.num_outputs = np.zeros(max_rows, dtype=np.int64)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
         self.sampling = SamplingTable(max_rows, vocab_size, device)
+        self.due_times = DueTimes(max_rows)
         self._columns = (
             self.handles, self.choices, self.token_ids, self.positions, self.num_outputs, self.block_tables,
+            *self.due_times.columns,
         )  # fmt: skip
         self._block_size = block_size
         self._device = device
@@ -76,6 +80,7 @@ class Batch:
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.positions[row] = len(prompt) + len(outputs) - 1
         self.num_outputs[row] = len(outputs)
+        self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, sequence.due)
         self.sampling.set(
             row,
             group.spec.sampling,
@@ -90,6 +95,7 @@ class Batch:
         """Remove a row; the last one moves into its place."""
         row, last = sequence.row, self.num_rows - 1
         assert self.sequences[row] is sequence
+        sequence.due = self.due_times.get(row)
         moved = self.sequences.pop()
         if row != last:
             self.sequences[row] = moved
@@ -109,21 +115,28 @@ class Batch:
         self.block_tables[sequence.row, len(sequence.block_table)] = block
         sequence.block_table.append(block)
 
-    def advance(self, token_ids: NDArray[np.int64]) -> None:
-        """Append one token to each row."""
-        rows = slice(self.num_rows)
+    def advance(self, token_ids: NDArray[np.int64], first_row: int, now_s: float) -> None:
+        """Append one token, drawn at `now_s`, to each row from `first_row`."""
+        rows = slice(first_row, self.num_rows)
         self.token_ids[rows] = token_ids
         self.positions[rows] += 1
         self.num_outputs[rows] += 1
+        self.due_times.advance(first_row, self.num_rows, now_s)
+
+    def decode_load(self, now_s: float) -> DecodeLoad:
+        """All rows, as a step rule sees them."""
+        n = self.num_rows
+        due = self.due_times
+        return DecodeLoad(n, self.num_context_tokens, due.slack_s(n, now_s), due.gap_limit_s(n))
 
     def rows_at_block_start(self) -> list[Sequence]:
         """Choices whose newest token begins a block."""
         begins = np.flatnonzero(self.positions[: self.num_rows] % self._block_size == 0)
         return [self.sequences[row] for row in begins.tolist()]
 
-    def assemble(self, chunks: Seq[ChunkRow]) -> StepBatch:
-        """All rows, one token each, then the chunks."""
-        n = self.num_rows
+    def assemble(self, num_decodes: int, chunks: Seq[ChunkRow]) -> StepBatch:
+        """The first rows (all of them, or none), one token each, then the chunks."""
+        n = num_decodes
         positions = self.positions[:n]
         blocks = positions // self._block_size
         slots = self.block_tables[self._rows[:n], blocks] * np.int64(self._block_size)
@@ -145,7 +158,7 @@ class Batch:
         )
 
     def _assemble_mixed(self, chunks: Seq[ChunkRow], slots: NDArray[np.int64], longest: int) -> StepBatch:
-        n, size = self.num_rows, self._block_size
+        n, size = len(slots), self._block_size
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         ends = np.array([chunk.first_position for chunk in chunks]) + lengths
         longest = max(longest, int(ends.max()))

@@ -2,8 +2,8 @@
 
 A block is in exactly one of three places: free (no content worth keeping), cached (nobody references it, but
 it holds a known prefix and is kept until its place is needed, least recently used first), or used (referenced
-by one or more sequences). Every sequence reserves what it can grow to before it starts, so `allocate` never
-fails. All operations cost O(1) per block.
+by one or more sequences). Every block is promised to a sequence before it is allocated, so `allocate` never
+fails: `reserve` says where there are too few. All operations cost O(1) per block.
 """
 
 from __future__ import annotations
@@ -74,6 +74,20 @@ class BlockManager:
         """Unreferenced blocks that are not promised to a sequence."""
         return self.num_unreferenced_blocks - self._num_reserved
 
+    @property
+    def num_taken_blocks(self) -> int:
+        """Blocks that are referenced or promised."""
+        return self._num_used + self._num_reserved
+
+    def hash_of(self, block: int) -> bytes | None:
+        """What the block is registered as."""
+        return self._hash_of[block]
+
+    def num_exclusive(self, block_tables: Iterable[Sequence[int]]) -> int:
+        """Blocks that nobody would reference any more if all of `block_tables` were freed."""
+        counts = Counter(block for table in block_tables for block in table)
+        return sum(1 for block, count in counts.items() if self._num_references[block] == count)
+
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds this content, used or cached."""
         return self._block_of.get(block_hash)
@@ -119,6 +133,29 @@ class BlockManager:
         self._num_references[block] = 1
         self._num_used += 1
         return block
+
+    def restore(self, hashes: Sequence[bytes | None], spare: int) -> tuple[list[int], list[int]]:
+        """A block, with one reference, for each of `hashes`: the one that holds it, or else a new one.
+
+        Answers the blocks, and the indexes of the new ones, whose content the caller puts back at once.
+        Raises `BlockShortage` and changes nothing unless `spare` more blocks stay available.
+        """
+        held = [None if block_hash is None else self.find(block_hash) for block_hash in hashes]
+        num_new = held.count(None)
+        num_wanted = num_new + spare + sum(1 for b in held if b is not None and not self._num_references[b])
+        if num_wanted > self.num_available_blocks:
+            raise BlockShortage(num_wanted, self.num_available_blocks, self.num_blocks)
+        for block in held:
+            if block is not None:
+                self._pin(block)
+        self._num_reserved += num_new
+        blocks = [self.allocate() if block is None else block for block in held]
+        new = [index for index, block in enumerate(held) if block is None]
+        for index in new:
+            block_hash = hashes[index]
+            if block_hash is not None:
+                self.register(blocks[index], block_hash)
+        return blocks, new
 
     def share(self, block_table: Sequence[int]) -> list[int]:
         """One more reference to every block."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from engine.block_manager import BlockManager
 from engine.report import Filled
-from engine.sequence import Goal, SequenceGroup
+from engine.sequence import Goal, SequenceGroup, Swapped
 from engine.sequence import Sequence as Choice
 from scheduling.block_hash import chain_root, hash_block, hash_blocks
 from scheduling.request import SequenceSpec
@@ -17,16 +17,19 @@ class BlockTables:
     """Keeps the block tables of groups and choices in step with the block manager.
 
     A group's table covers its context. Once it runs, each choice has a table of its own and the group none.
+    What a group is promised before it starts is its context, or with `reserves_maximum` all that its choices
+    can grow to; otherwise they ask for each block of their output when they need it.
     """
 
-    def __init__(self, blocks: BlockManager, fingerprint: str) -> None:
+    def __init__(self, blocks: BlockManager, fingerprint: str, *, reserves_maximum: bool) -> None:
         self._blocks = blocks
         self._size = blocks.block_size
         self._fingerprint = fingerprint
+        self._reserves_maximum = reserves_maximum
 
-    def hash_full_blocks(self, spec: SequenceSpec) -> list[bytes]:
-        """Identities of the context's full blocks."""
-        return hash_blocks(self._root(spec), (*spec.prompt_token_ids, *spec.output_token_ids), self._size)
+    def hash_full_blocks(self, spec: SequenceSpec, output_token_ids: Sequence[int]) -> list[bytes]:
+        """Identities of the full blocks of the prompt and some output."""
+        return hash_blocks(self._root(spec), [*spec.prompt_token_ids, *output_token_ids], self._size)
 
     def hash_all_blocks(self, group: SequenceGroup) -> list[bytes]:
         """Identities of the context's blocks, a partial last one included."""
@@ -42,7 +45,7 @@ class BlockTables:
 
     def reserve(self, group: SequenceGroup, prefix: Sequence[bytes]) -> None:
         """Pin what the cache has of `prefix` and promise the rest; raises `BlockShortage`."""
-        num_blocks = self._most_blocks(group, group.num_rows)
+        num_blocks = self._blocks_to_start(group, group.num_rows)
         group.block_table = self._blocks.reserve(num_blocks, prefix)
         group.num_reserved_blocks = num_blocks - len(group.block_table)
         group.num_computed_tokens = len(group.block_table) * self._size
@@ -100,28 +103,81 @@ class BlockTables:
         self.return_context(group)
         return copies
 
+    def num_unpromised(self, choice: Choice, position: int) -> int:
+        """How many blocks, 0 or 1, the token at `position` needs and nobody has promised."""
+        has_block = len(choice.block_table) * self._size > position
+        return 0 if has_block or choice.num_reserved_blocks else 1
+
     def grow(self, choice: Choice, position: int) -> int | None:
         """The newest token, at `position`, begins a block: share the one before it.
 
-        Answers the block to append to the choice's table, unless it has one there.
+        Answers the block to append to the choice's table, unless it has one there. The caller has seen that a
+        block which is not promised is there.
         """
         if choice.num_registered_blocks * self._size < position:
             self._register_next(choice)
         if len(choice.block_table) * self._size > position:
             return None
-        choice.num_reserved_blocks -= 1
+        if choice.num_reserved_blocks:
+            choice.num_reserved_blocks -= 1
+        else:
+            self._blocks.reserve(1)
         return self._blocks.allocate()
+
+    def lose_context(self, group: SequenceGroup) -> None:
+        """Drop what a group itself holds; its context is to be computed again."""
+        group.num_known_tokens = max(group.num_known_tokens, group.num_computed_tokens)
+        self.return_context(group)
+        group.num_computed_tokens = group.num_cached_tokens = group.num_filled_blocks = 0
+
+    def unique_blocks(self, group: SequenceGroup) -> list[int]:
+        """Blocks of a running group, each once."""
+        return list(dict.fromkeys(block for choice in group.sequences for block in choice.block_table))
+
+    def swap_out(self, group: SequenceGroup, slots: Sequence[int]) -> None:
+        """Drop the blocks of a running group; `unique_blocks` were copied to `slots`, in that order."""
+        blocks = self.unique_blocks(group)
+        index_of = {block: index for index, block in enumerate(blocks)}
+        tables = tuple(tuple(index_of[block] for block in choice.block_table) for choice in group.sequences)
+        for choice in group.sequences:
+            self._register_written(choice)
+        hashes = tuple(self._blocks.hash_of(block) for block in blocks)
+        for choice in group.sequences:
+            self.return_choice(choice)
+        group.swapped = Swapped(tuple(slots), hashes, tables)
+
+    def swap_in(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """Give a swapped group blocks again, those that the pool still has among them.
+
+        Answers the (slot, block) copies to make before the next step; raises `BlockShortage` unless there is
+        one more block for each choice, so that it gets on.
+        """
+        swapped = group.swapped
+        assert swapped is not None
+        blocks, new = self._blocks.restore(swapped.hashes, spare=len(group.sequences))
+        is_taken = [False] * len(blocks)
+        for choice, table in zip(group.sequences, swapped.tables, strict=True):
+            choice.block_table = [blocks[index] for index in table]
+            self._blocks.share([blocks[index] for index in table if is_taken[index]])
+            for index in table:
+                is_taken[index] = True
+        group.swapped = None
+        return [(swapped.slots[index], blocks[index]) for index in new]
 
     def return_choice(self, choice: Choice) -> None:
         """Drop what a choice holds; full blocks of its output stay cached."""
-        # The newest token's KV is not written; a block that it would fill is not full.
-        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
         if choice.block_table:
-            while (choice.num_registered_blocks + 1) * self._size <= num_written:
-                self._register_next(choice)
+            self._register_written(choice)
         self._blocks.free(choice.block_table)
         self._blocks.unreserve(choice.num_reserved_blocks)
         choice.block_table, choice.num_reserved_blocks = [], 0
+
+    def most_blocks(self, group: SequenceGroup, num_choices: int) -> int:
+        """Blocks that the group can grow to with so many choices."""
+        if group.goal is Goal.HOLD:
+            return blocks_needed(len(group.context), 1, 1, self._size)
+        num_prompt = len(group.spec.prompt_token_ids)
+        return blocks_needed(num_prompt, group.rules.limit, num_choices, self._size)
 
     def return_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds."""
@@ -152,23 +208,28 @@ class BlockTables:
             fork = self._blocks.fork(group.block_table, len(group.context))
             choice.block_table, copy = fork.block_table, fork.copy
             group.num_reserved_blocks -= copy is not None
-        choice.num_reserved_blocks = self._most_blocks(group, 1) - len(choice.block_table)
+        choice.num_reserved_blocks = self._blocks_to_start(group, 1) - len(choice.block_table)
         group.num_reserved_blocks -= choice.num_reserved_blocks
         assert group.num_reserved_blocks >= 0
         choice.num_registered_blocks = len(group.block_hashes)
         choice.last_hash = self._last_hash(group)
         return copy
 
+    def _register_written(self, choice: Choice) -> None:
+        # The newest token's KV is not written; a block that it would fill is not full.
+        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        while (choice.num_registered_blocks + 1) * self._size <= num_written:
+            self._register_next(choice)
+
     def _register_next(self, choice: Choice) -> None:
         choice.last_hash = choice.hash_next_block(self._size)
         self._blocks.register(choice.block_table[choice.num_registered_blocks], choice.last_hash)
         choice.num_registered_blocks += 1
 
-    def _most_blocks(self, group: SequenceGroup, num_choices: int) -> int:
-        if group.goal is Goal.HOLD:
-            return blocks_needed(len(group.context), 1, 1, self._size)
-        num_prompt = len(group.spec.prompt_token_ids)
-        return blocks_needed(num_prompt, group.rules.limit, num_choices, self._size)
+    def _blocks_to_start(self, group: SequenceGroup, num_choices: int) -> int:
+        if group.goal is Goal.HOLD or self._reserves_maximum:
+            return self.most_blocks(group, num_choices)
+        return blocks_needed(len(group.context), 1, num_choices, self._size)
 
     def _last_hash(self, group: SequenceGroup) -> bytes:
         return group.block_hashes[-1] if group.block_hashes else self._root(group.spec)

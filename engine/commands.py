@@ -25,7 +25,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Pin the cached prefix, allocate the rest of the prompt's blocks and report them as `Received`."""
+    """Once memory has room, pin the cached prefix, allocate the rest of the prompt and report `Received`."""
 
     spec: SequenceSpec
 
@@ -36,11 +36,13 @@ class KVArrived:
 
     The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt
     is recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
+    They were drawn `first_token_age_s` before this command, from when on the next tokens' due times count.
     """
 
     handle: int
     num_verified_blocks: int
     first_tokens: TokenColumns
+    first_token_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,70 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator
 
 from engine.admission import EngineLimits, refusal
 from engine.batch import Batch
-from engine.block_manager import BlockShortage
+from engine.block_manager import BlockManager, BlockShortage
 from engine.block_tables import BlockTables
 from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release, SequenceCommand
 from engine.detokenizer import Detokenizer
+from engine.due_times import after_first_token
+from engine.forecast import WITHOUT_BLOCKS, Forecast
 from engine.output import OutputStream, output_rules
+from engine.preempter import Preempter
 from engine.report import Failure, Prefilled, Received
 from engine.report_builder import ReportBuilder
 from engine.sequence import Goal, Phase, SequenceGroup
 from engine.sequence import Sequence as Choice
+from engine.swap_space import SwapSpace
+from scheduling.cost_model import CostModel
+from scheduling.preemption import Means
 from scheduling.request import FailureReason, SequenceSpec
 from scheduling.step import PrefillWork
+
+Queue = dict[int, SequenceGroup]
+"""By key, as an ordered set: first in, first served, and a group can leave from anywhere."""
+
+MAX_TURNS_UNASKED = 16
+"""A head that memory had no room for is looked at again when blocks come back, or after so many turns."""
 
 
 class Groups:
     """Every group that has not ended."""
 
     def __init__(
-        self, tables: BlockTables, batch: Batch, limits: EngineLimits, detokenizer: Detokenizer | None
+        self,
+        tables: BlockTables,
+        batch: Batch,
+        blocks: BlockManager,
+        swap: SwapSpace,
+        limits: EngineLimits,
+        detokenizer: Detokenizer | None,
+        clock: Callable[[], float],
     ) -> None:
         self._tables = tables
         self._batch = batch
+        self._blocks = blocks
         self._limits = limits
         self._detokenizer = detokenizer
-        self._all: dict[int, SequenceGroup] = {}
-        # Dicts as ordered sets: first in, first served, and a group can leave from anywhere.
-        self._receiving: dict[int, SequenceGroup] = {}
-        self._arrived: dict[int, SequenceGroup] = {}
-        self._waiting: dict[int, SequenceGroup] = {}
-        self._prefilling: dict[int, SequenceGroup] = {}
+        self._clock = clock
+        self._forecast = Forecast(blocks)
+        self._preempter = Preempter(tables, batch, blocks, swap)
+        self._parts: dict[int, list[SequenceGroup]] = {}
+        """By handle. All choices of a handle are one group, unless a preemption parted them."""
+        self._keys = itertools.count(1)
+        self._receiving: Queue = {}
+        self._arrived: Queue = {}
+        self._waiting: Queue = {}
+        self._preempted: Queue = {}
+        self._prefilling: Queue = {}
         self._num_promised_rows = 0
+        self._blocked_head: int | None = None
+        self._num_turns_unasked = 0
         self.report = ReportBuilder()
         """Where effects are told; replaced for every report."""
 
     @property
-    def has_work(self) -> bool:
-        """Whether a step would do something."""
-        return bool(self._batch.num_rows or self._prefilling or self._waiting or self._arrived)
-
-    @property
     def num_waiting_choices(self) -> int:
-        queues = (self._receiving, self._arrived, self._waiting, self._prefilling)
+        queues = (self._receiving, self._arrived, self._waiting, self._preempted, self._prefilling)
         return sum(group.num_rows for queue in queues for group in queue.values())
 
     @property
-    def num_pending_tokens(self) -> int:
-        queues = (self._arrived, self._waiting, self._prefilling)
-        return sum(group.num_remaining_tokens for queue in queues for group in queue.values())
+    def num_preempted_choices(self) -> int:
+        return sum(group.num_rows for group in self._preempted.values())
 
-    def __getitem__(self, handle: int) -> SequenceGroup:
-        return self._all[handle]
+    @property
+    def num_pending_tokens(self) -> int:
+        queues = (self._arrived, self._waiting, self._preempted, self._prefilling)
+        groups = (group for queue in queues for group in queue.values())
+        return sum(
+            group.num_remaining_tokens
+            for group in groups
+            if not group.receives and group.phase is not Phase.SWAPPED
+        )
+
+    def __getitem__(self, key: int) -> SequenceGroup:
+        """A group that is being prefilled."""
+        return self._prefilling[key]
 
     def apply(self, command: SequenceCommand) -> None:
         """Carry out one command; what comes of it is in the report."""
         match command:
             case Prefill(spec):
-                self._admit(spec, Goal.HOLD)
+                self._enter(spec, Goal.HOLD)
             case Decode(spec):
-                self._admit(spec, Goal.DECODE)
+                self._enter(spec, Goal.DECODE)
             case Receive(spec):
-                self._receive(spec)
+                self._enter(spec, Goal.DECODE, receives=True)
             case KVArrived():
                 self._arrive(command)
             case KVFailed(handle, message):
@@ -76,40 +109,44 @@ class Groups:
                 self._cancel(handle)
 
     def start_waiting(self) -> list[SequenceGroup]:
-        """Let groups in while the batch has room for their rows; those whose KV is complete are answered."""
-        complete: list[SequenceGroup] = []
-        for queue in (self._arrived, self._waiting):
-            for group in list(queue.values()):
-                room = self._batch.max_rows - self._batch.num_rows - self._num_promised_rows
-                if group.num_rows > room:
-                    return complete  # who came first goes first
-                del queue[group.handle]
-                group.phase = Phase.PREFILLING
-                self._prefilling[group.handle] = group
-                self._num_promised_rows += group.num_rows
-                if group.num_remaining_tokens == 0:
-                    complete.append(group)
-        return complete
+        """Let groups in while memory and the batch have room: who came first goes first.
 
-    def prefill_work(self) -> list[PrefillWork]:
+        Whoever was preempted comes before anybody new. Answers those whose KV is complete.
+        """
+        has_room = self._resume_preempted()
+        for group in list(self._arrived.values()):
+            if not self._has_rows(group):
+                break
+            del self._arrived[group.key]
+            self._begin_prefill(group)
+        if has_room:
+            self._admit_waiting()
+        return [group for group in self._prefilling.values() if group.num_remaining_tokens == 0]
+
+    def prefill_work(self, now_s: float) -> list[PrefillWork]:
         """What is to be computed, after taking what has become cached in the meantime."""
         for group in self._prefilling.values():
             self._tables.extend_from_cache(group)
             self.publish_blocks(group)
-        return [PrefillWork(handle, group.num_remaining_tokens) for handle, group in self._prefilling.items()]
+        in_order = sorted(self._prefilling.values(), key=_by_arrival)
+        return [
+            PrefillWork(
+                handle=group.key,
+                num_remaining_tokens=group.num_remaining_tokens,
+                num_computed_tokens=group.num_computed_tokens,
+                num_seqs=group.num_rows,
+                waited_s=max(0.0, now_s - group.arrived_s),
+            )
+            for group in in_order
+        ]
 
     def finish_prefill(self, group: SequenceGroup) -> None:
         """The context is complete: say so and make the choices, to take the rows promised to them."""
         self._leave_prefill(group)
-        self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
+        if not group.is_resuming:
+            self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
+            group.sequences = [self._new_choice(group, index) for index in group.spec.choices]
         group.phase = Phase.RUNNING
-        for index in group.spec.choices:
-            stream = None if self._detokenizer is None else self._detokenizer.stream()
-            choice = Choice(group, index, OutputStream(group.rules, stream))
-            # Delivered output has had its effect on the text, as if it had been generated here.
-            for token_id in group.spec.output_token_ids:
-                choice.output.push(token_id)
-            group.sequences.append(choice)
 
     def publish_blocks(self, group: SequenceGroup) -> None:
         """Share the blocks filled since the last time and, if they are to be handed over, report them."""
@@ -132,6 +169,7 @@ class Groups:
         going = [choice for choice in group.sequences if not choice.is_finished]
         for choice in group.sequences:
             if choice.is_finished:
+                self._forecast.observe(choice)
                 self._batch.leave(choice)
         group.sequences = going
         if not going:
@@ -142,8 +180,13 @@ class Groups:
             self._batch.set_blocks(choice)
         return copies
 
-    def grow_rows(self) -> None:
-        """Give a block to each choice whose newest token begins one."""
+    def grow_rows(self, cost: CostModel) -> None:
+        """Give a block to each choice whose newest token begins one; where there are none, preempt."""
+        while (num_short := self._preempter.num_short()) > 0:
+            victims = [group for parts in self._parts.values() for group in parts]
+            chosen = self._preempter.choose(victims, num_short, cost, self._clock())
+            victim = next(group for group in victims if group.key == chosen.handle)
+            self._preempt(victim, chosen.means)
         for choice in self._batch.rows_at_block_start():
             block = self._tables.grow(choice, int(self._batch.positions[choice.row]))
             if block is not None:
@@ -152,8 +195,10 @@ class Groups:
     def end_choice(self, choice: Choice) -> None:
         """A running choice has its last token; the group ends with the last choice."""
         group = choice.group
+        self._forecast.observe(choice)
         self._batch.leave(choice)
         self._tables.return_choice(choice)
+        self._blocked_head = None
         group.sequences.remove(choice)
         if not group.sequences:
             self._end(group)
@@ -161,73 +206,149 @@ class Groups:
     def fail(
         self, group: SequenceGroup, reason: FailureReason, message: str, *, is_wrong: bool = False
     ) -> None:
-        """End a group that cannot go on; `is_wrong` KV must not be found in the cache again."""
-        tables = [group.block_table, *(choice.block_table for choice in group.sequences)]
+        """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
+        parts = list(self._parts.get(group.handle, ()))
+        if not parts:
+            return
+        tables = [part.block_table for part in parts]
+        tables += [choice.block_table for part in parts for choice in part.sequences]
         self.report.failures.append(Failure(group.handle, reason, message))
-        self._end(group)
+        for part in parts:
+            self._end(part)
         if is_wrong:
             self._tables.forget(tables)
 
     def check_integrity(self) -> None:
         """Assert that the groups' references and promises are all there are."""
-        self._tables.check_integrity(self._all.values())
+        groups = [group for parts in self._parts.values() for group in parts]
+        self._tables.check_integrity(groups)
+        self._preempter.check_integrity(groups)
         assert self._num_promised_rows == sum(group.num_rows for group in self._prefilling.values())
 
-    def _admit(self, spec: SequenceSpec, goal: Goal) -> None:
-        group = self._new_group(spec, goal)
-        if group is not None and self._reserve(group, self._tables.computable_prefix(group)):
-            self._waiting[group.handle] = group
-            self.publish_blocks(group)
+    # In
 
-    def _receive(self, spec: SequenceSpec) -> None:
-        group = self._new_group(spec, Goal.DECODE)
-        if group is None or not self._reserve(group, group.block_hashes):
+    def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: bool = False) -> None:
+        assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
+        sentence = refusal(spec, self._limits, has_text=self._detokenizer is not None)
+        if sentence is not None:
+            self._refuse(spec, FailureReason.REFUSED, sentence)
             return
+        num_prompt = len(spec.prompt_token_ids)
+        rules = output_rules(spec.stop, self._limits.eos_token_ids, num_prompt, self._limits.max_context)
+        hashes = self._tables.hash_full_blocks(spec, spec.output_token_ids)
+        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
+        group.receives = receives
+        num_most, num_blocks = self._tables.most_blocks(group, group.num_rows), self._blocks.num_blocks
+        if num_most > num_blocks:
+            sentence = f"up to {num_most} blocks are needed, and the pool has {num_blocks}"
+            self._refuse(spec, FailureReason.NO_BLOCKS, sentence)
+            return
+        self._parts[group.handle] = [group]
+        self._waiting[group.key] = group
+
+    def _refuse(self, spec: SequenceSpec, reason: FailureReason, sentence: str) -> None:
+        self.report.failures.append(Failure(spec.handle, reason, sentence))
+        self.report.freed.append(spec.handle)
+
+    def _admit_waiting(self) -> None:
+        """A head that lacks memory holds up everybody; one that lacks rows, those that need rows as well."""
+        are_rows_left = True
+        for group in list(self._waiting.values()):
+            are_rows_left = are_rows_left and (group.receives or self._has_rows(group))
+            if not (group.receives or are_rows_left):
+                continue
+            if not self._take_memory(group):
+                return
+            del self._waiting[group.key]
+            if group.receives:
+                self._begin_receive(group)
+            else:
+                self._begin_prefill(group)
+                self.publish_blocks(group)
+
+    def _has_rows(self, group: SequenceGroup) -> bool:
+        return self._batch.num_rows + self._num_promised_rows + group.num_rows <= self._batch.max_rows
+
+    def _take_memory(self, group: SequenceGroup) -> bool:
+        """Give the group the blocks it starts with, if there are enough until all end, as is expected."""
+        if self._blocked_head == group.key and self._batch.num_rows:
+            self._num_turns_unasked += 1
+            if self._num_turns_unasked < MAX_TURNS_UNASKED:
+                return False
+        self._num_turns_unasked = 0
+        has_room = self._swap_in(group) if group.phase is Phase.SWAPPED else self._reserve(group)
+        self._blocked_head = None if has_room else group.key
+        return has_room
+
+    def _reserve(self, group: SequenceGroup) -> bool:
+        prefix = group.block_hashes if group.receives else self._tables.computable_prefix(group)
+        try:
+            self._tables.reserve(group, prefix)
+        except BlockShortage:
+            return False
+        if not self._forecast.fits([*self._holders(), group], group):
+            self._tables.return_context(group)
+            return False
+        return True
+
+    def _swap_in(self, group: SequenceGroup) -> bool:
+        if not self._forecast.fits(self._holders(), group):
+            return False
+        try:
+            self._preempter.swap_in(group)
+        except BlockShortage:
+            return False
+        return True
+
+    def _holders(self) -> Iterator[SequenceGroup]:
+        for parts in self._parts.values():
+            for group in parts:
+                if group.phase not in WITHOUT_BLOCKS:
+                    yield group
+
+    def _begin_prefill(self, group: SequenceGroup) -> None:
+        group.phase = Phase.PREFILLING
+        self._prefilling[group.key] = group
+        self._num_promised_rows += group.num_rows
+
+    def _new_choice(self, group: SequenceGroup, index: int) -> Choice:
+        stream = None if self._detokenizer is None else self._detokenizer.stream()
+        choice = Choice(group, index, OutputStream(group.rules, stream))
+        # Delivered output has had its effect on the text, as if it had been generated here.
+        for token_id in group.spec.output_token_ids:
+            choice.output.push(token_id)
+        if group.first_tokens is not None:
+            choice.due = after_first_token(group.spec.tpot_ms, group.spec.itl_ms, group.first_token_s)
+        return choice
+
+    # Handed over from elsewhere
+
+    def _begin_receive(self, group: SequenceGroup) -> None:
         group.phase = Phase.RECEIVING
-        self._receiving[group.handle] = group
+        self._receiving[group.key] = group
         num_held = len(group.block_table)
         self._tables.cover(group, len(group.context))
         hashes = tuple(self._tables.hash_all_blocks(group))
         self.report.received.append(Received(group.handle, tuple(group.block_table), hashes, num_held))
 
-    def _new_group(self, spec: SequenceSpec, goal: Goal) -> SequenceGroup | None:
-        assert spec.handle not in self._all, f"handle {spec.handle} is in use"
-        sentence = refusal(spec, self._limits, has_text=self._detokenizer is not None)
-        if sentence is not None:
-            self.report.failures.append(Failure(spec.handle, FailureReason.REFUSED, sentence))
-            self.report.freed.append(spec.handle)
-            return None
-        num_prompt = len(spec.prompt_token_ids)
-        rules = output_rules(spec.stop, self._limits.eos_token_ids, num_prompt, self._limits.max_context)
-        return SequenceGroup(spec, goal, rules, self._tables.hash_full_blocks(spec))
-
-    def _reserve(self, group: SequenceGroup, prefix: Sequence[bytes]) -> bool:
-        """Pin the cached prefix and promise the rest, or report why not."""
-        try:
-            self._tables.reserve(group, prefix)
-        except BlockShortage as shortage:
-            self.report.failures.append(Failure(group.handle, FailureReason.NO_BLOCKS, str(shortage)))
-            self.report.freed.append(group.handle)
-            return False
-        self._all[group.handle] = group
-        return True
-
     def _arrive(self, arrived: KVArrived) -> None:
-        group = self._all.get(arrived.handle)
+        group = self._undivided(arrived.handle)
         if group is None:
             return
         if group.phase is Phase.ABANDONED:
             self._end(group)
             return
         assert group.phase is Phase.RECEIVING, f"KV arrived for a sequence that is {group.phase.value}"
-        del self._receiving[group.handle]
+        del self._receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
+        group.receives = False
         group.first_tokens = arrived.first_tokens
-        group.phase = Phase.WAITING
-        self._arrived[group.handle] = group
+        group.first_token_s = self._clock() - arrived.first_token_age_s
+        group.phase = Phase.ARRIVED
+        self._arrived[group.key] = group
 
     def _give_up_copy(self, handle: int, message: str) -> None:
-        group = self._all.get(handle)
+        group = self._undivided(handle)
         if group is None:
             return
         if group.phase is Phase.ABANDONED:
@@ -236,36 +357,80 @@ class Groups:
             assert group.phase is Phase.RECEIVING, f"KV failed for a sequence that is {group.phase.value}"
             self.fail(group, FailureReason.HANDOFF, message)
 
+    def _undivided(self, handle: int) -> SequenceGroup | None:
+        """The one group of a handle that has not run yet."""
+        parts = self._parts.get(handle)
+        return None if parts is None else parts[0]
+
+    # Preempted
+
+    def _preempt(self, group: SequenceGroup, means: Means) -> None:
+        """Suspend a group until there is room for it again."""
+        if group.phase is Phase.PREFILLING:
+            self._leave_prefill(group)
+        self._arrived.pop(group.key, None)
+        if means is Means.SWAP:
+            self._preempter.swap_out(group)
+            parts = [group]
+        else:
+            parts = self._preempter.drop(group, self._keys)
+            siblings = self._parts[group.handle]
+            siblings.remove(group)
+            siblings.extend(parts)
+        self.report.preempted.append(group.handle)
+        self._blocked_head = None
+        waiting = [*self._preempted.values(), *parts]
+        self._preempted = {part.key: part for part in sorted(waiting, key=_by_arrival)}
+
+    def _resume_preempted(self) -> bool:
+        """Whether nobody is left who has to come back before others start."""
+        for group in list(self._preempted.values()):
+            if not (self._has_rows(group) and self._take_memory(group)):
+                return False
+            del self._preempted[group.key]
+            if group.phase is not Phase.RUNNING:
+                self._begin_prefill(group)
+            self.report.resumed.append(group.handle)
+        return True
+
+    # Out
+
     def _release(self, handle: int) -> None:
-        group = self._all.get(handle)
+        group = self._undivided(handle)
         if group is not None and group.goal is Goal.HOLD:
             self._end(group)
 
     def _cancel(self, handle: int) -> None:
-        group = self._all.get(handle)
-        if group is None:
-            return
-        if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
-            group.phase = Phase.ABANDONED
-            self._receiving.pop(handle, None)
-        else:
-            self._end(group)
+        for group in list(self._parts.get(handle, ())):
+            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
+                group.phase = Phase.ABANDONED
+                self._receiving.pop(group.key, None)
+            else:
+                self._end(group)
 
     def _end(self, group: SequenceGroup) -> None:
-        """Return everything the group has, from whatever phase."""
-        handle = group.handle
+        """Return everything the group has, from whatever phase; the handle is free with its last part."""
         if group.phase is Phase.PREFILLING:
             self._leave_prefill(group)
-        for queue in (self._receiving, self._arrived, self._waiting):
-            queue.pop(handle, None)
+        for queue in (self._receiving, self._arrived, self._waiting, self._preempted):
+            queue.pop(group.key, None)
         for choice in group.sequences:
             if choice.row >= 0:
                 self._batch.leave(choice)
             self._tables.return_choice(choice)
         self._tables.return_context(group)
-        del self._all[handle]
-        self.report.freed.append(handle)
+        self._preempter.forget(group)
+        self._blocked_head = None
+        parts = self._parts[group.handle]
+        parts.remove(group)
+        if not parts:
+            del self._parts[group.handle]
+            self.report.freed.append(group.handle)
 
     def _leave_prefill(self, group: SequenceGroup) -> None:
-        del self._prefilling[group.handle]
+        del self._prefilling[group.key]
         self._num_promised_rows -= group.num_rows
+
+
+def _by_arrival(group: SequenceGroup) -> tuple[int, int]:
+    return group.arrival, group.key

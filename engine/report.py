@@ -88,6 +88,8 @@ class StepReport:
     """Blocks that entered the prefix cache."""
     evicted_hashes: tuple[bytes, ...] = ()
     """Blocks that left it."""
+    recomputed_tokens: int = 0
+    """Tokens of the step that had been computed before, and were lost to a preemption."""
     shape: StepShape | None = None
     """None when no step was run."""
     step_error: str = ""

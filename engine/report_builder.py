@@ -89,7 +89,10 @@ class ReportBuilder:
         self.received: list[Received] = []
         self.prefilled: list[Prefilled] = []
         self.failures: list[Failure] = []
+        self.preempted: list[int] = []
+        self.resumed: list[int] = []
         self.freed: list[int] = []
+        self.recomputed_tokens = 0
         self.step_seconds = 0.0
         self.shape: StepShape | None = None
         self.step_error = ""
@@ -98,7 +101,10 @@ class ReportBuilder:
     @property
     def is_empty(self) -> bool:
         """Whether nobody would miss the report; a step is always worth one."""
-        things = (self.filled, self.received, self.prefilled, self.failures, self.freed)
+        things = (
+            self.filled, self.received, self.prefilled, self.failures, self.preempted, self.resumed,
+            self.freed,
+        )  # fmt: skip
         return self.step_seconds == 0 and not any(things)
 
     def add_first_token(self, handle: int, first: FirstToken, text: str, reason: FinishReason) -> None:

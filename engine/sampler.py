@@ -26,7 +26,7 @@ class Logprobs:
     """Log-probabilities of the rows that want them."""
 
     rows: NDArray[np.int64]
-    """[r], ascending"""
+    """[r] of the table, ascending"""
     chosen: NDArray[np.float64]
     """[r]"""
     top_token_ids: NDArray[np.int64]
@@ -45,23 +45,24 @@ class Sampled:
     logprobs: Logprobs | None
 
 
-def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64]) -> Sampled:
-    """Draw a token for each of the table's first rows.
+def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
+    """Draw a token for each of the table's rows from `first_row`.
 
     `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
     the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
     """
-    num_rows = logits.shape[0]
+    is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     largest, greedy = logits.max(dim=-1)
     is_broken: NDArray[np.bool_] = (~torch.isfinite(largest)).cpu().numpy()
-    if table.is_plain[:num_rows].all():
+    if is_plain.all():
         return Sampled(greedy.cpu().numpy(), is_broken, None)
-    special = np.flatnonzero(~table.is_plain[:num_rows] & ~is_broken)
-    rows = torch.from_numpy(special).to(logits.device)
+    special = np.flatnonzero(~is_plain & ~is_broken)
+    rows = special + first_row
+    places = torch.from_numpy(special).to(logits.device)
     token_ids = greedy.clone()
-    token_ids[rows] = _draw(logits[rows].double(), table, special, indexes[special])
-    _count(table, special, token_ids)
-    logprobs = _logprobs(logits, table, special, token_ids)
+    token_ids[places] = _draw(logits[places].double(), table, rows, indexes[special])
+    _count(table, rows, token_ids[places])
+    logprobs = _logprobs(logits, table, special, rows, token_ids)
     return Sampled(token_ids.cpu().numpy(), is_broken, logprobs)
 
 
@@ -136,19 +137,26 @@ def _invert(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def _count(table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor) -> None:
-    penalised = rows[table.has_penalties[rows]]
-    if penalised.size:
-        places = torch.from_numpy(penalised).to(token_ids.device)
-        table.counts.add(places, token_ids[places])
+    """Take in the token [r] that each of `rows` drew."""
+    is_penalised = table.has_penalties[rows]
+    if is_penalised.any():
+        places = torch.from_numpy(np.flatnonzero(is_penalised)).to(token_ids.device)
+        table.counts.add(torch.from_numpy(rows[is_penalised]).to(token_ids.device), token_ids[places])
 
 
 def _logprobs(
-    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor
+    logits: Tensor,
+    table: SamplingTable,
+    special: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    token_ids: Tensor,
 ) -> Logprobs | None:
-    wanted = rows[table.num_logprobs[rows] >= 0]
-    if not wanted.size:
+    """Of `rows` of the table, whose logits and tokens are at places `special`, as far as they want them."""
+    is_wanted = table.num_logprobs[rows] >= 0
+    if not is_wanted.any():
         return None
-    places = torch.from_numpy(wanted).to(logits.device)
+    wanted = rows[is_wanted]
+    places = torch.from_numpy(special[is_wanted]).to(logits.device)
     logprobs = torch.log_softmax(logits[places].double(), dim=-1)
     chosen = logprobs.gather(-1, token_ids[places].unsqueeze(-1)).squeeze(-1)
     most = min(int(table.num_logprobs[wanted].max()), logits.shape[-1])

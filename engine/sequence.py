@@ -1,22 +1,29 @@
 """Groups of choices and where they are in their life.
 
-    Decode    WAITING ────────────────────────→ PREFILLING → RUNNING → (ended)
-    Prefill   WAITING ────────────────────────→ PREFILLING → HELD    → (ended by Release)
-    Receive   RECEIVING ─ KVArrived → WAITING → (PREFILLING →) RUNNING → (ended)
-                  └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
+    Decode    WAITING → PREFILLING → RUNNING → (ended)
+    Prefill   WAITING → PREFILLING → HELD    → (ended by Release)
+    Receive   WAITING → RECEIVING ─ KVArrived → ARRIVED → (PREFILLING →) RUNNING → (ended)
+                            └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
+
+    Who is to decode and gives its blocks up to others comes back before anybody new starts:
+    ARRIVED, PREFILLING, RUNNING → PREEMPTED → PREFILLING          its tokens are computed again
+                         RUNNING → SWAPPED   → RUNNING             its blocks wait in host memory
 
 All choices of a group share the same tokens up to the end of the prompt (and of what was delivered before a
-resume): they are computed once, in the group's block table. Running choices have a table each.
+resume): they are computed once, in the group's block table. Running choices have a table each. Choices that
+are preempted to be computed again have different outputs by then: each goes on as a group of its own.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.due_times import Due
 from engine.output import OutputRules, OutputStream
 from scheduling.block_hash import hash_block
 from scheduling.columns import TokenColumns
@@ -32,12 +39,28 @@ class Goal(enum.Enum):
 
 class Phase(enum.Enum):
     WAITING = "waiting"
+    """Without blocks, for its turn."""
     RECEIVING = "receiving"
     ABANDONED = "abandoned"
     """Cancelled, but a copy may still write to the blocks."""
+    ARRIVED = "arrived"
+    """For a row."""
     PREFILLING = "prefilling"
     HELD = "held"
     RUNNING = "running"
+    PREEMPTED = "preempted"
+    SWAPPED = "swapped"
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A group's blocks in host memory: each once, however many choices share it."""
+
+    slots: tuple[int, ...]
+    hashes: tuple[bytes | None, ...]
+    """As what each block was registered, for it may still be in the pool."""
+    tables: tuple[tuple[int, ...], ...]
+    """Per choice: indexes of its blocks in the other two."""
 
 
 class Sequence:
@@ -46,6 +69,7 @@ class Sequence:
     __slots__ = (
         "block_table",
         "choice",
+        "due",
         "group",
         "is_finished",
         "last_hash",
@@ -62,6 +86,8 @@ class Sequence:
         self.output = output
         self.output_token_ids = list(group.spec.output_token_ids)
         self.is_finished = False
+        self.due = Due()
+        """When it left the batch, or joins it."""
         self.row = -1
         """Its row of the batch while it runs."""
         self.block_table: list[int] = []
@@ -90,28 +116,47 @@ class Sequence:
 
 
 class SequenceGroup:
-    """What one `SequenceSpec` became."""
+    """What one `SequenceSpec` became, or a part of that; `key` is its own."""
 
     __slots__ = (
+        "arrival",
+        "arrived_s",
         "block_hashes",
         "block_table",
         "context",
+        "first_token_s",
         "first_tokens",
         "goal",
+        "key",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_filled_blocks",
+        "num_known_tokens",
         "num_reserved_blocks",
         "phase",
+        "receives",
         "rules",
         "sequences",
         "spec",
+        "swapped",
     )
 
-    def __init__(self, spec: SequenceSpec, goal: Goal, rules: OutputRules, block_hashes: Seq[bytes]) -> None:
+    def __init__(
+        self,
+        key: int,
+        spec: SequenceSpec,
+        goal: Goal,
+        rules: OutputRules,
+        block_hashes: Seq[bytes],
+        arrived_s: float,
+    ) -> None:
+        self.key = key
+        self.arrival = key
+        """Tells who came first."""
         self.spec = spec
         self.goal = goal
         self.rules = rules
+        self.arrived_s = arrived_s
         self.phase = Phase.WAITING
         self.context: NDArray[np.int64] = np.array(
             (*spec.prompt_token_ids, *spec.output_token_ids), dtype=np.int64
@@ -124,10 +169,17 @@ class SequenceGroup:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """How many of the computed tokens came from the prefix cache."""
+        self.num_known_tokens = 0
+        """How many had been computed before a preemption lost them."""
         self.num_filled_blocks = 0
         """Leading blocks that were reported as filled (`HOLD`) or registered."""
         self.first_tokens: TokenColumns | None = None
         """Sampled by the source of the handoff, and not to be sampled again."""
+        self.receives = False
+        """Its KV comes from elsewhere, once it has blocks for it."""
+        self.first_token_s = 0.0
+        """When that was."""
+        self.swapped: Swapped | None = None
         self.sequences: list[Sequence] = []
 
     @property
@@ -136,7 +188,21 @@ class SequenceGroup:
 
     @property
     def num_rows(self) -> int:
-        return len(self.spec.choices)
+        """Choices that run, or will."""
+        return len(self.sequences) or len(self.spec.choices)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether its choices ran before; they have their output, and go on with it."""
+        return self.phase is not Phase.RUNNING and bool(self.sequences)
+
+    def part(self, key: int, choice: Sequence) -> SequenceGroup:
+        """A group for one running choice alone, which is taken over."""
+        part = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
+        part.arrival = self.arrival
+        part.sequences = [choice]
+        choice.group = part
+        return part
 
     @property
     def num_remaining_tokens(self) -> int:

@@ -6,9 +6,10 @@ batch, the groups and the block manager.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -28,12 +29,17 @@ from engine.sampler import Sampled, sample
 from engine.sequence import Goal, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.step_batch import StepBatch
+from engine.swap_space import SwapSpace
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
-from scheduling.step import DecodeLoad, StepView
+from scheduling.step import StepPlan, StepView
 
 _BROKEN_LOGITS = "the model's logits are not finite: its weights or its KV are damaged"
+
+
+LEAST_WAIT_S = 0.001
+"""However short a policy would wait: a loop that asks again at once is a busy one."""
 
 
 class Runner(Protocol):
@@ -48,7 +54,9 @@ class StepLoop:
     """Runs the sequences of one worker.
 
     `pool` is the runner's KV [num_blocks, ...], of which the loop copies the partial blocks of forks; its
-    device is where the steps run. `detokenizer` is None for a model without a tokenizer.
+    device is where the steps run. `detokenizer` is None for a model without a tokenizer. `num_swap_blocks` of
+    host memory are for sequences that give up their place in the pool, by default half as many as it has.
+    `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -62,6 +70,8 @@ class StepLoop:
         detokenizer: Detokenizer | None,
         policy: Policy,
         cost: CostModel,
+        num_swap_blocks: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._runner = runner
@@ -73,8 +83,10 @@ class StepLoop:
         self._batch = Batch(
             limits.max_num_seqs, max_blocks, blocks.block_size, limits.vocab_size, pool.device
         )
-        self._tables = BlockTables(blocks, fingerprint)
-        self._groups = Groups(self._tables, self._batch, limits, detokenizer)
+        self._tables = BlockTables(blocks, fingerprint, reserves_maximum=policy.reserves_maximum)
+        swap = SwapSpace(pool, blocks.num_blocks // 2 if num_swap_blocks is None else num_swap_blocks)
+        self._groups = Groups(self._tables, self._batch, blocks, swap, limits, detokenizer, clock)
+        self._clock = clock
         self._policy = policy
         self._cost = cost
         self._num_steps = 0
@@ -82,64 +94,83 @@ class StepLoop:
     @torch.inference_mode()
     def run(
         self,
-        drain: Callable[[bool], Sequence[Command]],
+        drain: Callable[[float], Sequence[Command]],
         emit: Callable[[StepReport], None],
         stop: Callable[[], bool],
     ) -> None:
         """Step until `stop()` says so, which is asked before every step.
 
-        `drain(wait)` answers the commands that have come; with `wait`, it blocks until there are some or the
-        loop is to stop. `emit` gets a report after every step, and when commands alone had effects.
+        `drain(timeout_s)` answers the commands that have come; unless there are some it waits for them, for
+        `timeout_s` at most or until the loop is to stop. `emit` gets a report after every step, and when
+        commands alone had effects.
         """
+        wait_s = 0.0
         while not stop():
-            is_idle = not self._groups.has_work
-            if is_idle:
+            if wait_s == math.inf:
                 self._groups.check_integrity()
-            for command in drain(is_idle):
+            for command in drain(wait_s):
                 if isinstance(command, SetCost):
                     self._cost = command.cost
                 else:
                     self._groups.apply(command)
-            if self._groups.has_work:
-                self._step()
+            wait_s = self._turn()
             if not self._groups.report.is_empty:
                 emit(self._finish_report())
 
-    def _step(self) -> None:
+    def _turn(self) -> float:
+        """One step, if there is one; answers for how long commands may be waited for before the next."""
         started = time.perf_counter()
+        self._make_room()
+        plan = self._policy.plan(self._view())
+        if not (plan.num_decodes or plan.chunks):
+            return max(LEAST_WAIT_S, plan.wait_s)
+        self._num_steps += 1
+        self._step(plan)
+        self._groups.report.step_seconds = time.perf_counter() - started
+        return 0.0
+
+    def _make_room(self) -> None:
+        """Blocks for the running choices first, then for those that wait, whose blocks may be theirs."""
+        self._groups.grow_rows(self._cost)
+        num_rows = self._batch.num_rows
         for group in self._groups.start_waiting():
             self._adopt_first_tokens(group)
-        view = StepView(
-            DecodeLoad(self._batch.num_rows),
-            self._groups.prefill_work(),
+        if self._batch.num_rows > num_rows:
+            self._groups.grow_rows(self._cost)
+
+    def _view(self) -> StepView:
+        now_s = self._clock()
+        return StepView(
+            self._batch.decode_load(now_s),
+            self._groups.prefill_work(now_s),
             self._limits.token_budget,
             self._limits.max_num_seqs,
             self._cost,
         )
-        plan = self._policy.plan(view)
-        if plan.num_decodes or plan.chunks:
-            self._num_steps += 1
-            chunks = [(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
-            parts = [(group.num_computed_tokens, num_tokens) for group, num_tokens in chunks]
-            shape = StepShape.of(plan.num_decodes, self._batch.num_context_tokens, parts)
-            self._run_step(chunks)
-            self._groups.report.shape = shape
-            self._groups.report.step_seconds = time.perf_counter() - started
 
-    def _run_step(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> None:
-        self._groups.grow_rows()
+    def _step(self, plan: StepPlan) -> None:
+        num_decodes, num_rows = plan.num_decodes, self._batch.num_rows
+        assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
+        chunks = [(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
+        parts = [(group.num_computed_tokens, num_tokens) for group, num_tokens in chunks]
+        context = self._batch.num_context_tokens if num_decodes else 0
+        self._groups.report.shape = StepShape.of(num_decodes, context, parts)
+        self._run_step(num_decodes, chunks)
+
+    def _run_step(self, num_decodes: int, chunks: Sequence[tuple[SequenceGroup, int]]) -> None:
+        paused = self._batch.num_rows - num_decodes
         rows = [self._chunk_row(group, num_tokens) for group, num_tokens in chunks]
         try:
-            logits = self._runner.forward(self._batch.assemble(rows))
+            logits = self._runner.forward(self._batch.assemble(num_decodes, rows))
             computed = self._complete_chunks(chunks)
             joining = [group for group in computed if group.first_tokens is None]
-            sampled = self._sample(logits, joining)
+            sampled = self._sample(logits, paused, joining)
         except Exception as error:  # noqa: BLE001 - one broken step must not end the worker; it is reported
-            running = {choice.group for choice in self._batch.sequences}
+            running = {choice.group for choice in self._batch.sequences[paused:]}
             self._fail_all(running | {group for group, _ in chunks}, error)
             return
         if sampled is not None:
-            self._take_tokens(sampled, joining)
+            self._take_tokens(sampled, paused, joining)
         for group in computed:
             if group.first_tokens is not None:
                 self._adopt_first_tokens(group)
@@ -154,52 +185,63 @@ class StepLoop:
     def _complete_chunks(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> list[SequenceGroup]:
         """Take the step's KV into the books; answers the groups whose context is complete."""
         for group, num_tokens in chunks:
+            num_lost = min(num_tokens, group.num_known_tokens - group.num_computed_tokens)
+            self._groups.report.recomputed_tokens += max(0, num_lost)
             group.num_computed_tokens += num_tokens
             self._groups.publish_blocks(group)
         return [group for group, _ in chunks if group.num_remaining_tokens == 0]
 
-    def _sample(self, logits: Tensor, joining: Sequence[SequenceGroup]) -> Sampled | None:
-        """Tokens for the running rows and for each choice of the groups that join them."""
-        repeats = [1] * self._batch.num_rows + [group.num_rows for group in joining]
+    def _sample(self, logits: Tensor, paused: int, joining: Sequence[SequenceGroup]) -> Sampled | None:
+        """Tokens for the rows behind the `paused` ones and for each choice of the groups that join them."""
+        repeats = [1] * (self._batch.num_rows - paused) + [group.num_rows for group in joining]
         for group in joining:
             self._groups.finish_prefill(group)
             for choice in group.sequences:
                 self._batch.join(choice)
-        n = self._batch.num_rows
-        if n == 0:
+        end = self._batch.num_rows
+        if end == paused:
             return None
-        if n != len(repeats):
+        if end - paused != len(repeats):
             logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
-        return sample(logits, self._batch.sampling, self._batch.num_outputs[:n])
+        return sample(logits, self._batch.sampling, self._batch.num_outputs[paused:end], paused)
 
-    def _take_tokens(self, sampled: Sampled, joining: Sequence[SequenceGroup]) -> None:
-        """Append each row's token, report it, and let go of what ended or broke."""
-        choices = list(self._batch.sequences)
-        broken = {choices[row].group for row in np.flatnonzero(sampled.is_broken)}
-        self._report_tokens(sampled, choices, broken)
-        self._batch.advance(sampled.token_ids)
-        for group in broken:
+    def _take_tokens(self, sampled: Sampled, paused: int, joining: Sequence[SequenceGroup]) -> None:
+        """Append and report a token of each row behind the `paused` ones; let go of what ended or broke."""
+        choices = self._batch.sequences[paused:]
+        broken = {
+            choices[place].group.handle: choices[place].group for place in np.flatnonzero(sampled.is_broken)
+        }
+        self._report_tokens(sampled, paused, choices, broken)
+        self._batch.advance(sampled.token_ids, paused, self._clock())
+        for group in broken.values():
             self._groups.fail(group, FailureReason.INTERNAL, _BROKEN_LOGITS, is_wrong=True)
         for group in joining:
-            if group not in broken:
+            if group.handle not in broken:
                 self._start(group)
         for choice in choices:
             if choice.is_finished and choice.row >= 0:
                 self._groups.end_choice(choice)
 
-    def _report_tokens(self, sampled: Sampled, choices: Sequence[Choice], broken: set[SequenceGroup]) -> None:
-        batch, n = self._batch, len(choices)
+    def _report_tokens(
+        self, sampled: Sampled, paused: int, choices: Sequence[Choice], broken: Mapping[int, SequenceGroup]
+    ) -> None:
+        batch, rows = self._batch, slice(paused, paused + len(choices))
         columns = [
             column.tolist()
-            for column in (batch.handles[:n], batch.choices[:n], batch.num_outputs[:n], sampled.token_ids)
+            for column in (
+                batch.handles[rows],
+                batch.choices[rows],
+                batch.num_outputs[rows],
+                sampled.token_ids,
+            )
         ]
-        rows: Sequence[int] = range(n)
+        places: Sequence[int] = range(len(choices))
         if broken:
-            rows = [row for row in rows if choices[row].group not in broken]
-            columns = [[column[row] for row in rows] for column in columns]
-            choices = [choices[row] for row in rows]
+            places = [place for place in places if choices[place].group.handle not in broken]
+            columns = [[column[place] for place in places] for column in columns]
+            choices = [choices[place] for place in places]
         if sampled.logprobs is not None:
-            row_of = {row: place for place, row in enumerate(rows)}
+            row_of = {paused + place: order for order, place in enumerate(places)}
             self._groups.report.add_logprobs(sampled.logprobs, batch.sampling.num_logprobs, row_of)
         token_ids = columns[-1]
         pushed = [choice.push(token_id) for choice, token_id in zip(choices, token_ids, strict=True)]
@@ -254,6 +296,7 @@ class StepLoop:
                 free_blocks=num_free,
                 cached_blocks=min(blocks.num_cached_blocks, num_free),
                 context_tokens=batch.num_context_tokens,
+                preempted=groups.num_preempted_choices,
             ),
             step_seconds=built.step_seconds,
             tokens=built.finish_tokens(),
@@ -261,9 +304,12 @@ class StepLoop:
             received=built.received,
             prefilled=built.prefilled,
             failures=built.failures,
+            preempted=built.preempted,
+            resumed=built.resumed,
             freed=built.freed,
             cached_hashes=events.added,
             evicted_hashes=events.removed,
+            recomputed_tokens=built.recomputed_tokens,
             shape=built.shape,
             step_error=built.step_error,
         )

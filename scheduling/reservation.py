@@ -1,14 +1,20 @@
-"""How many KV blocks a request can grow to: one arithmetic for the router's leases and the worker's own."""
+"""How many KV blocks sequences take: at most, and by what is expected of their lengths."""
 
 from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
 
 
 def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) -> int:
     """Blocks that `n` choices of one prompt hold at most, each after `max_tokens` output tokens.
 
-    Full blocks of the prompt are shared by the choices. The last token of a choice ends it before its KV is
-    written, so a choice stores `prompt_tokens + max_tokens - 1` tokens. For a resumed request pass the
-    original prompt and `max_tokens`: tokens that moved from output to computed context do not change the sum.
+    One arithmetic for the router's leases and the worker's own. Full blocks of the prompt are shared by the
+    choices. The last token of a choice ends it before its KV is written, so a choice stores
+    `prompt_tokens + max_tokens - 1` tokens. For a resumed request pass the original prompt and `max_tokens`:
+    tokens that moved from output to computed context do not change the sum.
     """
     if prompt_tokens < 1 or max_tokens < 1 or n < 1 or block_size < 1:
         raise ValueError(
@@ -18,3 +24,70 @@ def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) 
     shared = prompt_tokens // block_size
     per_choice = -(-(prompt_tokens + max_tokens - 1) // block_size)
     return shared + n * (per_choice - shared)
+
+
+class LengthQuantiles:
+    """The last `window` output lengths, and what they say of an output that is not over yet."""
+
+    # With fewer examples the longest output is assumed: a wrong guess costs computed work.
+    MIN_EXAMPLES = 8
+
+    def __init__(self, window: int = 512) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}; accepted: at least 1")
+        self._window = window
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def observe(self, num_tokens: int) -> None:
+        """An output ended by itself after `num_tokens`."""
+        if len(self._recent) == self._window:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        self._recent.append(num_tokens)
+        insort(self._sorted, num_tokens)
+
+    def remaining(self, num_so_far: int, limit: int, share: float) -> int:
+        """Tokens still to come, 1 to `limit - num_so_far`, such that a share of 0 to 1 stays within.
+
+        Of the outputs longer than `num_so_far`, that is: P(total ≤ x | total > so far) ≥ share.
+        """
+        begin = bisect_right(self._sorted, num_so_far)
+        num_longer = len(self._sorted) - begin
+        most = max(1, limit - num_so_far)
+        if num_longer < self.MIN_EXAMPLES:
+            return most
+        place = begin + min(num_longer - 1, int(share * num_longer))
+        return min(most, self._sorted[place] - num_so_far)
+
+
+def spread(index: int) -> float:
+    """A share of 0 to 1 for the index-th sequence, such that any run of indexes covers 0 to 1 evenly.
+
+    The fractions of multiples of the golden ratio: the least clustered of all such sequences (Knuth, "The Art
+    of Computer Programming" 3, 6.4).
+    """
+    return (index * 0.6180339887498949) % 1.0
+
+
+def peak_blocks(sequences: Iterable[tuple[float, int]], block_size: int) -> int:
+    """The most blocks that running sequences will hold at one time, if each runs as long as expected.
+
+    A sequence is (blocks it holds, tokens still to come); all get a token per step, and give their blocks
+    back when they end. The most is held just before one ends, so each end is looked at. To that comes one
+    standard deviation of the sum, the lengths taken as independent and as uncertain as they are long.
+
+    A sum of one high quantile per sequence would keep half of the pool for outputs that never get that long,
+    and ignores that the short ones make room for the long ones: Gong et al., "Past-Future Scheduler for LLM
+    Serving under SLA Guarantees", ASPLOS 2025. There lengths are drawn at random from what was seen; here
+    `spread` gives each sequence its own quantile, which needs no randomness and less of a margin.
+    """
+    peak = held = squares = 0.0
+    for count, (blocks, remaining) in enumerate(sorted(sequences, key=_by_remaining, reverse=True), 1):
+        held += blocks
+        squares += remaining * remaining
+        peak = max(peak, held + (count * remaining + math.sqrt(squares)) / block_size)
+    return math.ceil(peak)
+
+
+def _by_remaining(sequence: tuple[float, int]) -> int:
+    return sequence[1]

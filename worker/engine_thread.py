@@ -17,7 +17,7 @@ class Loop(Protocol):
 
     def run(
         self,
-        drain: Callable[[bool], Sequence[Command]],
+        drain: Callable[[float], Sequence[Command]],
         emit: Callable[[StepReport], None],
         stop: Callable[[], bool],
     ) -> None: ...
@@ -42,12 +42,12 @@ class Inbox:
     def is_closed(self) -> bool:
         return self._closed.is_set()
 
-    def drain(self, wait: bool) -> list[Command]:
-        """All commands that have come; with `wait`, at least one unless the inbox is closed."""
+    def drain(self, timeout_s: float) -> list[Command]:
+        """All commands that have come; waits for the first for `timeout_s`, or until the inbox is closed."""
         commands: list[Command] = []
         try:
-            if wait and not self.is_closed:
-                self._take(commands, self._queue.get())
+            if timeout_s > 0 and not self.is_closed:
+                self._take(commands, self._queue.get(timeout=min(timeout_s, threading.TIMEOUT_MAX)))
             while True:
                 self._take(commands, self._queue.get_nowait())
         except queue.Empty:

@@ -43,13 +43,13 @@ class TimedLoop:
 
     def run(
         self,
-        drain: Callable[[bool], Sequence[Command]],
+        drain: Callable[[float], Sequence[Command]],
         emit: Callable[[StepReport], None],
         stop: Callable[[], bool],
     ) -> None:
-        def drain_and_tell(wait: bool) -> Sequence[Command]:
-            commands = drain(wait)
-            if wait:
+        def drain_and_tell(timeout_s: float) -> Sequence[Command]:
+            commands = drain(timeout_s)
+            if timeout_s > 0:
                 self._runner.woke()
             return commands
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
@@ -18,7 +20,10 @@ from tests.engine.fake_runner import FakeRunner
 
 VOCAB = 97
 GREEDY = SamplingParams(temperature=0.0)
+RESERVING = replace(CHUNKED, reserves_maximum=True)
 UNKNOWN_COST = CostModel((0.0,) * 6, 0.0, is_trusted=False)
+DEAR_TOKENS = CostModel((0.0, 0.0, 1.0, 0.0, 0.0, 0.0), 0.0)
+"""Computing anything again costs more than any copy, so that what can be swapped is."""
 
 
 def spec(
@@ -59,6 +64,8 @@ class Driver:
         eos: tuple[int, ...] = (),
         detokenizer: Detokenizer | None = None,
         policy: Policy = CHUNKED,
+        cost: CostModel = UNKNOWN_COST,
+        num_swap_blocks: int | None = None,
     ) -> None:
         self.runner = FakeRunner(num_blocks, block_size, VOCAB)
         self.blocks = BlockManager(num_blocks, block_size)
@@ -77,8 +84,11 @@ class Driver:
             fingerprint="model",
             detokenizer=detokenizer,
             policy=policy,
-            cost=UNKNOWN_COST,
+            cost=cost,
+            num_swap_blocks=num_swap_blocks,
+            clock=lambda: self.now_s,
         )
+        self.now_s = 1000.0
         self.reports: list[StepReport] = []
 
     def turn(self, *commands: Command) -> list[StepReport]:
@@ -86,7 +96,7 @@ class Driver:
         before = len(self.reports)
         inbox = [list(commands)]
         turns = iter((False, True))
-        self.loop.run(lambda wait: inbox.pop(), self.reports.append, lambda: next(turns))
+        self.loop.run(lambda timeout_s: inbox.pop(), self.reports.append, lambda: next(turns))
         return self.reports[before:]
 
     def finish(self, *commands: Command) -> list[StepReport]:
@@ -95,11 +105,11 @@ class Driver:
         inbox = [list(commands)]
         is_done = False
 
-        def drain(wait: bool) -> list[Command]:
+        def drain(timeout_s: float) -> list[Command]:
             nonlocal is_done
             if inbox:
                 return inbox.pop()
-            is_done = wait
+            is_done = timeout_s == math.inf
             return []
 
         self.loop.run(drain, self.reports.append, lambda: is_done)

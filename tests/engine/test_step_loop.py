@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from engine.commands import Cancel, Decode
 from scheduling.block_hash import chain_root, hash_blocks
+from scheduling.policies.chunked import CHUNKED
+from scheduling.policies.policy import Policy
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.fake_runner import greedy, logits_after
-from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
+from tests.engine.loop_driver import GREEDY, RESERVING, VOCAB, Driver, spec
 
 PROMPTS = [[5], [1, 2, 3, 4], list(range(17)), [7] * 33, [9, 8, 7, 6, 5, 4, 3]]
 
@@ -74,8 +76,8 @@ def test_choices_share_the_prompt_and_go_on_apart(prompt_tokens: int) -> None:
     together.assert_at_rest()
 
 
-def test_choices_reserve_what_the_router_leases() -> None:
-    driver = Driver(num_blocks=64)
+def test_choices_reserve_what_the_router_leases_where_the_policy_promises_the_longest_output() -> None:
+    driver = Driver(num_blocks=64, policy=RESERVING)
     driver.turn(Decode(spec(1, list(range(10)), 7, choices=(0, 1))))
     # 16 tokens each, of which two full blocks of the prompt are shared: 2 + 2 * 2.
     assert driver.reports[-1].load.free_blocks == 64 - 6
@@ -229,17 +231,21 @@ def test_a_cancelled_sequence_leaves_within_one_step() -> None:
     driver.assert_at_rest()
 
 
-def test_what_cannot_be_reserved_is_reported_and_harms_nobody() -> None:
-    driver = Driver(num_blocks=8)
+@pytest.mark.parametrize("policy", [CHUNKED, RESERVING], ids=["expected", "maximum"])
+def test_what_does_not_fit_now_waits_and_what_never_can_is_refused(policy: Policy) -> None:
+    driver = Driver(num_blocks=8, policy=policy)
     driver.turn(Decode(spec(1, list(range(9)), 12)))
-    driver.turn(Decode(spec(2, list(range(40, 50)), 6)), Decode(spec(3, [1], 200)))
-    assert driver.failures() == {
-        2: "NO_BLOCKS: 4 more blocks are needed, 3 of the pool's 8 are available",
-        3: "NO_BLOCKS: 50 more blocks are needed, 3 of the pool's 8 are available",
-    }
+    driver.turn(Decode(spec(2, list(range(40, 61)), 6)), Decode(spec(3, [1], 200)), Decode(spec(4, [2], 3)))
+    assert driver.failures() == {3: "NO_BLOCKS: up to 50 blocks are needed, and the pool has 8"}
+    driver.turn()
+    # Its block was there, but who came first goes first.
+    assert driver.reports[-1].load.running == 1
+    assert driver.reports[-1].load.waiting == 2
     driver.finish()
     assert driver.tokens(1) == greedy(list(range(9)), 12, VOCAB)
-    assert driver.freed() == [2, 3, 1]
+    assert driver.tokens(2) == greedy(list(range(40, 61)), 6, VOCAB)
+    assert driver.tokens(4) == greedy([2], 3, VOCAB)
+    assert driver.freed() == [3, 1, 2, 4]
     driver.assert_at_rest()
 
 
@@ -344,6 +350,6 @@ def test_the_load_says_what_there_is() -> None:
     assert (load.step, load.running, load.waiting) == (1, 1, 1)
     assert load.pending_prefill_tokens == 23
     assert load.context_tokens == 4
-    # 3 + 20 - 1 tokens need 6 blocks, 30 + 4 - 1 need 9.
-    assert load.free_blocks == 64 - 15
+    # 3 tokens need 1 block, 30 need 8; what the outputs will need is not promised to them.
+    assert load.free_blocks == 64 - 9
     assert driver.reports[-1].step_seconds > 0

@@ -8,9 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.policies.chunked import CHUNKED
+from scheduling.policies.policy import Policy
+from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import SequenceSpec
 from tests.engine.fake_runner import greedy
-from tests.engine.loop_driver import VOCAB, Driver, spec
+from tests.engine.loop_driver import DEAR_TOKENS, RESERVING, UNKNOWN_COST, VOCAB, Driver, spec
 
 # Few tokens and few lengths, so that prefixes are shared all the time.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
@@ -19,9 +23,34 @@ PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 class StepLoopMachine(RuleBasedStateMachine):
     """One step loop in a small pool; the integrity check runs whenever it idles."""
 
-    @initialize(budget=st.sampled_from([1, 3, 16]), num_blocks=st.sampled_from([6, 12, 40]))
-    def make(self, budget: int, num_blocks: int) -> None:
-        self.driver = Driver(num_blocks=num_blocks, token_budget=budget, max_num_seqs=4)
+    @initialize(
+        budget=st.sampled_from([1, 3, 16]),
+        num_blocks=st.sampled_from([6, 9, 12, 40]),
+        cost=st.sampled_from([UNKNOWN_COST, DEAR_TOKENS]),
+        policy=st.sampled_from([CHUNKED, RESERVING, PREFILL_FIRST]),
+        num_swap_blocks=st.sampled_from([0, 5, 12]),
+        optimism=st.sampled_from([1, 20]),
+    )
+    def make(
+        self,
+        budget: int,
+        num_blocks: int,
+        cost: CostModel,
+        policy: Policy,
+        num_swap_blocks: int,
+        optimism: int,
+    ) -> None:
+        self.driver = Driver(
+            num_blocks=num_blocks,
+            token_budget=budget,
+            max_num_seqs=4,
+            policy=policy,
+            cost=cost,
+            num_swap_blocks=num_swap_blocks,
+        )
+        # Outputs have been short so far: what comes now is expected to be, and is longer.
+        self.driver.finish(*(Decode(spec(-1 - n, [n], optimism)) for n in range(9)))
+        self.driver.reports.clear()
         self.specs: dict[int, SequenceSpec] = {}
         self.receiving: list[int] = []
         self.prefilled: set[int] = set()
@@ -50,10 +79,18 @@ class StepLoopMachine(RuleBasedStateMachine):
         if one.handle not in self.driver.failures():
             self.receiving.append(one.handle)
 
-    @precondition(lambda self: self.receiving)
+    def _told(self) -> list[int]:
+        """Receivers that have their blocks."""
+        told = {one.handle for report in self.driver.reports for one in report.received}
+        return [handle for handle in self.receiving if handle in told]
+
+    def _computed(self) -> set[int]:
+        return {one.handle for report in self.driver.reports for one in report.prefilled}
+
+    @precondition(lambda self: self._told())
     @rule(data=st.data())
     def kv_arrives(self, data: st.DataObject) -> None:
-        handle = data.draw(st.sampled_from(self.receiving))
+        handle = data.draw(st.sampled_from(self._told()))
         self.receiving.remove(handle)
         one = self.specs[handle]
         (told,) = [r for report in self.driver.reports for r in report.received if r.handle == handle]
@@ -68,10 +105,10 @@ class StepLoopMachine(RuleBasedStateMachine):
         columns = TokenColumns([handle] * count, one.choices, [0] * count, [first] * count, [0] * count)
         self.driver.turn(KVArrived(handle, num_verified, columns))
 
-    @precondition(lambda self: self.receiving)
+    @precondition(lambda self: self._told())
     @rule(data=st.data())
     def kv_fails(self, data: st.DataObject) -> None:
-        handle = data.draw(st.sampled_from(self.receiving))
+        handle = data.draw(st.sampled_from(self._told()))
         self.receiving.remove(handle)
         self.broken.add(handle)
         self.driver.turn(KVFailed(handle, "gone"))
@@ -83,7 +120,9 @@ class StepLoopMachine(RuleBasedStateMachine):
         self.cancelled.add(handle)
         self.driver.turn(Cancel(handle))
         # A copy may still write to a receiver's blocks; everyone else is gone at once.
-        assert handle in self.driver.freed() or handle in self.receiving
+        assert handle in self.driver.freed() or handle in self._told()
+        if handle in self.driver.freed() and handle in self.receiving:
+            self.receiving.remove(handle)
 
     @precondition(lambda self: self.prefilled)
     @rule(data=st.data())
@@ -106,10 +145,15 @@ class StepLoopMachine(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         self.driver.finish()
+        # What holds memory without running goes; whoever waits for it then has its turn.
+        for _ in range(2 * len(self.specs)):
+            held = self._told()
+            self.broken.update(held)
+            self.receiving = [handle for handle in self.receiving if handle not in held]
+            self.driver.finish(*(Release(handle) for handle in self.prefilled & self._computed()))
+            self.driver.finish(*(KVFailed(handle, "the end") for handle in held))
         for handle, one in self.specs.items():
             self._check(handle, one)
-        self.driver.finish(*(Release(handle) for handle in self.prefilled))
-        self.driver.finish(*(KVFailed(handle, "the end") for handle in self.receiving))
         assert sorted(self.driver.freed()) == sorted(self.specs)
         if self.specs:
             self.driver.assert_at_rest()

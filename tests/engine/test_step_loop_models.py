@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ class Engine:
         inbox = [list(commands)]
         is_done = False
 
-        def drain(wait: bool) -> list[Command]:
+        def drain(timeout_s: float) -> list[Command]:
             nonlocal is_done
-            is_done = wait and not inbox
+            is_done = timeout_s == math.inf and not inbox
             return inbox.pop() if inbox else []
 
         self.loop.run(drain, self.reports.append, lambda: is_done)

@@ -1,6 +1,7 @@
 """Commands reach the step thread, reports reach the event loop, and what breaks is not swallowed."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -23,13 +24,13 @@ class EchoLoop:
 
     def run(
         self,
-        drain: Callable[[bool], Sequence[Command]],
+        drain: Callable[[float], Sequence[Command]],
         emit: Callable[[StepReport], None],
         stop: Callable[[], bool],
     ) -> None:
         self.thread = threading.current_thread().name
         while not stop():
-            for command in drain(True):
+            for command in drain(math.inf):
                 assert isinstance(command, Cancel)
                 if command.handle == 13:
                     raise RuntimeError("thirteen")
@@ -72,18 +73,18 @@ async def test_a_report_that_cannot_be_delivered_ends_it_too() -> None:
 
 def test_an_inbox_waits_only_for_the_first_command() -> None:
     inbox = Inbox()
-    assert inbox.drain(wait=False) == []
+    assert inbox.drain(0) == []
     inbox.put(Cancel(1))
     inbox.put(Cancel(2))
-    assert inbox.drain(wait=True) == [Cancel(1), Cancel(2)]
+    assert inbox.drain(math.inf) == [Cancel(1), Cancel(2)]
 
 
 def test_closing_an_inbox_ends_the_wait() -> None:
     inbox = Inbox()
     drained: list[Sequence[Command]] = []
-    waiter = threading.Thread(target=lambda: drained.append(inbox.drain(wait=True)))
+    waiter = threading.Thread(target=lambda: drained.append(inbox.drain(math.inf)))
     waiter.start()
     inbox.close()
     waiter.join(timeout=10)
     assert drained == [[]]
-    assert inbox.drain(wait=True) == []
+    assert inbox.drain(math.inf) == []

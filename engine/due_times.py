@@ -1,0 +1,85 @@
+"""When each running choice's next token is due, by what was promised to it.
+
+A promise on the mean (TPOT): the n-th token is due at first token + n · TPOT. A token that is late counts as
+missed, and the next is due one TPOT after it: a hopeless choice does not hold everybody else to nothing. A
+promise on each gap (ITL): the next token is due one ITL after the last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEAN_GAPS = 3.0
+"""How many TPOTs one gap may last: a mean stands a long gap that shorter ones make good."""
+
+_Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One choice's times, on the engine's clock; infinite without a promise."""
+
+    mean_s: float = 0.0
+    """By its TPOT alone."""
+    next_s: float = math.inf
+    """By whichever promise comes first."""
+
+
+def after_first_token(tpot_ms: int | None, itl_ms: int | None, first_token_s: float) -> Due:
+    """Of a choice whose first token came at `first_token_s`."""
+    mean_s = first_token_s + _seconds(tpot_ms)
+    return Due(mean_s, min(mean_s, first_token_s + _seconds(itl_ms)))
+
+
+def advance(mean_due: _Column, tpot: _Column, itl: _Column, now_s: float) -> tuple[_Column, _Column]:
+    """Every row got a token at `now_s`; answers the new (mean_due, next_due), all [rows] in seconds."""
+    mean_due = np.maximum(mean_due, now_s) + tpot
+    return mean_due, np.minimum(mean_due, itl + now_s)
+
+
+def least_slack(next_due: _Column, now_s: float) -> float:
+    """Seconds until the earliest due token of rows that are not late; infinite where there is none."""
+    return float(np.min(next_due, where=next_due >= now_s, initial=math.inf)) - now_s
+
+
+class DueTimes:
+    """Columns over the rows of a batch."""
+
+    def __init__(self, max_rows: int) -> None:
+        self.next_due = np.full(max_rows, math.inf)
+        self._mean_due = np.zeros(max_rows)
+        self._tpot = np.full(max_rows, math.inf)
+        self._itl = np.full(max_rows, math.inf)
+        self._gap_limit = np.full(max_rows, math.inf)
+        self.columns = (self.next_due, self._mean_due, self._tpot, self._itl, self._gap_limit)
+
+    def set(self, row: int, tpot_ms: int | None, itl_ms: int | None, due: Due) -> None:
+        """Describe a row that joins; `Due()` if its first token comes with this step."""
+        tpot, itl = _seconds(tpot_ms), _seconds(itl_ms)
+        self._tpot[row], self._itl[row] = tpot, itl
+        self._gap_limit[row] = min(itl, MEAN_GAPS * tpot)
+        self._mean_due[row], self.next_due[row] = due.mean_s, due.next_s
+
+    def get(self, row: int) -> Due:
+        return Due(float(self._mean_due[row]), float(self.next_due[row]))
+
+    def advance(self, begin: int, end: int, now_s: float) -> None:
+        """Rows `begin` to `end` got a token at `now_s`."""
+        rows = slice(begin, end)
+        self._mean_due[rows], self.next_due[rows] = advance(
+            self._mean_due[rows], self._tpot[rows], self._itl[rows], now_s
+        )
+
+    def slack_s(self, num_rows: int, now_s: float) -> float:
+        return least_slack(self.next_due[:num_rows], now_s)
+
+    def gap_limit_s(self, num_rows: int) -> float:
+        return float(self._gap_limit[:num_rows].min(initial=math.inf))
+
+
+def _seconds(milliseconds: int | None) -> float:
+    return math.inf if milliseconds is None else milliseconds / 1000
