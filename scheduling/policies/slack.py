@@ -3,6 +3,12 @@
 Stall-free like Sarathi-Serve (Agrawal et al., OSDI 2024), but its budget is time: the slack until the next
 token that anybody was promised, at most the longest gap the strictest promise stands. A strict reader in the
 batch makes chunks short, a patient batch makes them long, and no number has to be tuned.
+
+All slack is spent at once, for two reasons. What a sequence has left over when it ends serves nobody. And a
+token before its time is a dear one: by Little's law the batch is as large as tokens are slow, and the weights
+are read once for all of it, so a fleet carries most when every token comes just as promised. Nothing is
+borrowed from tokens to come either: in simulation on an H200's costs that gained nothing once admission keeps
+the queue short, and it breaks promises of short outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +22,10 @@ ARRIVAL_S = 0.05
 
 
 def plan(view: StepView) -> StepPlan:
-    """Every decode, then chunks in order while the step still fits."""
+    """Every decode, then chunks in order while the step still fits.
+
+    The fixed budget alone holds where nothing was promised, and where costs are not known well enough.
+    """
     limit_s = duration_s(view)
     if (
         limit_s == NO_LIMIT_S
