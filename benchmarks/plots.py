@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.report import rate_label
 from benchmarks.results import Results, Run, StepSample, figure, spread
@@ -97,7 +98,9 @@ def _cdf(
             axes.step(
                 drawn, shares, where="post", color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6
             )
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def goodput_by_rate(results: Results) -> str:
