@@ -16,8 +16,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "router": {"baton", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
     "sim": {"router", "scheduling", "services", "state", "workloads"},
-    "benchmarks": {"baton", "router", "scheduling", "sim", "workloads"},
-    "tools": {"baton", "benchmarks", "engine", "scheduling"},
+    "benchmarks": {"baton", "engine", "router", "scheduling", "sim", "worker", "workloads"},
+    "tools": {"baton", "benchmarks", "engine", "scheduling", "worker"},
 }
 
 # Drawn above, not built yet.
