@@ -12,7 +12,9 @@ than the step predicts itself.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -61,7 +63,8 @@ def main() -> None:
     parser.add_argument("--acts", default=12, type=int, metavar="N", help="of which half judge (%(default)s)")
     args = parser.parse_args()
     config = parse_config([f"--model={args.model}", "--policy=chunked", "--threads=1"], "decode", 0)
-    engine = build_engine(config)
+    with tempfile.TemporaryDirectory() as nothing_kept:
+        engine = build_engine(dataclasses.replace(config, cache=Path(nothing_kept)))
     freeze_garbage()
     StepRecorder(engine, 0).varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
     names = [field.name for field in fields(Result)]
