@@ -114,10 +114,8 @@ class Store:
         await self._redis.aclose()
 
     async def _run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        try:
+        with self._answering():
             return await self._scripts[script](keys=list(script_keys), args=list(args))
-        except _FAILURES as error:
-            raise StoreUnavailable(self._url, _reason(error)) from error
 
     # Registry
 
@@ -278,12 +276,12 @@ class Store:
         while True:
             pubsub = self._redis.pubsub()
             try:
-                await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
+                with _keeping_cancellation():
+                    await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
                 yield Nudge()
                 async for notice in _listen(pubsub):
                     yield notice
             except _FAILURES:
-                _stop_if_cancelled()
                 await asyncio.sleep(RECONNECT_S)
             finally:
                 # A failure to close must not take the place of the cancellation that closes.
@@ -293,7 +291,8 @@ class Store:
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
         try:
-            yield
+            with _keeping_cancellation():
+                yield
         except _FAILURES as error:
             raise StoreUnavailable(self._url, _reason(error)) from error
 
@@ -304,11 +303,20 @@ def _source(script: str) -> str:
     return _CONSTANTS + "".join((folder / f"{part}.lua").read_text() for part in parts)
 
 
-def _stop_if_cancelled() -> None:
-    """A library's wait may end a cancellation with a failure, or with nothing at all: put it back."""
+@contextlib.contextmanager
+def _keeping_cancellation() -> Iterator[None]:
+    """Put a cancellation back that was lost inside.
+
+    redis-py sends through `asyncio.wait_for`, which before Python 3.12 answers a cancellation with the result
+    if the send has just ended: whoever cancelled would wait for a call, or a loop of calls, that goes on.
+    """
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _reason(error: Exception) -> str:
@@ -318,8 +326,8 @@ def _reason(error: Exception) -> str:
 
 async def _listen(pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Notice, None]:
     while True:
-        _stop_if_cancelled()
-        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
+        with _keeping_cancellation():
+            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
         if message is None:
             continue
         if message["channel"] == keys.nudge_channel():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,51 @@ async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url:
 async def test_a_burst_of_calls_waits_for_its_turn(store: Store) -> None:
     places = await asyncio.gather(*(store.enqueue(entry(f"r{i}"), 1000) for i in range(500)))
     assert max(place.position for place in places) == 499
+
+
+async def _hear(store: Store) -> None:
+    async for _ in store.notices("r1"):
+        pass
+
+
+CALLS: dict[str, Callable[[Store], Coroutine[None, None, object]]] = {
+    "script": lambda store: store.queue_status(),
+    "pipeline": lambda store: store.lookup_prefix(["d:1"], [b"x"]),
+    "notices": _hear,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_cancellation_is_never_lost(store: Store, name: str) -> None:
+    await store.queue_status()
+    for turns in range(40):
+        task = asyncio.create_task(CALLS[name](store))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        await asyncio.wait((task,), timeout=2)
+        heeded = task.cancelled()
+        while not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=0.1)
+        assert heeded, f"cancelled after {turns} turns of the loop"
+
+
+async def test_a_call_in_a_cancelled_task_s_cleanup_is_answered(store: Store) -> None:
+    answers = []
+
+    async def clean_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            answers.append(await store.queue_status())
+            answers.append(await store.queue_status())
+
+    task = asyncio.create_task(clean_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(answers) == 2
