@@ -14,6 +14,7 @@ from baton.fleet import FleetError
 
 COMMANDS = {
     "bench": "a workload at a rate, under several policies side by side",
+    "batching": "continuous against static batching, as three separate ratios",
 }
 EXIT_WRONG = 2
 

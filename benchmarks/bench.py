@@ -21,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -214,10 +215,10 @@ async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting:
     return Results(title, setting.facts, tuple(runs))
 
 
-def by_turns(targets: Sequence[Target], turn: int) -> Sequence[Target]:
+def by_turns(arms: Sequence[Any], turn: int) -> Sequence[Any]:
     """All of them, beginning with another one each turn."""
-    first = turn % len(targets)
-    return (*targets[first:], *targets[:first])
+    first = turn % len(arms)
+    return (*arms[first:], *arms[:first])
 
 
 async def _run(

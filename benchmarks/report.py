@@ -114,6 +114,11 @@ def print_results(console: Console, results: Results) -> None:
         if len(results.arms) > 1:
             title = f"ratio to {results.arms[0]}, seed by seed"
             console.print(_table(title, results.arms[1:], ratio_rows(results, rate)))
+    print_facts(console, results)
+
+
+def print_facts(console: Console, results: Results) -> None:
+    """What the figures must be read with."""
     for name, said in results.facts.items():
         console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
 

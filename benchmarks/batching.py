@@ -1,0 +1,202 @@
+"""Continuous batching against static batching: three ratios, and the case where there is nothing to gain.
+
+    python -m benchmarks batching --json batching.json
+
+All requests arrive at once, and the time until the last one is over counts; tokens are prompt and output. One
+worker on one thread computes prompts and outputs. Per seed all arms get the same requests, by turns:
+
+    plain transformers   `generate` on padded batches of --batch, in a process without a fleet
+    static, batch        policy `static` on our engine, batches of --batch
+    continuous, batch    --policy on our engine, no more than --batch at once
+    static, memory       policy `static`, as many at once as fit into the KV blocks
+    continuous, memory   --policy, as many as fit into the same blocks
+
+Outputs are exponential, redrawn above a cap, and once all of one length. Static batches are kinder here than
+in the published comparisons: `static` does not compute members that have ended, and reserves what a request
+asks for, which is what it then generates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.arms import DEMO_MODEL, Arm, Build, Target, started
+from benchmarks.bench import by_turns
+from benchmarks.load import Job, jobs, open_loop
+from benchmarks.metrics import RequestRecord, Summary, summarise
+from benchmarks.report import cell, machine, print_facts
+from benchmarks.results import Results, Run, figure, paired_ratios
+from benchmarks.values import whole_numbers
+from workloads.shapes import RequestShape, shapes
+
+AT_ONCE = math.inf
+BURST_PROMPT, BURST_OUTPUT = 512, 128
+PLAIN = "plain transformers"
+BLOCK_SIZE = 16
+MOST_SEQS = 64
+METRIC = "total_tokens_per_s"
+RATIOS = (
+    ("continuous, memory", PLAIN),
+    ("continuous, batch", "static, batch"),
+    ("continuous, memory", "static, memory"),
+)
+"""The claims: over plain transformers, at the same batch size, in the same memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One distribution of output lengths; without a cap all have the mean."""
+
+    name: str
+    cap: int | None
+
+    def drawn(self, count: int, seed: int, scale: float) -> list[RequestShape]:
+        """The requests of one seed."""
+        if self.cap is not None:
+            return shapes("burst", count, seed, scale, self.cap)
+        return [RequestShape(round(BURST_PROMPT * scale), round(BURST_OUTPUT * scale))] * count
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest request, before scaling."""
+        return BURST_PROMPT + (self.cap or BURST_OUTPUT)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", type=Path, default=DEMO_MODEL)
+    add("--policy", default="slack", help="the continuous one (slack)")
+    add("--batch", type=int, default=8, help="requests at once where that is fixed (8)")
+    add("--memory-seqs", type=int, default=16, help="KV blocks for so many of the longest requests (16)")
+    add("--caps", type=whole_numbers, default=[512], metavar="N,N", help="on outputs, before scaling (512)")
+    add("--scale", type=float, default=0.25, help="multiplies all lengths (0.25)")
+    add("--requests", type=int, default=128, help="per run (128)")
+    add("--seeds", type=whole_numbers, default=[1, 2, 3, 4, 5], metavar="N,N", help="1,2,3,4,5")
+    add("--json", type=Path, metavar="FILE", help="write everything measured")
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(batching(args))
+
+
+async def batching(args: argparse.Namespace) -> int:
+    """The exit code: 1 when a request failed."""
+    console = Console()
+    cases = [Case(f"exponential outputs up to {cap}", cap) for cap in args.caps] + [Case("one length", None)]
+    measured = [await _measure(args, case) for case in cases]
+    for results in measured:
+        _print(console, results)
+    if args.json:
+        args.json.write_text(json.dumps([asdict(results) for results in measured], indent=1))
+    return 1 if any(run.summary.failed for results in measured for run in results.runs) else 0
+
+
+@contextlib.asynccontextmanager
+async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[Target]]:
+    """One worker each, alike but for the policy and for what bounds a batch."""
+    bounds = {
+        "batch": ["--max-num-seqs", str(args.batch)],
+        "memory": ["--max-num-seqs", str(MOST_SEQS), "--num-blocks", str(blocks)],
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        targets: list[Target] = []
+        for bound, flags in bounds.items():
+            for kind, policy in (("static", "static"), ("continuous", args.policy)):
+                extra = {"decode": [*flags, "--block-size", str(BLOCK_SIZE), "--threads", "1"]}
+                build = Build(args.model, prefill=0, decode=1, extra_args=extra)
+                target = await stack.enter_async_context(started(Arm(policy, "aggregated"), build))
+                targets.append(replace(target, name=f"{kind}, {bound}"))
+        yield targets
+
+
+def _print(console: Console, results: Results) -> None:
+    """Arms as rows, then the three ratios."""
+    columns = (("prompt + output tokens/s", METRIC), ("output tokens/s", "output_tokens_per_s"))
+    table = Table("", *(label for label, _ in columns), title=results.title)
+    for arm in results.arms:
+        runs = results.of(arm, AT_ONCE)
+        found = [[figure(run.summary, metric) or 0.0 for run in runs] for _, metric in columns]
+        table.add_row(arm, *(cell(values, spec=".0f") for values in found))
+    console.print(table)
+    for ours, theirs in RATIOS:
+        ratios = paired_ratios(results, METRIC, ours, theirs, AT_ONCE)
+        console.print(f"{ours} / {theirs}: {cell(ratios)}", highlight=False)
+    print_facts(console, results)
+
+
+async def _measure(args: argparse.Namespace, case: Case) -> Results:
+    blocks = args.memory_seqs * math.ceil(case.longest * args.scale / BLOCK_SIZE)
+    runs: list[Run] = []
+    async with _fleets(args, blocks) as fleets:
+        arms: list[Target | None] = [None, *fleets]
+        with Progress(console=Console(stderr=True)) as progress:
+            task = progress.add_task(case.name, total=len(args.seeds) * len(arms))
+            for turn, seed in enumerate(args.seeds):
+                for at in by_turns(arms, turn):
+                    runs.append(await _run(args, case, at, fleets[0], seed))
+                    progress.advance(task)
+    runs.sort(key=lambda one: ([PLAIN, *(at.name for at in fleets)].index(one.arm), one.seed))
+    memory = f"{blocks} blocks of {BLOCK_SIZE} tokens, {args.memory_seqs} of the longest requests"
+    facts = {
+        "command": " ".join(["python -m benchmarks batching", *args.argv]),
+        "workload": f"burst × {args.scale:g}, {args.requests} requests at once, {case.name}",
+        "memory": memory,
+        "batch": str(args.batch),
+        **machine(),
+    }
+    return Results(f"burst × {args.scale:g}, {case.name}", facts, tuple(runs))
+
+
+async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_fleet: Target, seed: int) -> Run:
+    work = jobs(
+        case.drawn(args.requests, seed, args.scale),
+        vocab_size=any_fleet.vocab_size,
+        max_context_tokens=any_fleet.max_context_tokens,
+        seed=f"{case.name}:{seed}",
+    )
+    if at is None:
+        return Run(PLAIN, AT_ONCE, seed, await _plainly(args, work))
+    records = await open_loop(at.client, work, iter([0.0] * len(work)), lambda _: None)
+    failures = [one.error for one in records if one.error]
+    if failures:
+        print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
+    return Run(at.name, AT_ONCE, seed, summarise(records, warmup_share=0.0))
+
+
+async def _plainly(args: argparse.Namespace, work: Sequence[Job]) -> Summary:
+    """The same requests by transformers alone; raises `RuntimeError` with its last words when it fails."""
+    command = [sys.executable, "-m", "benchmarks.plain_transformers"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--model", str(args.model.resolve()), "--batch", str(args.batch),
+        cwd=Path(__file__).parent.parent,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    asked = [{"prompt": job.token_ids, "output_tokens": job.output_tokens} for job in work]
+    answer, said = await process.communicate(json.dumps(asked).encode())
+    if process.returncode != 0:
+        raise RuntimeError(f"plain transformers: {said.decode(errors='replace')[-1000:]}")
+    ends = json.loads(answer)["ends_s"]
+    records = [_all_at_the_end(job, end) for job, end in zip(work, ends, strict=True)]
+    # Nothing is streamed: there is no first token, and no gap between two.
+    return replace(summarise(records, warmup_share=0.0), itl=None)
+
+
+def _all_at_the_end(job: Job, end: float) -> RequestRecord:
+    record = RequestRecord(0.0, len(job.token_ids), job.output_tokens, job.slo.slo_class.value)
+    record.finished_at = end
+    record.token_times = [end] * job.output_tokens
+    return record

@@ -1,0 +1,85 @@
+"""A page stands alone, says what was measured and draws every arm."""
+
+from __future__ import annotations
+
+import math
+import random
+from html.parser import HTMLParser
+
+import pytest
+
+from benchmarks.metrics import RequestRecord, summarise
+from benchmarks.plots import COLOURS, busiest, looks
+from benchmarks.report_html import page
+from benchmarks.results import Results, Run, StepSample
+
+ARMS = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack/conditional & <more>")
+
+
+def run(arm: str, rate: float, seed: int) -> Run:
+    rng = random.Random(f"{arm}:{rate}:{seed}")
+    records = []
+    for place in range(30):
+        one = RequestRecord(place / 5, 10, 3, "standard", ttft_slo_s=0.5)
+        one.ttft_s, one.tpot_s = rng.random(), rng.random() / 50
+        one.token_times = [one.sent_at + one.ttft_s + k * one.tpot_s for k in range(3)]
+        one.finished_at = one.token_times[-1]
+        records.append(one)
+    ttft, tpot = ([getattr(one, name) or 0.0 for one in records] for name in ("ttft_s", "tpot_s"))
+    steps = tuple(StepSample(k / 50, 0.01, f"decode-{k % 2}", k % 9, 64 * (k % 3)) for k in range(200))
+    return Run(arm, rate, seed, summarise(records), 0.0, 6.0, tuple(ttft), tuple(tpot), steps)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_page_draws_every_arm_and_needs_nothing_else(count: int) -> None:
+    arms = ARMS[-count:]
+    runs = [run(arm, rate, seed) for arm in arms for rate in (4.0, 8.0) for seed in (1, 2)]
+    text = page(Results("chat", {"commit": "abc <1>"}, tuple(runs)))
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert tags.seen.count("svg") == 1 + 2 + count  # goodput, latencies per rate, a timeline per arm
+    assert tags.seen.count("script") == 0
+    assert all(link.startswith("#") for link in tags.links), "something is fetched from elsewhere"
+    assert "slack/conditional &amp; &lt;more&gt;" in text
+    assert "abc &lt;1&gt;" in text
+
+
+def test_arrivals_all_at_once_have_no_goodput_curve() -> None:
+    text = page(Results("burst", {}, (run("slack", math.inf, 1),)))
+    assert "All at once" in text
+    assert "Goodput against rate" not in text
+
+
+def test_an_empty_measurement_has_no_page() -> None:
+    with pytest.raises(ValueError, match="runs is empty"):
+        page(Results("chat", {}, ()))
+
+
+def test_arms_differ_in_more_than_colour() -> None:
+    drawn = looks([str(number) for number in range(12)])
+    assert len({(one.colour, one.dash) for one in drawn.values()}) == 12
+    assert len({one.marker for one in list(drawn.values())[:6]}) == len(COLOURS)
+
+
+def test_the_busiest_second_is_where_most_prompt_tokens_were() -> None:
+    calm = [StepSample(k / 10, 0.1, "w", 1, 0) for k in range(100)]
+    steps = [*calm, StepSample(7.05, 0.05, "w", 1, 256), StepSample(7.5, 0.1, "w", 1, 256)]
+    assert 6.0 <= busiest(steps) <= 7.05
