@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.snapshots import FleetCounters, FleetFacts, FleetSnapshot, QueueState, Role, WorkerState
+from baton.snapshots import CostState, FleetCounters, FleetFacts, FleetSnapshot, QueueState, Role, WorkerState
 from baton.v1 import fleet_pb2, worker_pb2
 
 _ROLES = {
@@ -76,4 +76,16 @@ def _worker_from_pb(worker: fleet_pb2.WorkerStatus) -> WorkerState:
         cached_blocks=load.cached_blocks,
         leased_blocks=worker.leased_blocks,
         step_seconds=worker.step_seconds,
+        cost=_cost_from_pb(worker.cost_model) if worker.HasField("cost_model") else None,
+    )
+
+
+def _cost_from_pb(cost: worker_pb2.CostModel) -> CostState:
+    return CostState(
+        is_trusted=cost.is_trusted,
+        coefficients=tuple(cost.coefficients),
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10,
+        ratio_q50=cost.ratio_q50,
+        ratio_q95=cost.ratio_q95,
     )

@@ -32,6 +32,23 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
+class CostState:
+    """What a worker says of how long its steps take.
+
+    coefficients, knee_tokens   seconds of a step by what is in it, as in `scheduling/cost_model.py`
+    ratio_q10, ratio_q50, ratio_q95   actual / predicted of recent steps
+    """
+
+    is_trusted: bool
+    """False while steps keep to a fixed token budget, because the costs are too far from what steps took."""
+    coefficients: tuple[float, ...]
+    knee_tokens: float
+    ratio_q10: float
+    ratio_q50: float
+    ratio_q95: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerState:
     """`free_blocks` counts the cached ones too: they are free, but still hold a prefix."""
 
@@ -51,6 +68,7 @@ class WorkerState:
     cached_blocks: int
     leased_blocks: int
     step_seconds: float
+    cost: CostState | None
 
     @property
     def used_blocks(self) -> int:

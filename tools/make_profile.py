@@ -54,6 +54,7 @@ def _profile(name: str, config: WorkerConfig, engine: Engine) -> Profile:
     copy_rate = _copy_rate(engine)
     layout = engine.pool.layout
     device = resolve_device(config.device)
+    today = dt.datetime.now(tz=dt.UTC)
     return Profile(
         name=name,
         model_name=config.model.resolve().name,
@@ -69,7 +70,7 @@ def _profile(name: str, config: WorkerConfig, engine: Engine) -> Profile:
         host=f"{device_name(device)}, torch {torch.__version__}, {torch.get_num_threads()} threads",
         weights_fingerprint=engine.fingerprint,
         measured=(
-            f"costs, {dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, by tools/make_profile.py: {_count(steps, engine)}",
+            f"costs, {today:%Y-%m-%d}, by tools/make_profile.py: {_count(steps, engine)}",
             "ratios: over the engine's own steps",
             "swap_bytes_per_s: copies of blocks within this machine's memory",
         ),

@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.snapshots import FleetCounters, FleetFacts, FleetSnapshot, QueueState, WorkerState
+from baton.snapshots import CostState, FleetCounters, FleetFacts, FleetSnapshot, QueueState, WorkerState
 
 _BAR_WIDTH = 12
 
@@ -32,6 +32,13 @@ def state_of(worker: WorkerState) -> tuple[str, str]:
     if worker.draining:
         return "draining", "yellow"
     return ("busy", "green") if worker.running or worker.waiting else ("idle", "cyan")
+
+
+def cost_of(cost: CostState | None) -> Text:
+    """How far over the predicted cost 19 of 20 steps stay; `fixed` while costs are not trusted to plan by."""
+    if cost is None:
+        return Text("–", style="dim")
+    return Text(f"×{cost.ratio_q95:.2f}", style="green") if cost.is_trusted else Text("fixed", style="yellow")
 
 
 def bar(used: int, cached: int, total: int, width: int = _BAR_WIDTH) -> Text:
@@ -59,6 +66,7 @@ def _workers(workers: tuple[WorkerState, ...], block_size: int) -> RenderableTyp
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(f"KV blocks of {block_size}", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("cost", justify="right", no_wrap=True)
     for worker in sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id)):
         table.add_row(*_row(worker))
     return table
@@ -79,6 +87,7 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
         str(worker.pending_prefill_tokens),
         blocks,
         f"{worker.step_seconds * 1000:.1f} ms",
+        cost_of(worker.cost),
     )
 
 

@@ -17,7 +17,7 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.snapshots import Role
+from baton.snapshots import CostState, Role
 from baton.types import Attainable, Prompt, Verdict
 from baton.v1 import fleet_pb2, inference_pb2, worker_pb2
 from tests.baton.scripted_service import Fail, ScriptedRouter, bad_field, retry_after
@@ -231,6 +231,14 @@ async def test_watching_tells_of_workers_and_goes_on_at_another_router() -> None
         num_blocks=10,
         load=load,
         step_seconds=0.005,
+        cost_model=worker_pb2.CostModel(
+            coefficients=[1.0, 2.0],
+            knee_tokens=16,
+            ratio_q10=0.9,
+            ratio_q50=1.0,
+            ratio_q95=1.1,
+            is_trusted=True,
+        ),
     )
     one, two = ScriptedRouter(), ScriptedRouter()
     one.snapshots = [fleet_pb2.WatchResponse(router_id="one", workers=[worker])]
@@ -243,6 +251,7 @@ async def test_watching_tells_of_workers_and_goes_on_at_another_router() -> None
     assert (first.router_id, second.router_id) == ("one", "two")
     [state] = first.workers
     assert (state.role, state.used_blocks, state.draining, state.running) == (Role.DECODE, 4, True, 2)
+    assert state.cost == CostState(True, (1.0, 2.0), 16, 0.9, 1.0, 1.1)
     assert one.calls("Watch")[0].interval_ms == 100
 
 

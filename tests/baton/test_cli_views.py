@@ -100,7 +100,9 @@ def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
             load=load,
             num_blocks=16384,
             step_seconds=0.0123,
+            cost_model=worker_pb2.CostModel(is_trusted=True, ratio_q95=1.234),
         ),
+        fleet_pb2.WorkerStatus(worker_id="decode-1", cost_model=worker_pb2.CostModel(ratio_q95=3.0)),
         fleet_pb2.WorkerStatus(worker_id="prefill-0", role=worker_pb2.WORKER_ROLE_PREFILL),
     ]
     counters = fleet_pb2.Counters(accepted=9, ttft_promises_broken=2, refused=1)
@@ -111,6 +113,10 @@ def test_status_shows_workers_queue_and_promises_in_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "12.3 ms" in text
     assert text.index("prefill-0") < text.index("decode-0")
+    row = {line.split()[1]: line for line in text.splitlines() if "-" in line.split()[1]}
+    assert "×1.23" in row["decode-0"]
+    assert "fixed" in row["decode-1"]
+    assert "–" in row["prefill-0"]
     for part in ("lost", "busy", "3 of 1024 waiting", "Redis out of reach", "2 broken", "1 h 1 min"):
         assert part in text
 
