@@ -70,7 +70,7 @@ def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[floa
     if now - roles.uneven_since < HOLD_S:
         return replace(roles, weights=weights)
     target = _target(mixed, dedicated)
-    return Roles({key: _moved(weight, target, toward_prefill) for key, weight in weights.items()})
+    return Roles({key: _moved(weight, target) for key, weight in weights.items()})
 
 
 def _gap(weights: Mapping[str, float], mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> float:
@@ -98,9 +98,6 @@ def _work(mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> tuple[float
     return sum(dedicated) + sum(one.prefill for one in mixed), sum(one.decode for one in mixed)
 
 
-def _moved(weight: float, target: float, toward_prefill: bool) -> float:
-    """A move goes the way of the imbalance only: a worker already past the target stays."""
+def _moved(weight: float, target: float) -> float:
     move = min(MOST_MOVE, max(-MOST_MOVE, target - weight))
-    if abs(move) < LEAST_MOVE or (move > 0) != toward_prefill:
-        return weight
-    return weight + move
+    return weight + move if abs(move) >= LEAST_MOVE else weight
