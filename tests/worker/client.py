@@ -38,6 +38,7 @@ class WorkClient:
     def __init__(self, address: str, router_id: str = "router-test") -> None:
         self.heard: dict[int, Heard] = defaultdict(Heard)
         self.loads: list[pb.WorkerLoad] = []
+        self.costs: list[pb.CostModel] = []
         self.num_heartbeats = 0
         self._router_id = router_id
         self._channel = grpc.aio.insecure_channel(address)
@@ -52,6 +53,7 @@ class WorkClient:
         assert isinstance(first, pb.WorkResponse)
         self.welcome = first.welcome
         self.loads.append(first.welcome.load)
+        self.costs.append(first.welcome.cost_model)
         self._reading = asyncio.create_task(self._read())
         return self
 
@@ -118,6 +120,8 @@ class WorkClient:
             return
         step = message.step
         self.loads.append(step.load)
+        if step.HasField("cost_model"):
+            self.costs.append(step.cost_model)
         for failure in step.failures:
             self.heard[failure.handle].failure = failure
         for handle, cached in zip(step.prefilled_handles, step.cached_tokens, strict=True):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -9,8 +10,10 @@ from structlog.testing import capture_logs
 from engine.commands import Command, SetCost
 from engine.report import Load, StepReport
 from scheduling.cost_estimator import FIT_EVERY_UNTRUSTED, WINDOW, CostEstimator
-from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
+from scheduling.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
 from tests.scheduling.steps import DEMO, grid, measure, slower
+from tests.worker.client import WorkClient, spec_of
+from tests.worker.conftest import Pair
 from worker import costs
 from worker.costs import Costs
 from worker.metrics import WorkerMetrics
@@ -102,6 +105,25 @@ async def test_a_report_without_a_step_and_one_of_a_failed_step_are_not_observed
         scene.costs.observe(StepReport(load=LOAD, shape=shape, step_seconds=9.0, step_error="Traceback"))
     assert scene.costs.model == DEMO
     assert scene.engine == []
+
+
+@pytest.mark.integration
+async def test_routers_are_told_of_new_costs_once_each(pair: Pair) -> None:
+    """Of the second of two windows of steps at the latest; a router that comes then starts with them."""
+    async with WorkClient(pair.target.address) as router:
+
+        async def generate() -> None:
+            spec = spec_of([5, 6, 7], target=router.welcome.incarnation, max_tokens=200)
+            await router.until_finished(await router.decode(spec))
+
+        assert len(router.costs[0].coefficients) == NUM_COEFFICIENTS
+        for _ in range(3):
+            await generate()
+        assert len(router.costs) > 1
+        assert all(one != two for one, two in itertools.pairwise(router.costs))
+        async with WorkClient(pair.target.address, "late") as late:
+            await generate()  # whose reports bring what a fit has found meanwhile
+            assert late.costs[0] in router.costs
 
 
 async def test_a_fit_that_breaks_keeps_the_last_good_one(
