@@ -83,8 +83,8 @@ class CostEstimator:
         predicted = self._model.predict(shape)
         ratio = seconds / predicted if predicted > 0 else math.inf
         self._judge(ratio)
-        if predicted == 0 or 1 / WILD <= ratio <= WILD:
-            self._recent.append((shape, seconds, ratio))
+        self._recent.append((shape, seconds, ratio))
+        if predicted == 0 or _is_tame(ratio):
             self._remember((shape, seconds))
         if self._model.is_trusted and not self._deserves_trust:
             self._model = replace(self._model, is_trusted=False)
@@ -105,8 +105,10 @@ class CostEstimator:
         # Without trust the earlier steps are of a machine that is no more.
         num_recent = WINDOW if self._model.is_trusted else FIT_EVERY_UNTRUSTED
         steps = [(shape, seconds) for shape, seconds, _ in self._recent][-num_recent:]
-        ratios = [seconds / predicted for shape, seconds in steps if (predicted := fitted.predict(shape)) > 0]
-        level = quantile(sorted(ratios), 0.5) if len(ratios) >= MIN_JUDGED else 1.0
+        predictions = ((seconds, fitted.predict(shape)) for shape, seconds in steps)
+        ratios = [seconds / predicted for seconds, predicted in predictions if predicted > 0]
+        tame = sorted(ratio for ratio in ratios if _is_tame(ratio))
+        level = quantile(tame, 0.5) if len(tame) >= MIN_JUDGED else 1.0
         coefficients = tuple(value * level for value in fitted.coefficients)
         self._restart(replace(fitted, coefficients=coefficients, is_trusted=True), steps)
         return self._model
@@ -167,3 +169,7 @@ class CostEstimator:
         context = int(shape.decode_context + shape.chunk_attention)
         bucket = int(shape.num_tokens).bit_length(), context.bit_length()
         self._buckets.setdefault(bucket, deque(maxlen=PER_BUCKET)).append(sample)
+
+
+def _is_tame(ratio: float) -> bool:
+    return 1 / WILD <= ratio <= WILD

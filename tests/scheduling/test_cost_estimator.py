@@ -13,6 +13,7 @@ from scheduling.cost_estimator import (
     FIT_EVERY,
     FIT_EVERY_UNTRUSTED,
     MIN_JUDGED,
+    PER_BUCKET,
     REFRESH_EVERY,
     WINDOW,
     CostEstimator,
@@ -157,32 +158,49 @@ def test_too_few_steps_judge_nothing() -> None:
     assert estimator.model == DEMO
 
 
-WRONG = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0])
+IMPOSSIBLE = [math.nan, math.inf, -math.inf, 0.0, -0.0, -1.0]
+TOO_FAR_OFF = [1e4, 1e300, 1e-9, 1e-300]
+some = st.lists(
+    st.tuples(st.sampled_from(grid()), st.sampled_from(IMPOSSIBLE + TOO_FAR_OFF)), max_size=WINDOW
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from(grid()), WRONG), max_size=3 * WINDOW))
-def test_times_that_cannot_be_change_nothing(seen: list[Sample]) -> None:
+@pytest.mark.parametrize("seconds", IMPOSSIBLE)
+def test_times_that_cannot_be_change_nothing(seconds: float) -> None:
     estimator = start()
     before = estimator.model
-    assert not follow(estimator, seen)
+    assert not follow(estimator, [(shape, seconds) for shape in grid() * WINDOW])
     assert estimator.model == before
 
 
-WILD = st.one_of(WRONG, st.floats(1e3, 1e300), st.floats(1e-300, 1e-9))
+@pytest.mark.parametrize("seconds", TOO_FAR_OFF)
+def test_however_many_wild_steps_cost_the_trust_and_never_the_fit(seconds: float) -> None:
+    estimator = start()
+    follow(estimator, [(shape, seconds) for shape in grid() * 20])
+    assert not estimator.model.is_trusted
+    for shape in grid():
+        assert estimator.model.predict(shape) == pytest.approx(DEMO.predict(shape), rel=0.1)
+    follow(estimator, steps(DEMO, 2 * WINDOW))
+    assert estimator.model.is_trusted
 
 
 @settings(max_examples=20)
-@given(st.lists(st.tuples(st.sampled_from(grid()), WILD), max_size=WINDOW), st.integers(0, 1000))
-def test_wild_steps_keep_the_last_good_fit(wild: list[Sample], seed: int) -> None:
-    """However many: they may cost the trust, which is there for that, and never the costs themselves."""
+@given(some, st.integers(0, 1000))
+def test_any_nonsense_between_steps_keeps_the_last_good_fit(nonsense: list[Sample], seed: int) -> None:
     estimator = start()
-    follow(estimator, wild)
-    for shape in grid():
-        assert estimator.model.predict(shape) == pytest.approx(DEMO.predict(shape), rel=0.1)
+    follow(estimator, nonsense)
     follow(estimator, steps(DEMO, 2 * WINDOW, seed=seed))
     assert estimator.model.is_trusted
     for shape in grid():
         assert estimator.model.predict(shape) == pytest.approx(DEMO.predict(shape), rel=0.1)
+
+
+def test_what_is_kept_for_a_fit_does_not_grow() -> None:
+    estimator = start()
+    num_kinds = len({(shape.num_tokens, shape.decode_context, shape.chunk_attention) for shape in grid()})
+    for _ in range(5):
+        follow(estimator, steps(DEMO, WINDOW))
+        assert len(estimator.take_samples()) <= PER_BUCKET * num_kinds
 
 
 def test_a_shape_that_cannot_be_changes_nothing() -> None:
