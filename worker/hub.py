@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
@@ -196,11 +196,18 @@ class Hub:
                 named_failure = dataclasses.replace(failure, handle=running.router_handle)
                 shares[running.session].failures.append(named_failure)
                 running.is_over = True
+        for running in self._all_living(report.preempted):
+            shares[running.session].preempted.append(running.router_handle)
+        for running in self._all_living(report.resumed):
+            shares[running.session].resumed.append(running.router_handle)
         self._send(report, shares.items())
 
     def _living(self, handle: int) -> Running | None:
         running = self._sequences.get(handle)
         return None if running is None or running.is_over else running
+
+    def _all_living(self, handles: Iterable[int]) -> Iterator[Running]:
+        return (running for handle in handles if (running := self._living(handle)) is not None)
 
     def _send(self, report: StepReport, shares: Iterable[tuple[RouterSession, _Share]]) -> None:
         now_s = self._clock()
@@ -218,10 +225,12 @@ class _Share:
         self.handles: list[int] = []
         self.prefilled: list[Prefilled] = []
         self.failures: list[Failure] = []
+        self.preempted: list[int] = []
+        self.resumed: list[int] = []
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.prefilled or self.failures)
+        return not (self.rows or self.prefilled or self.failures or self.preempted or self.resumed)
 
     def report_of(self, report: StepReport) -> StepReport:
         tokens = report.tokens
@@ -235,6 +244,9 @@ class _Share:
             tokens=tokens,
             prefilled=self.prefilled,
             failures=self.failures,
+            preempted=self.preempted,
+            resumed=self.resumed,
+            shape=report.shape,
         )
 
 

@@ -9,6 +9,7 @@ from engine import commands as engine_commands
 from engine.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason, SequenceSpec
 from tests.worker.client import spec_of
 from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
@@ -100,6 +101,19 @@ async def test_each_router_hears_of_its_own_sequences_under_its_own_handles(scen
     assert (list(to_right.tokens.handles), list(to_right.tokens.token_ids)) == ([5], [22])
     assert to_right.tokens.text_utf8 == b"22"
     assert (list(to_left.prefilled_handles), list(to_right.prefilled_handles)) == ([], [5])
+
+
+async def test_each_router_hears_of_its_preempted_sequences_and_what_the_step_was_made_of(
+    scene: Scene,
+) -> None:
+    mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
+    first, second = scene.decode(mine, 7), scene.decode(other, 7)
+    scene.report(preempted=[first], resumed=[second], shape=StepShape(3, 2, 40, 0.0, 0, 2))
+    (told,) = await heard(mine)
+    assert (list(told.preempted_handles), list(told.resumed_handles)) == ([7], [])
+    assert (told.shape.num_tokens, told.shape.num_decodes) == (3, 2)
+    (told,) = await heard(other)
+    assert (list(told.preempted_handles), list(told.resumed_handles)) == ([], [7])
 
 
 async def test_a_failure_of_the_engine_is_told_once_and_ends_the_matter(scene: Scene) -> None:
