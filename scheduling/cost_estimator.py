@@ -131,8 +131,6 @@ class CostEstimator:
     def _refresh(self) -> CostModel | None:
         """Every so often: the band as it is by now, and whether trust has come back."""
         self._since_refresh = 0
-        if not any(self._model.coefficients):
-            return None
         model = replace(self._with_band(), is_trusted=self._deserves_trust)
         changed = model != self._model
         self._model = model
