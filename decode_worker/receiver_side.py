@@ -115,7 +115,7 @@ class ReceiverSide:
             log.exception("kv_handoff_crashed", fence=describe(task.fence))
             return KVFailed(handle, f"{type(error).__name__}: {error}")
         self._observe(task, result)
-        return KVArrived(handle, result.num_verified_blocks, result.first_tokens)
+        return KVArrived(handle, result.num_verified_blocks, result.first_tokens, result.exposed_s)
 
     def _on_done(self, handle: int, task: asyncio.Task[Command]) -> None:
         """Answers the engine exactly once, also for a task that was cancelled before it began."""

@@ -107,7 +107,7 @@ class StepLoop:
         wait_s = 0.0
         while not stop():
             if wait_s == math.inf:
-                self._groups.check_integrity()
+                self.check_integrity()
             for command in drain(wait_s):
                 if isinstance(command, SetCost):
                     self._cost = command.cost
@@ -116,6 +116,10 @@ class StepLoop:
             wait_s = self._turn()
             if not self._groups.report.is_empty:
                 emit(self._finish_report())
+
+    def check_integrity(self) -> None:
+        """Assert that every block and slot has the owners it should; costs O(used blocks)."""
+        self._groups.check_integrity()
 
     def _turn(self) -> float:
         """One step, if there is one; answers for how long commands may be waited for before the next."""

@@ -97,6 +97,7 @@ class Driver:
         inbox = [list(commands)]
         turns = iter((False, True))
         self.loop.run(lambda timeout_s: inbox.pop(), self.reports.append, lambda: next(turns))
+        self.loop.check_integrity()
         return self.reports[before:]
 
     def finish(self, *commands: Command) -> list[StepReport]:
@@ -148,6 +149,17 @@ class Driver:
                     parts.append(columns.text_utf8[begin : begin + length])
                 begin += length
         return b"".join(parts).decode()
+
+    def logprobs(self, handle: int, choice: int = 0) -> list[tuple[float, tuple[int, ...]]]:
+        """Of every token of a choice: its own, and which alternatives were told."""
+        told = []
+        for report in self.reports:
+            columns, top = report.tokens, 0
+            for place, row in enumerate(columns.logprob_rows):
+                begin, top = top, top + columns.top_counts[place]
+                if (columns.handles[row], columns.choices[row]) == (handle, choice):
+                    told.append((columns.logprobs[place], tuple(columns.top_token_ids[begin:top])))
+        return told
 
     def failures(self) -> dict[int, str]:
         return {

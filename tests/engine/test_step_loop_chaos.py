@@ -18,6 +18,8 @@ from tests.engine.loop_driver import DEAR_TOKENS, RESERVING, UNKNOWN_COST, VOCAB
 
 # Few tokens and few lengths, so that prefixes are shared all the time.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
+LENGTHS = st.one_of(st.integers(1, 9), st.integers(10, 20))
+CHOICES = st.one_of(st.just(1), st.integers(1, 3))
 
 
 class StepLoopMachine(RuleBasedStateMachine):
@@ -25,11 +27,10 @@ class StepLoopMachine(RuleBasedStateMachine):
 
     @initialize(
         budget=st.sampled_from([1, 3, 16]),
-        num_blocks=st.sampled_from([6, 9, 12, 40]),
+        num_blocks=st.sampled_from([10, 14, 40]),
         cost=st.sampled_from([UNKNOWN_COST, DEAR_TOKENS]),
         policy=st.sampled_from([CHUNKED, RESERVING, PREFILL_FIRST]),
         num_swap_blocks=st.sampled_from([0, 5, 12]),
-        optimism=st.sampled_from([1, 20]),
     )
     def make(
         self,
@@ -38,18 +39,17 @@ class StepLoopMachine(RuleBasedStateMachine):
         cost: CostModel,
         policy: Policy,
         num_swap_blocks: int,
-        optimism: int,
     ) -> None:
         self.driver = Driver(
             num_blocks=num_blocks,
             token_budget=budget,
-            max_num_seqs=4,
+            max_num_seqs=6,
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,
         )
         # Outputs have been short so far: what comes now is expected to be, and is longer.
-        self.driver.finish(*(Decode(spec(-1 - n, [n], optimism)) for n in range(9)))
+        self.driver.finish(*(Decode(spec(-1 - n, [n], 1)) for n in range(9)))
         self.driver.reports.clear()
         self.specs: dict[int, SequenceSpec] = {}
         self.receiving: list[int] = []
@@ -62,9 +62,9 @@ class StepLoopMachine(RuleBasedStateMachine):
         self.specs[handle] = spec(handle, prompt, max_tokens, choices=tuple(range(num_choices)))
         return self.specs[handle]
 
-    @rule(prompt=PROMPTS, max_tokens=st.integers(1, 9), num_choices=st.integers(1, 3))
-    def decode(self, prompt: list[int], max_tokens: int, num_choices: int) -> None:
-        self.driver.turn(Decode(self._new(prompt, max_tokens, num_choices)))
+    @rule(prompts=st.lists(PROMPTS, min_size=1, max_size=3), max_tokens=LENGTHS, num_choices=CHOICES)
+    def decode(self, prompts: list[list[int]], max_tokens: int, num_choices: int) -> None:
+        self.driver.turn(*(Decode(self._new(prompt, max_tokens, num_choices)) for prompt in prompts))
 
     @rule(prompt=PROMPTS)
     def prefill(self, prompt: list[int]) -> None:
@@ -72,7 +72,7 @@ class StepLoopMachine(RuleBasedStateMachine):
         self.prefilled.add(one.handle)
         self.driver.turn(Prefill(one))
 
-    @rule(prompt=PROMPTS, max_tokens=st.integers(1, 9), num_choices=st.integers(1, 3))
+    @rule(prompt=PROMPTS, max_tokens=LENGTHS, num_choices=CHOICES)
     def receive(self, prompt: list[int], max_tokens: int, num_choices: int) -> None:
         one = self._new(prompt, max_tokens, num_choices)
         self.driver.turn(Receive(one))

@@ -19,9 +19,10 @@ from engine.model_runner import ModelRunner
 from engine.report import StepReport
 from engine.step_loop import StepLoop
 from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
-from tests.engine.loop_driver import UNKNOWN_COST, spec
+from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, spec
 from tests.model_zoo import build, load_stock, stock_generate
 
 SIZE, NUM_BLOCKS = 4, 96
@@ -33,9 +34,16 @@ NO_EOS = StopRules(max_tokens=16, ignore_eos=True)
 class Engine:
     """A step loop over a real model, run until it idles."""
 
-    def __init__(self, model: Model, token_budget: int = 64) -> None:
-        self.pool = KVPool(model.block_layout(SIZE), NUM_BLOCKS)
-        self.blocks = BlockManager(NUM_BLOCKS, SIZE)
+    def __init__(
+        self,
+        model: Model,
+        token_budget: int = 64,
+        *,
+        num_blocks: int = NUM_BLOCKS,
+        cost: CostModel = UNKNOWN_COST,
+    ) -> None:
+        self.pool = KVPool(model.block_layout(SIZE), num_blocks)
+        self.blocks = BlockManager(num_blocks, SIZE)
         facts = model.facts
         limits = EngineLimits(facts.vocab_size, facts.max_context, 16, token_budget, facts.eos_token_ids)
         detokenizer = Detokenizer(Tokenizer.from_file(str(facts.tokenizer_path)))
@@ -47,7 +55,8 @@ class Engine:
             fingerprint="model",
             detokenizer=detokenizer,
             policy=CHUNKED,
-            cost=UNKNOWN_COST,
+            cost=cost,
+            num_swap_blocks=100,
         )
         self.reports: list[StepReport] = []
 
@@ -61,6 +70,25 @@ class Engine:
             return inbox.pop() if inbox else []
 
         self.loop.run(drain, self.reports.append, lambda: is_done)
+
+    def text(self, handle: int, choice: int = 0) -> str:
+        parts = []
+        for columns in (report.tokens for report in self.reports):
+            begin = 0
+            for row, length in enumerate(columns.text_lengths):
+                if (columns.handles[row], columns.choices[row]) == (handle, choice):
+                    parts.append(columns.text_utf8[begin : begin + length])
+                begin += length
+        return b"".join(parts).decode()
+
+    def logprobs(self, handle: int) -> list[float]:
+        columns = [report.tokens for report in self.reports]
+        return [
+            logprob
+            for c in columns
+            for row, logprob in zip(c.logprob_rows, c.logprobs, strict=True)
+            if c.handles[row] == handle
+        ]
 
     def tokens(self, handle: int, choice: int = 0) -> list[int]:
         columns = [report.tokens for report in self.reports]
@@ -174,3 +202,35 @@ def test_text_is_the_tokenizers_decoding_up_to_the_stop_string(directory: Path, 
     shown = b"".join(report.tokens.text_utf8 for report in engine.reports).decode()
     assert shown == text[: text.index(text[4:7])]
     assert engine.reports[-1].tokens.finish_reasons == [FinishReason.STOP]
+
+
+@pytest.mark.parametrize("cost", [UNKNOWN_COST, DEAR_TOKENS], ids=["recompute", "swap"])
+def test_preempted_sequences_equal_undisturbed_ones(model: Model, cost: CostModel) -> None:
+    sampling = SamplingParams(
+        temperature=0.8, seed=5, logprobs=2, presence_penalty=0.5, repetition_penalty=1.3, n=2
+    )
+    longest = StopRules(24, min_tokens=24)
+    probe = Engine(model)
+    probe.finish(Decode(spec(1, PROMPTS[0], stop=longest)))
+    stop = StopRules(24, stop_strings=(probe.text(1)[-3:],), min_tokens=20)
+    commands = [
+        Decode(spec(1, PROMPTS[0], stop=stop)),
+        Decode(spec(2, PROMPTS[1], sampling=sampling, stop=longest, choices=(0, 1))),
+        Decode(spec(3, PROMPTS[3], sampling=sampling, stop=longest)),
+        Decode(spec(4, [3, 4], stop=longest)),
+    ]
+    tight, alone = Engine(model, num_blocks=20, cost=cost), Engine(model)
+    # So far outputs were short: all are let in at once.
+    tight.finish(*(Decode(spec(10 + n, [n], 1)) for n in range(9)))
+    tight.finish(*commands)
+    for command in commands:
+        alone.finish(command)
+    assert sum(len(report.preempted) for report in tight.reports) > 0
+    for handle, choice in [(1, 0), (2, 0), (2, 1), (3, 0), (4, 0)]:
+        assert tight.tokens(handle, choice) == alone.tokens(handle, choice)
+        assert tight.text(handle, choice) == alone.text(handle, choice)
+    for handle in (2, 3):
+        assert sorted(tight.logprobs(handle)) == pytest.approx(sorted(alone.logprobs(handle)), abs=1e-9)
+    is_swapped = cost is DEAR_TOKENS
+    assert (sum(report.recomputed_tokens for report in tight.reports) == 0) is is_swapped
+    tight.blocks.check_integrity([], 0)
