@@ -30,11 +30,12 @@ from benchmarks.arms import DEMO_MODEL, Build, Target, arms, reached, started
 from benchmarks.load import Job, jobs, open_loop
 from benchmarks.metrics import RequestRecord, Summary, summarise
 from benchmarks.observe import KVObserver, RouterCost
-from benchmarks.recorded import Window, step_samples, timed_steps
+from benchmarks.recorded import TimedStep, Window, step_samples, timed_steps
 from benchmarks.reference import measure_capacity, measure_references
 from benchmarks.report import machine, print_results
 from benchmarks.results import Results, Run, write
 from benchmarks.values import names, numbers, whole_numbers
+from router.replay import RecordingError
 from workloads.shapes import WORKLOADS, arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
@@ -133,7 +134,7 @@ def _record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
 def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
     """The first seed's runs with the steps that were recorded meanwhile: enough to look at."""
     first = min(run.seed for run in results.runs)
-    steps = {arm: list(timed_steps(path)) for arm, path in recordings.items()}
+    steps = {arm: list(_steps_of(arm, path)) for arm, path in recordings.items()}
     runs = [
         replace(run, steps=step_samples(steps.get(run.arm, ()), Window(run.began_s, run.ended_s)))
         if run.seed == first
@@ -141,6 +142,14 @@ def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
         for run in results.runs
     ]
     return replace(results, runs=tuple(runs))
+
+
+def _steps_of(arm: str, path: Path) -> Iterator[TimedStep]:
+    """Those before a break where there is one: a router that was killed leaves no end."""
+    try:
+        yield from timed_steps(path)
+    except RecordingError as error:
+        print(f"{arm}: {path}: {error}", file=sys.stderr)
 
 
 @contextlib.asynccontextmanager

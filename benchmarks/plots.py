@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from benchmarks.results import Results, Run, StepSample, figure, spread
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
-DECODES, PREFILL = COLOURS[0], COLOURS[1]
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -38,7 +36,7 @@ STYLE: dict[Any, Any] = {
 }
 CDF_POINTS = 400
 OVERVIEW_BINS = 120
-ZOOM_STEPS = 60
+ZOOM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +145,46 @@ def _with_range(
 
 
 def timeline(run: Run) -> str:
-    """What each worker's steps were made of: the whole run averaged, then the busiest ones singly."""
+    """What each worker's steps were made of: the whole run averaged, then the busiest second step by step."""
     workers = sorted({step.worker for step in run.steps})
+    begin = busiest(run.steps)
 
     def draw(page: Figure) -> None:
-        grid = page.subplots(len(workers), 2, squeeze=False, width_ratios=(3, 2))
-        begin = busiest(run.steps)
-        for row, worker in zip(grid, workers, strict=True):
+        rows = [(worker, part) for worker in workers for part in PARTS]
+        grid = page.subplots(len(rows), 2, squeeze=False, sharex="col", width_ratios=(3, 2))
+        for (left, right), (worker, part) in zip(grid, rows, strict=True):
             steps = [step for step in run.steps if step.worker == worker]
-            _overview(row[0], steps, worker)
-            _zoom(row[1], [step for step in steps if step.at_s - step.step_s >= begin][:ZOOM_STEPS])
-        for axes, label in zip(grid[-1], ("s since the run began, averaged", "s, step by step"), strict=True):
+            _overview(left, steps, part, run.ended_s - run.began_s)
+            _zoom(right, [step for step in steps if begin <= step.at_s <= begin + ZOOM_S], part)
+            left.set_title(f"{worker}: {part.label}", loc="left", fontsize=9)
+        for axes, label in zip(
+            grid[-1],
+            ("s since the run began: mean per step", "s: each step as wide as it lasted"),
+            strict=True,
+        ):
             axes.set_xlabel(label)
-        _legend(page, grid[0][0])
+        grid[-1][1].set_xlim(begin, begin + ZOOM_S)
 
-    return svg(draw, 10, 0.9 + 1.7 * len(workers), f"timeline-{run.arm}-{run.rate_per_s:g}-{run.seed}")
+    return svg(draw, 10, 0.6 + 2.3 * len(workers), f"timeline-{run.arm}-{run.rate_per_s:g}-{run.seed}")
 
 
-def busiest(steps: Sequence[StepSample], span_s: float = 1.0) -> float:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a step computes one kind of; the two kinds differ too much in number to share an axis."""
+
+    label: str
+    field: str
+    colour: str
+    hatch: str
+
+
+PARTS = (
+    Part("decodes", "num_decodes", COLOURS[0], ""),
+    Part("prompt tokens", "prefill_tokens", COLOURS[1], "////"),
+)
+
+
+def busiest(steps: Sequence[StepSample], span_s: float = ZOOM_S) -> float:
     """When the second begins in which steps computed most prompt tokens; those are the steps that differ."""
     best, best_at, inside, first = -1, 0.0, 0, 0
     ordered = sorted(steps, key=lambda step: step.at_s)
@@ -178,41 +198,28 @@ def busiest(steps: Sequence[StepSample], span_s: float = 1.0) -> float:
     return best_at
 
 
-def _overview(axes: Axes, steps: Sequence[StepSample], worker: str) -> None:
-    """Tokens per step, averaged over equal parts of the run."""
-    width = max(step.at_s for step in steps) / OVERVIEW_BINS or 1.0
-    bins = itertools.groupby(steps, key=lambda step: int(step.at_s / width))
-    means = [(place, list(inside)) for place, inside in bins]
-    at = [(place + 0.5) * width for place, _ in means]
-    for colour, dash, label, counts in (
-        (DECODES, "-", "decodes", [[step.num_decodes for step in inside] for _, inside in means]),
-        (PREFILL, "--", "prompt tokens", [[step.prefill_tokens for step in inside] for _, inside in means]),
-    ):
-        mean = [sum(inside) / len(inside) for inside in counts]
-        axes.plot(at, mean, color=colour, linestyle=dash, label=label, linewidth=1.4)
-    axes.set_title(worker, loc="left", fontsize=10)
-    axes.set_ylabel("tokens per step")
-    axes.set_ylim(bottom=0)
+def _overview(axes: Axes, steps: Sequence[StepSample], part: Part, duration_s: float) -> None:
+    """Tokens per step, averaged over equal parts of the run; nothing where no step ended."""
+    width = duration_s / OVERVIEW_BINS
+    inside: dict[int, list[int]] = {}
+    for step in steps:
+        inside.setdefault(int(step.at_s / width), []).append(getattr(step, part.field))
+    means = [sum(tokens) / len(tokens) for tokens in inside.values()]
+    axes.bar([place * width for place in inside], means, width, align="edge", color=part.colour)
+    axes.set_xlim(0, duration_s)
 
 
-def _zoom(axes: Axes, steps: Sequence[StepSample]) -> None:
-    """Each step as wide as it lasted and as high as it had tokens."""
-    starts = [step.at_s - step.step_s for step in steps]
-    widths = [step.step_s for step in steps]
-    decodes = [step.num_decodes for step in steps]
-    axes.bar(starts, decodes, widths, align="edge", color=DECODES, edgecolor="white", linewidth=0.3)
+def _zoom(axes: Axes, steps: Sequence[StepSample], part: Part) -> None:
     axes.bar(
-        starts,
-        [step.prefill_tokens for step in steps],
-        widths,
-        bottom=decodes,
+        [step.at_s - step.step_s for step in steps],
+        [getattr(step, part.field) for step in steps],
+        [step.step_s for step in steps],
         align="edge",
-        color=PREFILL,
-        hatch="///",
+        color=part.colour,
+        hatch=part.hatch,
         edgecolor="white",
-        linewidth=0.3,
+        linewidth=0.4,
     )
-    axes.grid(visible=False, axis="x")
 
 
 def _legend(page: Figure, axes: Axes) -> None:

@@ -73,8 +73,8 @@ def _timelines(results: Results) -> Iterator[str]:
         return
     yield "<h2>Steps and what they were made of</h2>"
     yield _note(
-        "Left: tokens per step, averaged. Right: single steps, as wide as they lasted, where most prompt "
-        "tokens were computed; a decode is one token, prompt tokens are hatched."
+        "Left the whole run, right the second in which most prompt tokens were computed, step by step; a "
+        "decode is one token."
     )
     for run in shown:
         yield f"<h3>{escape(run.arm)}, {escape(plots.title_of(run.rate_per_s).lower())}, seed {run.seed}</h3>"

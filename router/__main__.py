@@ -6,6 +6,7 @@ Exit codes: 0 after a drain, 2 a wrong setting, 3 Redis does not answer, 4 the m
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -83,10 +84,10 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
     await _drain(shell, config.grace_s)
     await server.stop(grace=1.0)
     await shell.settle_store_calls()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
     if recorder is not None:
         recorder.close()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     metrics_server.shutdown()
     metrics_thread.join()
 
@@ -154,12 +155,19 @@ def main() -> int:
         return _leave(EXIT_CONFIG, error)
     configure_logging(config.log_level, config.log_format, router=config.router_id)
     try:
-        uvloop.run(serve(config, read_model_facts(config.model)))
+        uvloop.run(serve(config, _facts(config)))
     except ModelUnusable as error:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
     return 0
+
+
+def _facts(config: RouterConfig) -> ModelFacts:
+    facts = read_model_facts(config.model)
+    if config.timed is None:
+        return facts
+    return dataclasses.replace(facts, max_context_tokens=config.timed.max_context)
 
 
 def _leave(code: int, error: Exception) -> int:

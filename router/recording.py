@@ -29,6 +29,8 @@ from scheduling.policies.policy import Policy
 FORMAT = "baton recording"
 VERSION = 1
 _BUFFER_BYTES = 1 << 20
+_WRITTEN_AFTER_S = 1.0
+"""What a killed router loses of its recording."""
 # Made once: json.dumps would make one per line. Rows hold no circles.
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -86,6 +88,7 @@ class Recorder:
         self._taken: list[tuple[Event, float, Sequence[Action]]] = []
         self._num_events = 0
         self._broken = False
+        self._written_at = 0.0
         self._write(header(config))
 
     def take(self, event: Event, now: float, actions: Sequence[Action]) -> None:
@@ -99,8 +102,14 @@ class Recorder:
     def flush(self) -> None:
         """Write what was taken."""
         taken, self._taken = self._taken, []
+        if not taken:
+            return
         self._num_events += len(taken)
         self._write("".join(line(*one) for one in taken))
+        now = taken[-1][1]
+        if now - self._written_at > _WRITTEN_AFTER_S:
+            self._written_at = now
+            self._write("", through=True)
 
     def close(self) -> None:
         """Write the last line."""
@@ -111,11 +120,13 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, through: bool = False) -> None:
         if self._broken:
             return
         try:
             self._file.write(text)
+            if through:
+                self._file.flush()
         except OSError as error:
             self._give_up(error)
 
