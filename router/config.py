@@ -11,6 +11,8 @@ from pathlib import Path
 from scheduling import policies
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
+from scheduling.profiles import Profile
+from services.profiles import load_timed, names
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
@@ -27,6 +29,8 @@ class RouterConfig:
     router_id: str
     policy: Policy
     placement: Placement
+    timed: Profile | None
+    """The workers': its context is longer than the model's own."""
     queue_capacity: int
     tokenizer_processes: int
     metrics_port: int
@@ -72,6 +76,9 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument(
         "--placement", default=Placement.DISAGGREGATED.value, choices=[one.value for one in Placement]
     )
+    parser.add_argument(
+        "--timed", metavar="PROFILE", help=f"the workers' too; one of {', '.join(names())}, or a file"
+    )
     parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
     parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
@@ -80,5 +87,9 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))
-    named = {"policy": policies.by_name(given["policy"]), "placement": Placement(given["placement"])}
+    named = {
+        "policy": policies.by_name(given["policy"]),
+        "placement": Placement(given["placement"]),
+        "timed": None if given["timed"] is None else load_timed(given["timed"]),
+    }
     return RouterConfig(**(given | named))

@@ -35,3 +35,11 @@ def load_profile(name_or_path: str) -> Profile:
         return parse(text)
     except ValueError as error:
         raise ValueError(f"profile {name_or_path!r}: {error}") from error
+
+
+def load_timed(name_or_path: str) -> Profile:
+    """What a service's --timed names; raises ValueError naming the flag as well."""
+    try:
+        return load_profile(name_or_path)
+    except ValueError as error:
+        raise ValueError(f"--timed: {error}") from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from kvtransfer.transport import TransportMode
 from scheduling.policies import DEFAULT, NAMES
 from scheduling.profiles import Profile
-from services.profiles import load_profile, names
+from services.profiles import load_timed, names
 from worker.errors import EXIT_CONFIG
 from worker.identity import Role
 
@@ -138,20 +138,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))
     given["transport"] = TransportMode(given["transport"])
-    given["timed"] = profile = _profile(given["timed"])
+    profile = None if given["timed"] is None else load_timed(given["timed"])
+    given["timed"] = profile
     for field, default in SIZES.items():
         if given[field] is None:
             given[field] = default if profile is None else getattr(profile, field)
     return WorkerConfig(**given, cache=_cache_folder())
-
-
-def _profile(name: str | None) -> Profile | None:
-    if name is None:
-        return None
-    try:
-        return load_profile(name)
-    except ValueError as error:
-        raise ValueError(f"--timed: {error}") from error
 
 
 def _cache_folder() -> Path:
