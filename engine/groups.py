@@ -377,7 +377,8 @@ class Groups:
             siblings = self._parts[group.handle]
             siblings.remove(group)
             siblings.extend(parts)
-        self.report.preempted.append(group.handle)
+        if not self._is_preempted(group.handle):
+            self.report.preempted.append(group.handle)
         self._blocked_head = None
         waiting = [*self._preempted.values(), *parts]
         self._preempted = {part.key: part for part in sorted(waiting, key=_by_arrival)}
@@ -390,8 +391,13 @@ class Groups:
             del self._preempted[group.key]
             if group.phase is not Phase.RUNNING:
                 self._begin_prefill(group)
-            self.report.resumed.append(group.handle)
+            if not self._is_preempted(group.handle):
+                self.report.resumed.append(group.handle)
         return True
+
+    def _is_preempted(self, handle: int) -> bool:
+        """Whether any part of it is."""
+        return any(part.key in self._preempted for part in self._parts[handle])
 
     # Out
 

@@ -34,6 +34,18 @@ class WorkerMetrics:
         self.tokens = Counter(
             "output_tokens", "Tokens sampled and reported", namespace=NAMESPACE, registry=self.registry
         )
+        self.preempted = Counter(
+            "preempted_sequences",
+            "Sequences that gave up their KV blocks to others",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
+        self.recomputed = Counter(
+            "recomputed_tokens",
+            "Tokens computed again after a preemption",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
         self.step_errors = Counter(
             "step_errors", "Steps that failed as a whole", namespace=NAMESPACE, registry=self.registry
         )
@@ -99,6 +111,8 @@ class WorkerMetrics:
             self._step.observe(report.step_seconds)
         if report.tokens.token_ids:
             self.tokens.inc(len(report.tokens.token_ids))
+        self.preempted.inc(len(report.preempted))
+        self.recomputed.inc(report.recomputed_tokens)
         load = report.load
         self._running.set(load.running)
         self._waiting.set(load.waiting)
