@@ -218,8 +218,10 @@ def _zoom(axes: Axes, steps: Sequence[StepSample], part: Part) -> None:
         color=part.colour,
         hatch=part.hatch,
         edgecolor="white",
-        linewidth=0.4,
+        linewidth=0.2,
     )
+    if not steps:
+        axes.set_ylim(0, 1)
 
 
 def _legend(page: Figure, axes: Axes) -> None:
