@@ -98,6 +98,7 @@ def request_to_pb(
         "slo.",
         ttft_ms=slo.ttft_ms,
         tpot_ms=slo.tpot_ms,
+        itl_ms=slo.itl_ms,
         deadline_ms=slo.deadline_ms,
         allow_at_risk=slo.allow_at_risk,
         slo_class=_SLO_CLASSES[slo.slo_class],

@@ -74,10 +74,15 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What to be promised; without `ttft_ms` and `tpot_ms` a request is never refused for latency."""
+    """What to be promised; without `ttft_ms`, `tpot_ms` and `itl_ms` a request is never refused for latency.
+
+    tpot_ms  the mean gap between tokens after the first
+    itl_ms   each of these gaps; what came of it is `Delivery.max_gap_ms`
+    """
 
     ttft_ms: int | None = None
     tpot_ms: int | None = None
+    itl_ms: int | None = None
     deadline_ms: int | None = None
     slo_class: SloClass = SloClass.STANDARD
     allow_at_risk: bool = False

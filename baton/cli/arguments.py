@@ -10,7 +10,7 @@ from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, seconds, unsigned
-from baton.fleet.spec import PLACEMENTS
+from baton.fleet.spec import PLACEMENTS, POLICIES
 from baton.types import Sampling, Slo, SloClass, Stop
 
 
@@ -70,6 +70,7 @@ def slo_of(args: argparse.Namespace) -> Slo:
     return Slo(
         ttft_ms=args.ttft_ms,
         tpot_ms=args.tpot_ms,
+        itl_ms=args.itl_ms,
         deadline_ms=args.deadline_ms,
         slo_class=SloClass(args.slo_class),
         allow_at_risk=args.allow_at_risk,
@@ -83,7 +84,11 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--port", type=unsigned, default=50051, help="of the first router; 0: a free one (50051)"
     )
-    command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed (the router's)")
+    command.add_argument("--policy", choices=POLICIES, help="what steps are made of, and who goes first")
+    command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed")
+    command.add_argument(
+        "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"
+    )
     _add_fleet_flags(command)
 
 
@@ -188,6 +193,7 @@ def _add_slo_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("promise asked for")
     group.add_argument("--ttft-ms", type=unsigned, metavar="MS", help="to the first token")
     group.add_argument("--tpot-ms", type=unsigned, metavar="MS", help="between tokens after it, on average")
+    group.add_argument("--itl-ms", type=unsigned, metavar="MS", help="between any two tokens after it")
     group.add_argument("--deadline-ms", type=unsigned, metavar="MS", help="cut off what is not done by then")
     group.add_argument(
         "--class",

@@ -23,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
         decode=args.decode,
         routers=args.routers,
         router_port=args.port,
+        policy=args.policy,
         placement=args.placement,
+        timed=args.timed,
     )
     return run_to_the_end(_up(spec, Console()))
 

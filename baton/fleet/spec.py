@@ -11,7 +11,8 @@ from pathlib import Path
 
 from baton.fleet.process import ProcessSpec
 
-PLACEMENTS = ("disaggregated", "aggregated")
+PLACEMENTS = ("disaggregated", "aggregated", "conditional")
+POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 ROUTER_HOST = "127.0.0.1"
 _REDIS_READY = re.compile("Ready to accept connections")
 
@@ -23,7 +24,9 @@ class FleetSpec:
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"); they
     come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
     `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
-    `run_dir` unset takes the next number below `.baton/runs` in the checkout.
+    `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
+    are the services' own choice. `timed` names a profile, or a file with one: the workers compute nothing and
+    take the time it says.
     """
 
     model: Path
@@ -32,7 +35,9 @@ class FleetSpec:
     routers: int = 1
     redis_url: str | None = None
     router_port: int = 0
+    policy: str | None = None
     placement: str | None = None
+    timed: str | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -49,8 +54,12 @@ class FleetSpec:
             raise ValueError(f"decode is {self.decode}: a fleet needs at least 1 decode worker")
         if self.routers < 1:
             raise ValueError(f"routers is {self.routers}: a fleet needs at least 1 router")
-        if self.placement is not None and self.placement not in PLACEMENTS:
-            raise ValueError(f"placement is {self.placement!r}: it must be one of {', '.join(PLACEMENTS)}")
+        for name, chosen, accepted in (
+            ("policy", self.policy, POLICIES),
+            ("placement", self.placement, PLACEMENTS),
+        ):
+            if chosen is not None and chosen not in accepted:
+                raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
         highest = 65536 - self.routers
@@ -154,6 +163,10 @@ def _service(
     kind = name.split("-", maxsplit=1)[0]
     common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
     common += ["--grace-s", f"{spec.stop_grace_s:g}"]
+    if spec.policy is not None:
+        common += ["--policy", spec.policy]
+    if spec.timed is not None:
+        common += ["--timed", _profile(spec.timed)]
     extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
     return ProcessSpec(
         name=name,
@@ -161,3 +174,9 @@ def _service(
         cwd=around.checkout,
         environment=spec.environment,
     )
+
+
+def _profile(name_or_path: str) -> str:
+    """A file is the caller's, whose working directory is not the services'."""
+    is_path = "/" in name_or_path or name_or_path.endswith(".json")
+    return str(Path(name_or_path).resolve()) if is_path else name_or_path

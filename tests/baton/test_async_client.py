@@ -31,7 +31,7 @@ async def test_every_request_part_arrives_and_what_is_unset_stays_unset() -> Non
             "hello",
             sampling=Sampling(temperature=0, top_k=5, logit_bias={3: -1.5}, logprobs=0),
             stop=Stop(max_tokens=9, strings=("\n",), token_ids=(2,)),
-            slo=Slo(ttft_ms=100, slo_class=SloClass.INTERACTIVE, allow_at_risk=True),
+            slo=Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True),
         )
     [request] = router.calls("Generate")
     assert (request.text, request.tenant, request.model, request.resume_grace_ms) == (
@@ -46,7 +46,7 @@ async def test_every_request_part_arrives_and_what_is_unset_stays_unset() -> Non
     assert sampling.HasField("logprobs")
     assert not sampling.HasField("top_p")
     assert (stop.max_tokens, list(stop.stop_strings), list(stop.stop_token_ids)) == (9, ["\n"], [2])
-    assert (slo.ttft_ms, slo.slo_class, slo.allow_at_risk) == (100, 1, True)
+    assert (slo.ttft_ms, slo.itl_ms, slo.slo_class, slo.allow_at_risk) == (100, 40, 1, True)
     assert not slo.HasField("tpot_ms")
 
 

@@ -51,12 +51,12 @@ def router() -> Iterator[ScriptedRouter]:
 def test_flags_become_request_parts() -> None:
     line = (
         "generate hi --temperature 0 --top-k 3 --logit-bias 7=-2.5 --logit-bias 8=1 --n 2 --max-tokens 5 "
-        "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --class interactive --allow-at-risk"
+        "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --itl-ms 40 --class interactive --allow-at-risk"
     )
     args = parser().parse_args(line.split())
     assert sampling_of(args) == Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2)
     assert stop_of(args) == Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,))
-    assert slo_of(args) == Slo(ttft_ms=100, slo_class=SloClass.INTERACTIVE, allow_at_risk=True)
+    assert slo_of(args) == Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True)
 
 
 def test_flags_left_out_leave_the_fleets_defaults() -> None:

@@ -7,7 +7,9 @@ import pytest
 from baton.fleet import FleetSpec
 from baton.fleet.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, next_run_dir
-from baton.fleet.spec import Surroundings, service_processes
+from baton.fleet.spec import PLACEMENTS, POLICIES, Surroundings, service_processes
+from scheduling import policies
+from scheduling.placement import Placement
 
 MODEL = Path("/models/demo")
 AROUND = Surroundings(checkout=Path("/checkout"), redis_url="redis://127.0.0.1:7000/0", shm_dir=None)
@@ -29,6 +31,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"decode": 0}, "decode is 0: a fleet needs at least 1"),
         ({"routers": 0}, "routers is 0: a fleet needs at least 1"),
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
+        ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
         ({"router_port": 70000}, "router_port is 70000"),
         ({"router_port": 65535, "routers": 2}, "router_port is 65535: it must be 0 (a free one) to 65534"),
@@ -47,6 +50,22 @@ def test_several_routers_take_consecutive_ports_or_free_ones() -> None:
     assert value(command(fixed, "router-1"), "--listen") == "127.0.0.1:50052"
     free = FleetSpec(model=MODEL, routers=2)
     assert value(command(free, "router-1"), "--listen") == "127.0.0.1:0"
+
+
+def test_the_names_are_those_that_the_services_take() -> None:
+    assert set(POLICIES) == set(policies.NAMES)
+    assert set(PLACEMENTS) == {placement.value for placement in Placement}
+
+
+def test_policy_and_profile_go_to_routers_and_workers_alike(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = FleetSpec(model=MODEL, policy="chunked", timed="h200-llama-3.1-8b")
+    for name in ("router-0", "prefill-0", "decode-0"):
+        assert value(command(named, name), "--policy") == "chunked"
+        assert value(command(named, name), "--timed") == "h200-llama-3.1-8b"
+        own = command(FleetSpec(model=MODEL, timed="own.json"), name)
+        assert value(own, "--timed") == str(tmp_path / "own.json")
+        assert "--policy" not in own
 
 
 def test_extra_arguments_come_last_those_of_the_kind_before_those_of_the_process() -> None:
