@@ -83,7 +83,7 @@ class DecodeRoom:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The head of the queue may go: its router settles or loses the grant within 200 ms."""
+    """The head of the queue may go. Not settled within 200 ms, it has its place back instead."""
 
     request_key: str
     router_id: str

@@ -14,6 +14,6 @@ from tests.state.common import AnyStore
 @pytest.fixture(params=["redis", "memory"])
 def either(request: pytest.FixtureRequest) -> AnyStore:
     if request.param == "memory":
-        return AsyncMemoryStore(MemoryStore(time.time))
+        return AsyncMemoryStore(MemoryStore(time.monotonic))
     store: AnyStore = request.getfixturevalue("store")
     return store
