@@ -25,7 +25,7 @@ class BlockTables:
         self._blocks = blocks
         self._size = blocks.block_size
         self._fingerprint = fingerprint
-        self._reserves_maximum = reserves_maximum
+        self.reserves_maximum = reserves_maximum
 
     def hash_full_blocks(self, spec: SequenceSpec, output_token_ids: Sequence[int]) -> list[bytes]:
         """Identities of the full blocks of the prompt and some output."""
@@ -227,7 +227,7 @@ class BlockTables:
         choice.num_registered_blocks += 1
 
     def _blocks_to_start(self, group: SequenceGroup, num_choices: int) -> int:
-        if group.goal is Goal.HOLD or self._reserves_maximum:
+        if group.goal is Goal.HOLD or self.reserves_maximum:
             return self.most_blocks(group, num_choices)
         return blocks_needed(len(group.context), 1, num_choices, self._size)
 

@@ -29,7 +29,7 @@ class Forecast:
 
         Always so for a candidate that would decode alone: no pool has more room for it later.
         """
-        num_held = num_fixed = 0
+        num_held = num_fixed = num_most = 0
         growing: list[tuple[float, int]] = []
         is_alone = True
         for group in groups:
@@ -39,22 +39,31 @@ class Forecast:
                 num_fixed += held
                 continue
             growing.extend(self._choices(group, held))
+            num_most += held + self._most_growth(group)
             is_alone = is_alone and group is candidate
         if is_alone:
             return True
         if candidate.swapped is not None:
-            growing.extend(self._choices(candidate, len(candidate.swapped.slots)))
+            num_swapped = len(candidate.swapped.slots)
+            growing.extend(self._choices(candidate, num_swapped))
+            num_most += num_swapped + self._most_growth(candidate)
         num_shared = num_held - self._blocks.num_taken_blocks
-        peak = peak_blocks(growing, self._blocks.block_size)
+        peak = min(num_most, peak_blocks(growing, self._blocks.block_size))
         return peak + num_fixed - num_shared <= self._blocks.num_blocks
+
+    def _most_growth(self, group: SequenceGroup) -> int:
+        """Blocks that its choices can take on top."""
+        size, limit, first = self._blocks.block_size, group.rules.limit, _num_first_outputs(group)
+        if not group.sequences:
+            return group.num_rows * -(-(limit - first) // size)
+        return sum(-(-(limit - len(choice.output_token_ids)) // size) for choice in group.sequences)
 
     def _choices(self, group: SequenceGroup, num_held: int) -> Iterator[tuple[float, int]]:
         """Per choice: blocks it holds, and tokens it is expected to get yet."""
         share = num_held / group.num_rows
         if not group.sequences:
-            num_outputs = len(group.spec.output_token_ids) + (group.first_tokens is not None)
             for choice in group.spec.choices:
-                yield share, self._remaining(group, choice, num_outputs)
+                yield share, self._remaining(group, choice, _num_first_outputs(group))
         for sequence in group.sequences:
             yield share, self._remaining(group, sequence.choice, len(sequence.output_token_ids))
 
@@ -63,6 +72,11 @@ class Forecast:
         if group.spec.stop.ignore_eos:
             return max(1, limit - num_outputs)
         return self._lengths.remaining(num_outputs, limit, spread(group.arrival + choice))
+
+
+def _num_first_outputs(group: SequenceGroup) -> int:
+    """Output tokens that each choice of a group has before it runs."""
+    return len(group.spec.output_token_ids) + (group.first_tokens is not None)
 
 
 def _grows(group: SequenceGroup) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from engine.admission import EngineLimits, refusal
 from engine.batch import Batch
-from engine.block_manager import BlockManager, BlockShortage
+from engine.block_manager import BlockManager
 from engine.block_tables import BlockTables
 from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release, SequenceCommand
 from engine.detokenizer import Detokenizer
@@ -17,9 +17,11 @@ from engine.output import OutputStream, output_rules
 from engine.preempter import Preempter
 from engine.report import Failure, Prefilled, Received
 from engine.report_builder import ReportBuilder
+from engine.room import Room
 from engine.sequence import Goal, Phase, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.swap_space import SwapSpace
+from engine.waiting import WaitingQueue
 from scheduling.cost_model import CostModel
 from scheduling.preemption import Means
 from scheduling.request import FailureReason, SequenceSpec
@@ -27,9 +29,6 @@ from scheduling.step import PrefillWork
 
 Queue = dict[int, SequenceGroup]
 """By key, as an ordered set: first in, first served, and a group can leave from anywhere."""
-
-MAX_TURNS_UNASKED = 16
-"""A head that memory had no room for is looked at again when blocks come back, or after so many turns."""
 
 
 class Groups:
@@ -53,24 +52,23 @@ class Groups:
         self._clock = clock
         self._forecast = Forecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
+        self._room = Room(tables, self._forecast, self._preempter)
         self._parts: dict[int, list[SequenceGroup]] = {}
         """By handle. All choices of a handle are one group, unless a preemption parted them."""
         self._keys = itertools.count(1)
         self._receiving: Queue = {}
         self._arrived: Queue = {}
-        self._waiting: Queue = {}
+        self._waiting = WaitingQueue()
         self._preempted: Queue = {}
         self._prefilling: Queue = {}
         self._num_promised_rows = 0
-        self._blocked_head: int | None = None
-        self._num_turns_unasked = 0
         self.report = ReportBuilder()
         """Where effects are told; replaced for every report."""
 
     @property
     def num_waiting_choices(self) -> int:
-        queues = (self._receiving, self._arrived, self._waiting, self._preempted, self._prefilling)
-        return sum(group.num_rows for queue in queues for group in queue.values())
+        queues = (self._receiving, self._arrived, self._preempted, self._prefilling)
+        return self._waiting.num_rows + sum(group.num_rows for queue in queues for group in queue.values())
 
     @property
     def num_preempted_choices(self) -> int:
@@ -78,12 +76,10 @@ class Groups:
 
     @property
     def num_pending_tokens(self) -> int:
-        queues = (self._arrived, self._waiting, self._preempted, self._prefilling)
+        queues = (self._arrived, self._preempted, self._prefilling)
         groups = (group for queue in queues for group in queue.values())
-        return sum(
-            group.num_remaining_tokens
-            for group in groups
-            if not group.receives and group.phase is not Phase.SWAPPED
+        return self._waiting.num_tokens + sum(
+            group.num_remaining_tokens for group in groups if group.phase is not Phase.SWAPPED
         )
 
     def __getitem__(self, key: int) -> SequenceGroup:
@@ -198,7 +194,7 @@ class Groups:
         self._forecast.observe(choice)
         self._batch.leave(choice)
         self._tables.return_choice(choice)
-        self._blocked_head = None
+        self._room.note_return()
         group.sequences.remove(choice)
         if not group.sequences:
             self._end(group)
@@ -244,22 +240,15 @@ class Groups:
             self._refuse(spec, FailureReason.NO_BLOCKS, sentence)
             return
         self._parts[group.handle] = [group]
-        self._waiting[group.key] = group
+        self._waiting.add(group)
 
     def _refuse(self, spec: SequenceSpec, reason: FailureReason, sentence: str) -> None:
         self.report.failures.append(Failure(spec.handle, reason, sentence))
         self.report.freed.append(spec.handle)
 
     def _admit_waiting(self) -> None:
-        """A head that lacks memory holds up everybody; one that lacks rows, those that need rows as well."""
-        are_rows_left = True
-        for group in list(self._waiting.values()):
-            are_rows_left = are_rows_left and (group.receives or self._has_rows(group))
-            if not (group.receives or are_rows_left):
-                continue
-            if not self._take_memory(group):
-                return
-            del self._waiting[group.key]
+        while (group := self._waiting.next(self._has_rows)) is not None and self._take_memory(group):
+            self._waiting.remove(group)
             if group.receives:
                 self._begin_receive(group)
             else:
@@ -270,35 +259,7 @@ class Groups:
         return self._batch.num_rows + self._num_promised_rows + group.num_rows <= self._batch.max_rows
 
     def _take_memory(self, group: SequenceGroup) -> bool:
-        """Give the group the blocks it starts with, if there are enough until all end, as is expected."""
-        if self._blocked_head == group.key and self._batch.num_rows:
-            self._num_turns_unasked += 1
-            if self._num_turns_unasked < MAX_TURNS_UNASKED:
-                return False
-        self._num_turns_unasked = 0
-        has_room = self._swap_in(group) if group.phase is Phase.SWAPPED else self._reserve(group)
-        self._blocked_head = None if has_room else group.key
-        return has_room
-
-    def _reserve(self, group: SequenceGroup) -> bool:
-        prefix = group.block_hashes if group.receives else self._tables.computable_prefix(group)
-        try:
-            self._tables.reserve(group, prefix)
-        except BlockShortage:
-            return False
-        if not self._forecast.fits([*self._holders(), group], group):
-            self._tables.return_context(group)
-            return False
-        return True
-
-    def _swap_in(self, group: SequenceGroup) -> bool:
-        if not self._forecast.fits(self._holders(), group):
-            return False
-        try:
-            self._preempter.swap_in(group)
-        except BlockShortage:
-            return False
-        return True
+        return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
 
     def _holders(self) -> Iterator[SequenceGroup]:
         for parts in self._parts.values():
@@ -379,7 +340,7 @@ class Groups:
             siblings.extend(parts)
         if not self._is_preempted(group.handle):
             self.report.preempted.append(group.handle)
-        self._blocked_head = None
+        self._room.note_return()
         waiting = [*self._preempted.values(), *parts]
         self._preempted = {part.key: part for part in sorted(waiting, key=_by_arrival)}
 
@@ -418,7 +379,8 @@ class Groups:
         """Return everything the group has, from whatever phase; the handle is free with its last part."""
         if group.phase is Phase.PREFILLING:
             self._leave_prefill(group)
-        for queue in (self._receiving, self._arrived, self._waiting, self._preempted):
+        self._waiting.remove(group)
+        for queue in (self._receiving, self._arrived, self._preempted):
             queue.pop(group.key, None)
         for choice in group.sequences:
             if choice.row >= 0:
@@ -426,7 +388,7 @@ class Groups:
             self._tables.return_choice(choice)
         self._tables.return_context(group)
         self._preempter.forget(group)
-        self._blocked_head = None
+        self._room.note_return()
         parts = self._parts[group.handle]
         parts.remove(group)
         if not parts:
