@@ -61,7 +61,7 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
     assert config.num_blocks is not None, "the profile says it, if no flag does"
     torch.set_num_threads(1)
     check_tokenizer(config.model)
-    vocab_size, eos_token_ids = _words(config.model)
+    vocab_size, eos_token_ids = words(config.model)
     pool = KVPool(layout(config.block_size), config.num_blocks)
     runner = TimedRunner(pool, profile.cost, logits_table(vocab_size, eos_token_ids))
     name = _fingerprint(config, profile)
@@ -86,7 +86,7 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
     return Engine(TimedLoop(loop, runner), pool, name, profile.max_context, profile.cost, samples)
 
 
-def _words(directory: Path) -> tuple[int, tuple[int, ...]]:
+def words(directory: Path) -> tuple[int, tuple[int, ...]]:
     """The vocabulary's size and the tokens that end a sequence."""
     config = read_config(directory)
     size = config.get("vocab_size")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
-import torch
 
 from engine.kv_pool import KVPool
-from engine.step_batch import StepBatch
 from scheduling.cost_model import CostModel, StepShape
+from tests.worker.timed_steps import BLOCK, batch_of, generate
 from worker.timed_runner import NEVER, TimedRunner, layout, logits_table, shape_of
 
-BLOCK = 4
 COST = CostModel((0.010, 0.001, 0.0001, 0.00001, 0.000001, 0.0000001), 8.0)
 VOCAB = 50
 
@@ -31,50 +28,10 @@ class Clock:
         self.now += seconds
 
 
-def batch_of(*sequences: tuple[Sequence[int], int, Sequence[int]]) -> StepBatch:
-    """Of (tokens of the step, context before them, block table); the last token of each wants logits."""
-    token_ids = [token for tokens, _, _ in sequences for token in tokens]
-    positions = [before + place for tokens, before, _ in sequences for place in range(len(tokens))]
-    slots = [
-        table[(before + place) // BLOCK] * BLOCK + (before + place) % BLOCK
-        for tokens, before, table in sequences
-        for place in range(len(tokens))
-    ]
-    ends = np.cumsum([len(tokens) for tokens, _, _ in sequences])
-    width = max(len(table) for _, _, table in sequences)
-    tables = [[*table, *[0] * (width - len(table))] for _, _, table in sequences]
-    lengths = [before + len(tokens) for tokens, before, _ in sequences]
-    return StepBatch(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.tensor(positions),
-        slot_mapping=torch.tensor(slots),
-        block_tables=torch.tensor(tables, dtype=torch.int32),
-        context_lens=torch.tensor(lengths, dtype=torch.int32),
-        cu_seqlens_q=torch.tensor([0, *ends], dtype=torch.int32),
-        logit_rows=torch.tensor(ends - 1),
-        max_query_len=max(len(tokens) for tokens, _, _ in sequences),
-        max_context_len=max(lengths),
-    )
-
-
 def runner_of(clock: Clock | None = None) -> TimedRunner:
     clock = clock or Clock()
     table = logits_table(VOCAB, (3,))
     return TimedRunner(KVPool(layout(BLOCK), 16), COST, table, clock=clock, sleep=clock.sleep)
-
-
-def generate(
-    runner: TimedRunner, prompt: list[int], table: Sequence[int], chunk: int, count: int
-) -> list[int]:
-    """Greedily, the prompt in pieces of `chunk`."""
-    logits = torch.empty(0)
-    for begin in range(0, len(prompt), chunk):
-        logits = runner.forward(batch_of((prompt[begin : begin + chunk], begin, table)))
-    tokens = [int(logits[0].argmax())]
-    while len(tokens) < count:
-        before = len(prompt) + len(tokens) - 1
-        tokens.append(int(runner.forward(batch_of(([tokens[-1]], before, table)))[0].argmax()))
-    return tokens
 
 
 def test_a_step_has_the_shape_of_its_decodes_and_chunks() -> None:

@@ -1,0 +1,135 @@
+"""Workers that take their time instead of computing: their steps, their tokens, and what they hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from baton.v1 import worker_pb2 as pb
+from engine.kv_pool import KVPool
+from scheduling.cost_model import StepShape
+from services.profiles import load_profile
+from tests.worker.client import WorkClient, spec_of
+from tests.worker.conftest import ROOT, Workshop
+from tests.worker.timed_steps import BLOCK, generate
+from worker.timed import words
+from worker.timed_runner import TimedRunner, layout, logits_table
+
+PROFILE = "h200-llama-3.1-8b"
+PROMPT = [3 + i % 90 for i in range(75)]
+TOKENS = 24
+
+
+@pytest.mark.integration
+async def test_tokens_are_the_same_alone_handed_over_and_in_a_second_attempt(workshop: Workshop) -> None:
+    source, target = workshop.start_all(("prefill", f"--timed={PROFILE}"), ("decode", f"--timed={PROFILE}"))
+    async with WorkClient(source.address) as prefill, WorkClient(target.address) as decode:
+        here, there = prefill.welcome.incarnation, decode.welcome.incarnation
+        handed = spec_of(PROMPT, source=here, target=there, max_tokens=TOKENS)
+        await prefill.prefill(handed)
+        first = await decode.receive(handed, source.address)
+        await decode.until_finished(first)
+        tokens = decode.heard[first].token_ids[0]
+        assert tokens == _computed_here(workshop.model)
+        assert len(set(tokens)) > TOKENS / 2
+
+        alone = await _decoded(decode, PROMPT)
+        assert decode.heard[alone].token_ids[0] == tokens
+        again = spec_of(PROMPT, target=there, max_tokens=TOKENS, output=tokens[:10], attempt=1)
+        rest = await decode.decode(again)
+        await decode.until_finished(rest)
+        assert decode.heard[rest].token_ids[0] == tokens[10:]
+        other = await _decoded(decode, [*PROMPT[:-2], 4, 5])
+        assert decode.heard[other].token_ids[0] != tokens
+        await asyncio.gather(prefill.until_all_free(), decode.until_all_free())
+
+
+def _computed_here(model: Path) -> list[int]:
+    table = logits_table(*words(model))
+    runner = TimedRunner(KVPool(layout(BLOCK), 32), load_profile(PROFILE).cost, table, sleep=lambda _: None)
+    return generate(runner, PROMPT, range(32), len(PROMPT), TOKENS)
+
+
+async def _decoded(client: WorkClient, prompt: list[int]) -> int:
+    handle = await client.decode(spec_of(prompt, target=client.welcome.incarnation, max_tokens=TOKENS))
+    await client.until_finished(handle)
+    return handle
+
+
+class Listener(WorkClient):
+    """Keeps the reports of steps whose decodes all were this client's."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.steps: list[pb.StepReport] = []
+
+    def _take(self, message: pb.WorkResponse) -> None:
+        if message.HasField("step"):
+            self.steps.append(message.step)
+        super()._take(message)
+
+
+@pytest.mark.integration
+@pytest.mark.alone
+@pytest.mark.parametrize("num_seqs", [1, 48])
+async def test_steps_last_what_the_profile_says(workshop: Workshop, num_seqs: int) -> None:
+    cost = load_profile(PROFILE).cost
+    worker = workshop.start("decode", f"--timed={PROFILE}", "--num-blocks=1024", "--token-budget=512")
+    async with Listener(worker.address) as client:
+        specs = [
+            spec_of([3 + row, *PROMPT], target=client.welcome.incarnation, max_tokens=80)
+            for row in range(num_seqs)
+        ]
+        handles = [await client.decode(spec) for spec in specs]
+        await client.until_finished(*handles)
+    decoding = [step for step in client.steps if len(step.tokens.handles) == step.load.running == num_seqs]
+    ratios = [step.step_seconds / cost.predict(_decode_shape(step)) for step in decoding]
+    assert len(ratios) > 40
+    # Their middle is what the profile says; how late single ones are is the machine's doing.
+    assert 0.95 < statistics.median(ratios) < 1.05
+    assert statistics.mean(ratios) < 1.25
+
+
+def _decode_shape(step: pb.StepReport) -> StepShape:
+    running = step.load.running
+    return StepShape.of(running, step.load.context_tokens - running, [])
+
+
+@pytest.mark.integration
+async def test_a_context_longer_than_the_models_is_served(workshop: Workshop) -> None:
+    worker = workshop.start("decode", f"--timed={PROFILE}", "--num-blocks=1000", "--token-budget=8192")
+    async with WorkClient(worker.address) as client:
+        prompt = [3 + i % 90 for i in range(12_000)]
+        handle = await client.decode(spec_of(prompt, target=client.welcome.incarnation, max_tokens=3))
+        await client.until_finished(handle)
+        assert len(client.heard[handle].token_ids[0]) == 3
+        await client.until_all_free()
+
+
+@pytest.mark.integration
+def test_a_timed_and_a_computing_worker_make_no_fleet(workshop: Workshop) -> None:
+    workshop.start("decode", f"--timed={PROFILE}")
+    other = workshop.start("decode")
+    assert other.process.returncode == 5
+    assert "fingerprint" in other.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--timed=h100", "--timed: profile is 'h100'; accepted: demo-cpu, h200-llama-3.1-8b, or the path"),
+        ("--policy=fifo", "--policy"),
+        ("--threads=-1", "--threads is -1; accepted: 0 or more"),
+    ],
+)
+def test_a_wrong_flag_is_told_before_torch_is_loaded(flag: str, says: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "decode_worker", "--model=m", flag]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert "| torch" not in ended.stderr
