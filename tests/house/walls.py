@@ -43,7 +43,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "scheduling": set(),
     "services": {"google", "grpc", "structlog"},
     "state": {"redis"},
-    "sim": {"numpy"},
+    "sim": {"numpy", "rich"},
     "workloads": set(),
     "worker": _SERVICE | {"numpy", "torch"},
 }

@@ -1,0 +1,33 @@
+"""`python -m sim simulate` and `python -m sim plan`; `baton` starts them from a checkout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sim import simulate
+from sim.asked import USAGE, Parser
+
+INTERRUPTED = 130
+
+
+def main(typed: Sequence[str] | None = None) -> int:
+    """Exit code 2 says what was wrong with what was typed."""
+    root = Parser(prog="baton", description="A fleet on a simulated clock.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    simulate.add_flags(
+        commands.add_parser("simulate", help="play a workload against a fleet", description=simulate.__doc__)
+    )
+    args = root.parse_args(typed)
+    try:
+        code = simulate.simulate(args)
+    except ValueError as error:
+        sys.stderr.write(f"baton {args.command}: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

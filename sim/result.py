@@ -1,0 +1,99 @@
+"""What came of a simulation. Times are seconds; those of a request count from when a router received it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workloads.trace import TraceRequest
+
+
+class End(enum.Enum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    """It was still running or waiting when the simulation stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """One request, in the order of the trace."""
+
+    asked: TraceRequest
+    end: End
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    """None with fewer than two tokens."""
+    e2e_s: float | None = None
+    queue_s: float | None = None
+    """Until it was sent to a worker."""
+    max_gap_s: float | None = None
+    p99_gap_s: float | None = None
+    promised_ttft_s: float | None = None
+    """What was predicted when it was accepted."""
+    at_risk: bool = False
+    cached_tokens: int = 0
+    attempts: int = 0
+    path: str = ""
+    """Of its workers: `prefill-0>decode-1`, or `decode-1`."""
+    error: str = ""
+
+    @property
+    def met_ttft(self) -> bool:
+        wanted_ms = self.asked.ttft_ms
+        return self.ttft_s is not None and (wanted_ms is None or self.ttft_s * 1000 <= wanted_ms)
+
+    @property
+    def met_pace(self) -> bool:
+        """TPOT on the mean; ITL at the 99 % quantile of its gaps."""
+        asked = self.asked
+        in_tpot = asked.tpot_ms is None or self.tpot_s is None or self.tpot_s * 1000 <= asked.tpot_ms
+        in_itl = asked.itl_ms is None or self.p99_gap_s is None or self.p99_gap_s * 1000 <= asked.itl_ms
+        return in_tpot and in_itl
+
+    @property
+    def good(self) -> bool:
+        """It finished, and met all that it asked for."""
+        return self.end is End.FINISHED and self.met_ttft and self.met_pace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResult:
+    """What one worker did."""
+
+    name: str
+    role: str
+    num_steps: int
+    num_mixed_steps: int
+    busy_s: float
+    chunk_tokens: int
+    decode_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+    kv_allocated: float
+    """Mean share of the pool that was allocated or promised, over its reports."""
+    kv_held: float
+    """Mean share of the allocated slots that held a token."""
+    step_ends: NDArray[np.float64]
+    """When its decode steps ended, on the simulation's clock."""
+    step_sizes: NDArray[np.int32]
+    """Sequences in each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """All of it. The same specification gives the same result."""
+
+    requests: tuple[RequestResult, ...]
+    workers: tuple[WorkerResult, ...]
+    ended_s: float
+    num_events: int
+    leftovers: Mapping[str, int]
+    """What the routers and the store still held at the end; empty when nothing was lost."""

@@ -1,0 +1,172 @@
+"""Carries out one router core's actions in virtual time, as `router.shell` does on asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from router.actions import (
+    Action,
+    AskGrants,
+    AskQueue,
+    Dequeue,
+    Enqueue,
+    Reject,
+    ReleaseCredit,
+    ReleaseLease,
+    RequestEnded,
+    SendCancel,
+    SendDecode,
+    SendDrain,
+    SendPrefill,
+    SendReceive,
+    SetTimer,
+    Settle,
+    TellAccepted,
+)
+from router.core import RouterCore
+from router.events import (
+    Enqueued,
+    Event,
+    Granted,
+    GrantsAnswered,
+    Nudged,
+    QueueSeen,
+    QueueWasFull,
+    SettleAnswered,
+    TimerFired,
+)
+from sim.clock import Clock
+from sim.spec import Overheads
+from sim.store import MemoryStore
+from sim.worker import WorkerCommand
+from state import records
+from state.errors import QueueFull
+
+FOREVER_S = 1e9
+"""No simulated router dies, so leases need no renewing."""
+
+
+class Audience(Protocol):
+    """Hears what a router says that is not for the store or the clock."""
+
+    def send(self, router: int, command: WorkerCommand) -> None:
+        """A command leaves for a worker."""
+        ...
+
+    def accepted(self, action: TellAccepted) -> None:
+        """A request was taken."""
+        ...
+
+    def rejected(self, action: Reject) -> None:
+        """A call ended with an error."""
+        ...
+
+    def finished(self, action: RequestEnded) -> None:
+        """A request is over."""
+        ...
+
+
+class SimShell:
+    """One core, its place in the simulation, and its way to the store."""
+
+    def __init__(
+        self,
+        number: int,
+        core: RouterCore,
+        store: MemoryStore,
+        clock: Clock,
+        overheads: Overheads,
+        audience: Audience,
+    ) -> None:
+        self.core = core
+        self._number = number
+        self._router_id = core.book.config.router_id
+        self._store = store
+        self._clock = clock
+        self._store_s = overheads.store_s
+        self._audience = audience
+        self._is_nudged = False
+        self._table: dict[type, Callable[[Any], None]] = {
+            Enqueue: self._later(self._enqueue),
+            Dequeue: self._later(self._dequeue),
+            AskGrants: self._later(self._ask_grants),
+            Settle: self._later(self._settle),
+            ReleaseCredit: self._later(self._release_credit),
+            ReleaseLease: self._later(self._release_lease),
+            AskQueue: self._later(self._ask_queue),
+            SetTimer: self._set_timer,
+            TellAccepted: audience.accepted,
+            Reject: audience.rejected,
+            RequestEnded: audience.finished,
+            **dict.fromkeys((SendPrefill, SendReceive, SendDecode, SendCancel, SendDrain), self._send),
+        }
+        store.subscribe(self._router_id, self._hear)
+
+    def submit(self, event: Event) -> None:
+        """Let the core decide, and do what it says. Of tokens and places in the queue nobody has to hear."""
+        table = self._table
+        for action in self.core.on(event, self._clock.now):
+            act = table.get(type(action))
+            if act is not None:
+                act(action)
+
+    def _later(self, call: Callable[[Any], None]) -> Callable[[Action], None]:
+        """Store calls are answered after a while. All take equally long, so none overtakes another."""
+
+        def act(action: Action) -> None:
+            self._clock.at(self._clock.now + self._store_s, call, action)
+
+        return act
+
+    def _send(self, action: WorkerCommand) -> None:
+        self._audience.send(self._number, action)
+
+    def _set_timer(self, action: SetTimer) -> None:
+        self._clock.at(max(action.at, self._clock.now), self.submit, TimerFired(action.timer))
+
+    def _hear(self, notice: records.Notice) -> None:
+        if isinstance(notice, records.Granted):
+            event = Granted(notice.grant.request_key, notice.grant.worker_key)
+            self._clock.at(self._clock.now + self._store_s / 2, self.submit, event)
+        elif not self._is_nudged:
+            self._is_nudged = True
+            self._clock.at(self._clock.now + self._store_s / 2, self._nudge)
+
+    def _nudge(self) -> None:
+        self._is_nudged = False
+        self.submit(Nudged())
+
+    # The store
+
+    def _enqueue(self, action: Enqueue) -> None:
+        key = action.entry.request_key
+        try:
+            place = self._store.enqueue(action.entry, action.capacity)
+        except QueueFull as full:
+            self.submit(QueueWasFull(key, full.capacity))
+        else:
+            self.submit(Enqueued(key, place.position, place.work_ahead_tokens))
+
+    def _dequeue(self, action: Dequeue) -> None:
+        self._store.dequeue(action.request_key)
+
+    def _ask_grants(self, action: AskGrants) -> None:
+        for grant in self._store.grant(self._router_id, action.worker, action.decoders):
+            if grant.router_id == self._router_id:
+                self.submit(Granted(grant.request_key, grant.worker_key))
+        self.submit(GrantsAnswered(action.worker.key))
+
+    def _settle(self, action: Settle) -> None:
+        outcome = self._store.settle(action.request_key, action.prefill_key, action.decoder, FOREVER_S)
+        self.submit(SettleAnswered(action.request_key, action.prefill_key, action.decoder.key, outcome))
+
+    def _release_credit(self, action: ReleaseCredit) -> None:
+        self._store.release_credit(action.request_key, action.worker_key)
+
+    def _release_lease(self, action: ReleaseLease) -> None:
+        self._store.release_lease(action.request_key, action.worker_key)
+
+    def _ask_queue(self, _: AskQueue) -> None:
+        status = self._store.queue_status()
+        self.submit(QueueSeen(status.waiting, status.waiting_tokens))

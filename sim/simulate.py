@@ -1,0 +1,247 @@
+"""`simulate`: policies side by side on a simulated clock, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from scheduling.placement import Placement
+from scheduling.policies import NAMES
+from sim.arms import Arm, arms
+from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, placement, whole
+from sim.capacity import capacity_per_s
+from sim.metrics import Metrics, Quantiles, measure
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+from workloads.trace import TraceRequest
+
+
+WIDTH = 120
+"""Where the table goes to a file or a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRun:
+    """One arm with one seed."""
+
+    arm: Arm
+    seed: int
+    metrics: Metrics
+    wall_s: float
+
+
+def add_flags(command: argparse.ArgumentParser) -> None:
+    """Of the command line."""
+    command.add_argument(
+        "--policy", default="slack", metavar="NAME[,NAME]", help=f"or all: {', '.join(NAMES)} (slack)"
+    )
+    command.add_argument(
+        "--placement", type=placement, metavar="NAME",
+        help="aggregated, disaggregated or conditional (each that goes with the policy)",
+    )  # fmt: skip
+    command.add_argument(
+        "--fleet", type=_fleet, default=FleetShape(2, 2), metavar="2p4d",
+        help="prefill and decode workers; 6d does both everywhere (2p2d)",
+    )  # fmt: skip
+    command.add_argument(
+        "--prefill", type=whole(0), metavar="N", help="prefill workers, in place of --fleet's"
+    )
+    command.add_argument("--decode", type=whole(1), metavar="N", help="decode workers, in place of --fleet's")
+    command.add_argument("--routers", type=whole(1), default=1, metavar="N", help="(1)")
+    command.add_argument(
+        "--token-budget", type=whole(1), metavar="N", help="of a step (the profile's; 2048 for chunked)"
+    )
+    command.add_argument("--max-seqs", type=whole(1), metavar="N", help="in a batch (the profile's)")
+    rate = command.add_mutually_exclusive_group()
+    rate.add_argument("--rate", type=number(0, above=True), metavar="R", help="requests per second")
+    rate.add_argument(
+        "--load", type=number(0, above=True), default=0.8, metavar="X",
+        help="the rate, as a share of what arithmetic says the fleet carries at most (0.8)",
+    )  # fmt: skip
+    add_profile_flag(command)
+    add_load_flags(command, duration_s=120.0)
+    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
+    command.add_argument("--seeds", type=whole(1), default=1, metavar="N", help="so many, from --seed on (1)")
+    command.add_argument(
+        "--noise", type=number(0), default=1.0, metavar="X",
+        help="how far steps scatter, in what the profile says (1); 0: not at all",
+    )  # fmt: skip
+    command.add_argument("--json", type=Path, metavar="FILE", help="everything, for machines and plots")
+
+
+def _fleet(text: str) -> FleetShape:
+    try:
+        return FleetShape.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def fleet_of(args: argparse.Namespace) -> FleetShape:
+    """Of --fleet, --prefill and --decode."""
+    prefill = args.fleet.prefill if args.prefill is None else args.prefill
+    return FleetShape(prefill, args.decode or args.fleet.decode)
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Run every arm; 0 when all could be."""
+    load, fleet = load_of(args), fleet_of(args)
+    chosen = arms(args.policy, args.placement, fleet, args.token_budget)
+    rate = args.rate or args.load * estimate(args, load, fleet)
+    runs: list[ArmRun] = []
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("simulating", total=len(chosen) * args.seeds)
+        for seed in range(args.seed, args.seed + args.seeds):
+            trace = load.trace(rate, seed)
+            for arm in chosen:
+                progress.update(task, description=arm.name)
+                began = time.perf_counter()
+                metrics = measure(run(spec_of(args, arm, trace, seed)))
+                runs.append(ArmRun(arm, seed, metrics, time.perf_counter() - began))
+                progress.advance(task)
+    show(console, args, load, runs)
+    if args.json is not None:
+        args.json.write_text(json.dumps(document(args, load, rate, runs), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
+    """Requests per second that workers of this number carry at most, computing prompts and decoding."""
+    tpot_ms = load.promises.tpot_ms
+    tpot_s = tpot_ms / 1000 if tpot_ms else None
+    rate = capacity_per_s(args.profile, fleet, Placement.AGGREGATED, load.lengths, tpot_s)
+    if rate < 1e-6:
+        raise ValueError(f"tpot is {tpot_ms} ms; accepted: more, no batch of this profile decodes that fast")
+    return rate
+
+
+def spec_of(args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int) -> SimSpec:
+    """One simulation."""
+    return SimSpec(
+        profile=args.profile,
+        fleet=arm.fleet,
+        trace=trace,
+        policy=arm.policy,
+        placement=arm.placement,
+        token_budget=arm.token_budget,
+        max_num_seqs=args.max_seqs,
+        num_routers=args.routers,
+        seed=seed,
+        noise=args.noise,
+    )
+
+
+# Output
+
+
+def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
+    """A row for each arm: means over its seeds."""
+    promises = load.promises
+    asked = [
+        f"{name} ≤ {value} ms"
+        for name, value in (("TTFT", promises.ttft_ms), ("TPOT", promises.tpot_ms), ("ITL", promises.itl_ms))
+        if value is not None
+    ]
+    offered = statistics.fmean(one.metrics.offered_per_s for one in runs)
+    source = str(args.trace) if args.trace is not None else f"{load.workload}, {load.process}"
+    console.print(
+        f"{source}, {offered:.1f} requests/s, {', '.join(asked) or 'nothing asked for'}; "
+        f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy, placement, fleet", no_wrap=True)
+    columns = (
+        "good/s",
+        "good",
+        "refused",
+        "kept",
+        "TTFT p50",
+        "p99",
+        "TPOT p50",
+        "p99",
+        "ITL p99",
+        "busy",
+        "KV",
+    )
+    for name in columns:
+        table.add_column(name, justify="right")
+    for arm in dict.fromkeys(one.arm for one in runs):
+        own = [one.metrics for one in runs if one.arm == arm]
+        table.add_row(f"{arm.policy} {arm.placement.value} {arm.fleet}", *_cells(own))
+    console.print(table)
+    wall_s = sum(one.wall_s for one in runs)
+    console.print(f"times in ms; simulated in {wall_s:.1f} s")
+
+
+def _cells(own: list[Metrics]) -> list[str]:
+    return [
+        f"{_mean([one.goodput_per_s for one in own]):.1f}",
+        f"{_mean([one.good_share for one in own]):.1%}",
+        f"{_mean([one.refused / one.requests for one in own]):.1%}",
+        _percent([one.kept_share for one in own]),
+        _ms([one.ttft for one in own], "p50"),
+        _ms([one.ttft for one in own], "p99"),
+        _ms([one.tpot for one in own], "p50"),
+        _ms([one.tpot for one in own], "p99"),
+        _ms([one.itl for one in own], "p99"),
+        f"{_mean([one.busy_share for one in own]):.0%}",
+        f"{_mean([one.kv_allocated for one in own]):.0%}",
+    ]
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values)
+
+
+def _percent(values: list[float | None]) -> str:
+    known = [one for one in values if one is not None]
+    return f"{_mean(known):.1%}" if known else "–"
+
+
+def _ms(values: list[Quantiles | None], name: str) -> str:
+    known = [getattr(one, name) for one in values if one is not None]
+    return f"{_mean(known) * 1000:.1f}" if known else "–"
+
+
+def document(args: argparse.Namespace, load: Load, rate: float, runs: list[ArmRun]) -> dict[str, object]:
+    """What --json writes."""
+    return {
+        "profile": args.profile.name,
+        "workload": load.workload if args.trace is None else str(args.trace),
+        "arrivals": load.process,
+        "duration_s": load.duration_s,
+        "scale": load.scale,
+        "rate_per_s": rate,
+        "noise": args.noise,
+        "promises": {
+            "ttft_ms": load.promises.ttft_ms,
+            "tpot_ms": load.promises.tpot_ms,
+            "itl_ms": load.promises.itl_ms,
+        },
+        "references": {
+            "decode_step_s": load.references.decode_step_s,
+            "prefill_s": load.references.prefill_s,
+        },
+        "runs": [
+            {
+                "policy": one.arm.policy,
+                "placement": one.arm.placement.value,
+                "fleet": str(one.arm.fleet),
+                "token_budget": one.arm.token_budget,
+                "seed": one.seed,
+                "metrics": one.metrics.as_dict(),
+                "wall_s": one.wall_s,
+            }
+            for one in runs
+        ],
+    }

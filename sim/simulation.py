@@ -1,0 +1,307 @@
+"""Puts routers, store and workers on one clock and plays a trace to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.actions import Reject, RequestEnded, SendReceive, TellAccepted
+from router.book import CoreConfig
+from router.core import RouterCore
+from router.events import Arrived, StepReported, WorkerJoined
+from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from scheduling.policies import by_name
+from scheduling.preemption import SwapSpeed
+from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+from sim.clock import Clock
+from sim.result import End, RequestResult, SimResult, WorkerResult
+from sim.sequence import Sequence
+from sim.shell import SimShell
+from sim.spec import SimSpec
+from sim.step_times import DrawnRatios, RecordedRatios, StepTimes
+from sim.store import MemoryStore
+from sim.worker import SimWorker, WorkerCommand
+from workloads.trace import TraceRequest
+
+_SAMPLING = SamplingParams()
+_ENDS = {FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH}
+
+
+@dataclass(slots=True)
+class _Record:
+    """One request while it is simulated."""
+
+    asked: TraceRequest
+    names: tuple[tuple[int, ...], ...]
+    accepted: TellAccepted | None = None
+    error: str = ""
+    ended: RequestEnded | None = None
+    gaps: list[NDArray[np.float64]] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+
+
+class Simulation:
+    """Runs once."""
+
+    def __init__(self, spec: SimSpec) -> None:
+        self._spec = spec
+        self._clock = Clock()
+        self._store = MemoryStore(lambda: self._clock.now)
+        tenants = {name: number for number, name in enumerate(sorted({one.tenant for one in spec.trace}))}
+        self._records = [_Record(one, _names(one, tenants)) for one in spec.trace]
+        self._has_shared = any(one.shared_blocks for one in spec.trace)
+        self._workers = {worker.key: worker for worker in self._make_workers()}
+        self._shells = [self._make_shell(number) for number in range(spec.num_routers)]
+        self._receivers: dict[tuple[int, int], Sequence] = {}
+        self._receiving_at: dict[tuple[int, int], SimWorker] = {}
+
+    def run(self) -> SimResult:
+        """Play the trace until every request has ended, or its last arrival is `drain_s` ago."""
+        clock, spec = self._clock, self._spec
+        for shell in self._shells:
+            for worker in self._workers.values():
+                load = WorkerLoad(free_blocks=worker.facts.num_blocks)
+                shell.submit(WorkerJoined(worker.facts, load, spec.profile.cost))
+        clock.at(spec.trace[0].at_s, self._arrive, 0)
+        until = spec.trace[-1].at_s + spec.drain_s
+        clock.run(until)
+        return SimResult(
+            requests=tuple(_result(one) for one in self._records),
+            workers=tuple(_usage(worker) for worker in self._workers.values()),
+            ended_s=clock.now,
+            num_events=clock.num_calls,
+            leftovers=self._leftovers(),
+        )
+
+    # Making
+
+    def _make_workers(self) -> Iterator[SimWorker]:
+        spec, profile = self._spec, self._spec.profile
+        shape = spec.fleet
+        names = [(PREFILL, i) for i in range(shape.prefill)] + [(DECODE, i) for i in range(shape.decode)]
+        for place, (role, number) in enumerate(names):
+            worker_id = f"{role}-{number}"
+            facts = WorkerFacts(
+                worker_id=worker_id,
+                incarnation="0",
+                role=role,
+                address=f"{worker_id}:0",
+                fingerprint=profile.weights_fingerprint,
+                block_size=profile.block_size,
+                num_blocks=profile.num_blocks,
+                max_num_seqs=spec.max_num_seqs or profile.max_num_seqs,
+                token_budget=spec.token_budget or profile.token_budget,
+            )
+            yield SimWorker(
+                facts,
+                by_name(spec.policy),
+                profile.cost,
+                SwapSpeed(profile.block_bytes, profile.swap_bytes_per_s),
+                self._step_times(worker_id, place),
+                self._clock,
+                spec.overheads,
+                self,
+                spec.num_routers,
+                send_token_s=profile.kv_bytes_per_token / profile.handoff_bytes_per_s,
+                stretch=spec.stretch,
+            )
+
+    def _step_times(self, worker_id: str, place: int) -> StepTimes:
+        recorded = self._spec.step_times.get(worker_id)
+        if recorded is not None:
+            return RecordedRatios(recorded, self._spec.profile.cost)
+        return DrawnRatios(self._spec.profile.cost, self._spec.noise, (self._spec.seed, place))
+
+    def _make_shell(self, number: int) -> SimShell:
+        spec = self._spec
+        config = CoreConfig(
+            router_id=f"router-{number}",
+            policy=by_name(spec.policy),
+            placement=spec.placement,
+            queue_capacity=spec.queue_capacity,
+        )
+        core = RouterCore(config)
+        return SimShell(number, core, self._store, self._clock, spec.overheads, self)
+
+    # Clients
+
+    def _arrive(self, index: int) -> None:
+        spec, record = self._spec, self._records[index]
+        self._clock.at(
+            self._clock.now + spec.overheads.receive_s, self._shells[index % spec.num_routers].submit,
+            self._arrived(index, record),
+        )  # fmt: skip
+        if index + 1 < len(self._records):
+            self._clock.at(spec.trace[index + 1].at_s, self._arrive, index + 1)
+
+    def _arrived(self, index: int, record: _Record) -> Arrived:
+        asked = record.asked
+        max_tokens = asked.max_tokens or asked.output_tokens
+        return Arrived(
+            listener=index + 1,
+            tenant=asked.tenant,
+            request_id=str(index),
+            session=0,
+            digest=b"",
+            prompt_token_ids=range(asked.prompt_tokens),
+            sampling=_SAMPLING,
+            seed_given=False,
+            stop=StopRules(max_tokens, ignore_eos=max_tokens == asked.output_tokens),
+            slo=Slo(
+                ttft_ms=asked.ttft_ms,
+                tpot_ms=asked.tpot_ms,
+                itl_ms=asked.itl_ms,
+                slo_class=SloClass[asked.slo_class.upper()],
+            ),
+            received_at=asked.at_s,
+            prefix_hits=self._prefix_hits(record) if self._has_shared else {},
+        )
+
+    def _prefix_hits(self, record: _Record) -> dict[str, int]:
+        tokens, size = record.asked.shared_block_tokens, self._spec.profile.block_size
+        held = {key: worker.memory.pool.held(record.names) for key, worker in self._workers.items()}
+        return {key: count * tokens // size for key, count in held.items() if count}
+
+    # What routers say
+
+    def send(self, router: int, command: WorkerCommand) -> None:
+        """A command travels to its worker."""
+        worker = self._workers[command.worker_key]
+        if isinstance(command, SendReceive):
+            self._receiving_at[(router, command.spec.handle)] = worker
+        self._clock.at(self._clock.now + self._spec.overheads.command_s, worker.told, router, command)
+
+    def accepted(self, action: TellAccepted) -> None:
+        """Kept for the promise in it."""
+        self._records[action.listener - 1].accepted = action
+
+    def rejected(self, action: Reject) -> None:
+        """The client gives up: an open loop sends nothing twice."""
+        self._records[action.listener - 1].error = f"{type(action.error).__name__}: {action.error}"
+
+    def finished(self, action: RequestEnded) -> None:
+        """Kept for the outcome in it."""
+        _, request_id, _ = action.request_key.split("/")
+        self._records[int(request_id)].ended = action
+
+    # What workers say
+
+    def reported(self, router: int, report: StepReported) -> None:
+        """A report travels to its router."""
+        self._clock.at(self._clock.now + self._spec.overheads.report_s, self._shells[router].submit, report)
+
+    def describe(self, sequence: Sequence) -> None:
+        """What a worker cannot know before it has computed it."""
+        record = self._records[int(sequence.spec.fence.request_id)]
+        sequence.output_tokens = record.asked.output_tokens
+        sequence.shared_names = record.names
+        sequence.shared_block_tokens = record.asked.shared_block_tokens
+        key = (sequence.router, sequence.handle)
+        if key in self._receiving_at and sequence.goal.value == "receive":
+            self._receivers[key] = sequence
+
+    def prefilled(self, sequence: Sequence, source: SimWorker) -> None:
+        """A hand-over: the blocks that are not sent yet, then opening, checking and acknowledging."""
+        at = max(self._clock.now, sequence.sent_at) + self._spec.overheads.handoff_s
+        self._clock.at(at, self._hand_over, sequence, self._clock.now)
+        self._clock.at(at, source.let_go, sequence)
+
+    def _hand_over(self, source: Sequence, first_token_at: float) -> None:
+        key = (source.router, source.handle)
+        target, worker = self._receivers.pop(key, None), self._receiving_at.pop(key, None)
+        if target is not None and worker is not None:
+            target.first_at = target.last_at = first_token_at
+            worker.kv_arrived(target)
+
+    def ended(self, sequence: Sequence) -> None:
+        """Its gaps are known."""
+        key = (sequence.router, sequence.handle)
+        self._receivers.pop(key, None)
+        record = self._records[int(sequence.spec.fence.request_id)]
+        record.gaps.extend(sequence.gaps)
+
+    # The end
+
+    def _leftovers(self) -> dict[str, int]:
+        """What is held although nothing runs: always nothing, once all have ended."""
+        held = {
+            "requests": sum(len(shell.core.book.live) for shell in self._shells),
+            "groups": sum(len(shell.core.book.groups) for shell in self._shells),
+            "queued": self._store.queue_status().waiting,
+            "credits": sum(len(self._store.credits(key)) for key in self._workers),
+            "leases": sum(len(self._store.leases(key)) for key in self._workers),
+            "sequences": sum(len(worker.queues.all) for worker in self._workers.values()),
+            "blocks": sum(not worker.memory.pool.is_empty for worker in self._workers.values()),
+        }
+        return {name: count for name, count in held.items() if count}
+
+
+def _names(asked: TraceRequest, tenants: dict[str, int]) -> tuple[tuple[int, ...], ...]:
+    places = asked.shared_blocks
+    tenant = tenants[asked.tenant]
+    return tuple((tenant, asked.shared_block_tokens, *places[: count + 1]) for count in range(len(places)))
+
+
+def _result(record: _Record) -> RequestResult:
+    accepted, ended = record.accepted, record.ended
+    promised_s = accepted.promise.predicted_ttft_ms / 1000 if accepted else None
+    at_risk = accepted.promise.at_risk if accepted else False
+    if ended is None:
+        end = End.REFUSED if record.error else End.UNFINISHED
+        return RequestResult(
+            record.asked, end, promised_ttft_s=promised_s, at_risk=at_risk, error=record.error
+        )
+    outcome = ended.outcome
+    marks = outcome.marks
+    gaps = np.concatenate(record.gaps) if record.gaps else None
+    return RequestResult(
+        asked=record.asked,
+        end=End.FINISHED if set(outcome.reasons) <= _ENDS else End.FAILED,
+        ttft_s=marks.first_token_at - marks.received_at if outcome.has_tokens else None,
+        tpot_s=outcome.tpot_s,
+        e2e_s=marks.ended_at - marks.received_at,
+        queue_s=marks.dispatched_at - marks.received_at,
+        max_gap_s=float(gaps.max()) if gaps is not None else None,
+        p99_gap_s=_p99(gaps) if gaps is not None else None,
+        promised_ttft_s=promised_s,
+        at_risk=at_risk,
+        cached_tokens=outcome.cached_prompt_tokens,
+        attempts=outcome.attempts,
+        error=outcome.error,
+    )
+
+
+def _p99(gaps: NDArray[np.float64]) -> float:
+    place = min(len(gaps) - 1, math.ceil(0.99 * len(gaps)) - 1)
+    return float(np.partition(gaps, place)[place])
+
+
+def _usage(worker: SimWorker) -> WorkerResult:
+    usage, facts = worker.usage, worker.facts
+    samples = max(1, usage.kv_samples)
+    ends, sizes = worker.batch.token_times()
+    slots = usage.held_blocks * facts.block_size
+    return WorkerResult(
+        name=facts.worker_id,
+        role=facts.role,
+        num_steps=usage.num_steps,
+        num_mixed_steps=usage.num_mixed_steps,
+        busy_s=usage.busy_s,
+        chunk_tokens=usage.chunk_tokens,
+        decode_tokens=usage.decode_tokens,
+        preemptions=usage.preemptions,
+        recomputed_tokens=worker.queues.recomputed_tokens,
+        kv_allocated=usage.held_blocks / samples / facts.num_blocks,
+        kv_held=usage.held_tokens / slots if slots else 0.0,
+        step_ends=ends,
+        step_sizes=sizes,
+    )
+
+
+def run(spec: SimSpec) -> SimResult:
+    """Simulate; the same specification gives the same result."""
+    return Simulation(spec).run()

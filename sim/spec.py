@@ -1,0 +1,129 @@
+"""What is simulated."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from scheduling.placement import Placement
+from scheduling.policies import by_name
+from scheduling.profiles import Profile
+from sim.step_times import RecordedStep
+from workloads.trace import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FleetShape:
+    """How many workers of each role; decode workers compute prompts as well where the placement says so."""
+
+    prefill: int
+    decode: int
+
+    def __post_init__(self) -> None:
+        if self.prefill < 0:
+            raise ValueError(f"fleet has {self.prefill} prefill workers; accepted: 0 or more")
+        if self.decode < 1:
+            raise ValueError(f"fleet has {self.decode} decode workers; accepted: at least 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`2p4d`, or `6d` for six that do both."""
+        found = re.fullmatch(r"(?:(\d+)p)?(\d+)d", text)
+        if found is None:
+            raise ValueError(f"fleet is {text!r}; accepted: like 2p4d, or 6d")
+        return cls(int(found[1] or 0), int(found[2]))
+
+    @property
+    def size(self) -> int:
+        return self.prefill + self.decode
+
+    def __str__(self) -> str:
+        return f"{self.prefill}p{self.decode}d" if self.prefill else f"{self.decode}d"
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds that a fleet spends between its parts. The defaults are of processes on one CPU host."""
+
+    receive_s: float = 0.0005
+    """A router's tokenising and checking, before its core hears of a request."""
+    store_s: float = 0.0006
+    """A store call, there and back."""
+    command_s: float = 0.0006
+    """From a router to a worker's step loop."""
+    report_s: float = 0.0008
+    """From a worker's step loop to a router."""
+    between_steps_s: float = 0.0
+    """What a turn of the step loop takes besides its step."""
+    handoff_s: float = 0.002
+    """Of a hand-over, besides sending the blocks: opening, checking, acknowledging."""
+    load_every_s: float = 0.25
+    """A worker whose steps bring nothing else to tell tells its load this often."""
+    progress_every_s: float = 1.0
+    """Tokens that are neither first nor last are told together, this often."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            needs_more = name.endswith("_every_s")
+            if not math.isfinite(value) or value < 0 or (needs_more and value == 0):
+                accepted = "above 0" if needs_more else "from 0"
+                raise ValueError(f"{name} is {value}; accepted: a finite number {accepted}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimSpec:
+    """One simulation. Raises ValueError naming the field."""
+
+    profile: Profile
+    fleet: FleetShape
+    trace: tuple[TraceRequest, ...]
+    policy: str = "slack"
+    placement: Placement = Placement.AGGREGATED
+    token_budget: int | None = None
+    """Most tokens of a step; None: the profile's."""
+    max_num_seqs: int | None = None
+    num_routers: int = 1
+    queue_capacity: int = 1_000_000
+    seed: int = 0
+    noise: float = 1.0
+    """How far steps scatter around their prediction: 1 as the profile says, 0 not at all."""
+    overheads: Overheads = Overheads()
+    step_times: Mapping[str, tuple[RecordedStep, ...]] = field(default_factory=dict)
+    """By worker (`prefill-0`, `decode-0`): recorded steps to be followed instead of drawing."""
+    drain_s: float = 120.0
+    """After the last arrival, for how long answers are waited for."""
+    stretch: bool = True
+    """Decode-only steps are taken many at a time. The outcome is the same without; only slower."""
+
+    def __post_init__(self) -> None:
+        by_name(self.policy)
+        if not self.trace:
+            raise ValueError("trace is empty; accepted: at least one request")
+        for name, low in (("token_budget", 1), ("max_num_seqs", 1), ("num_routers", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ValueError(f"{name} is {value}; accepted: at least {low}")
+        for name in ("noise", "drain_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value}; accepted: a finite number from 0")
+        known = {f"prefill-{i}" for i in range(self.fleet.prefill)}
+        known |= {f"decode-{i}" for i in range(self.fleet.decode)}
+        for name in self.step_times:
+            if name not in known:
+                raise ValueError(f"step_times is of {name!r}; accepted: {', '.join(sorted(known))}")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        most = self.profile.max_context
+        for place, one in enumerate(self.trace):
+            tokens = one.prompt_tokens + (one.max_tokens or one.output_tokens)
+            if tokens > most:
+                raise ValueError(
+                    f"request {place} of the trace can grow to {tokens} tokens; accepted by profile "
+                    f"{self.profile.name}: at most {most}"
+                )
