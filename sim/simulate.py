@@ -23,7 +23,6 @@ from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from workloads.trace import TraceRequest
 
-
 WIDTH = 120
 """Where the table goes to a file or a pipe."""
 

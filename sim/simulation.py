@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from router.actions import Reject, RequestEnded, SendReceive, TellAccepted
+from router.actions import Reject, RequestEnded, TellAccepted
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import Arrived, StepReported, WorkerJoined
@@ -18,6 +18,7 @@ from scheduling.policies import by_name
 from scheduling.preemption import SwapSpeed
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.clock import Clock
+from sim.handoff import Handoffs
 from sim.result import End, RequestResult, SimResult, WorkerResult
 from sim.sequence import Sequence
 from sim.shell import SimShell
@@ -54,10 +55,10 @@ class Simulation:
         tenants = {name: number for number, name in enumerate(sorted({one.tenant for one in spec.trace}))}
         self._records = [_Record(one, _names(one, tenants)) for one in spec.trace]
         self._has_shared = any(one.shared_blocks for one in spec.trace)
+        send_token_s = spec.profile.kv_bytes_per_token / spec.profile.handoff_bytes_per_s
+        self.handoffs = Handoffs(self._clock, spec.overheads.handoff_s, send_token_s)
         self._workers = {worker.key: worker for worker in self._make_workers()}
         self._shells = [self._make_shell(number) for number in range(spec.num_routers)]
-        self._receivers: dict[tuple[int, int], Sequence] = {}
-        self._receiving_at: dict[tuple[int, int], SimWorker] = {}
 
     def run(self) -> SimResult:
         """Play the trace until every request has ended, or its last arrival is `drain_s` ago."""
@@ -171,8 +172,6 @@ class Simulation:
     def send(self, router: int, command: WorkerCommand) -> None:
         """A command travels to its worker."""
         worker = self._workers[command.worker_key]
-        if isinstance(command, SendReceive):
-            self._receiving_at[(router, command.spec.handle)] = worker
         self._clock.at(self._clock.now + self._spec.overheads.command_s, worker.told, router, command)
 
     def accepted(self, action: TellAccepted) -> None:
@@ -200,27 +199,10 @@ class Simulation:
         sequence.output_tokens = record.asked.output_tokens
         sequence.shared_names = record.names
         sequence.shared_block_tokens = record.asked.shared_block_tokens
-        key = (sequence.router, sequence.handle)
-        if key in self._receiving_at and sequence.goal.value == "receive":
-            self._receivers[key] = sequence
-
-    def prefilled(self, sequence: Sequence, source: SimWorker) -> None:
-        """A hand-over: the blocks that are not sent yet, then opening, checking and acknowledging."""
-        at = max(self._clock.now, sequence.sent_at) + self._spec.overheads.handoff_s
-        self._clock.at(at, self._hand_over, sequence, self._clock.now)
-        self._clock.at(at, source.let_go, sequence)
-
-    def _hand_over(self, source: Sequence, first_token_at: float) -> None:
-        key = (source.router, source.handle)
-        target, worker = self._receivers.pop(key, None), self._receiving_at.pop(key, None)
-        if target is not None and worker is not None:
-            target.first_at = target.last_at = first_token_at
-            worker.kv_arrived(target)
 
     def ended(self, sequence: Sequence) -> None:
         """Its gaps are known."""
-        key = (sequence.router, sequence.handle)
-        self._receivers.pop(key, None)
+        self.handoffs.forget(sequence)
         record = self._records[int(sequence.spec.fence.request_id)]
         record.gaps.extend(sequence.gaps)
 

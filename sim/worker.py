@@ -27,6 +27,7 @@ from scheduling.reservation import blocks_needed
 from scheduling.step import StepPlan, StepView
 from sim.batch import Batch, Times
 from sim.clock import Clock
+from sim.handoff import Handoffs
 from sim.memory import Memory
 from sim.queues import Queues
 from sim.sequence import Goal, Phase, Sequence
@@ -49,9 +50,7 @@ class Surroundings(Protocol):
         """Fill in what no command says: how long the answer will be, and what of the prompt is shared."""
         ...
 
-    def prefilled(self, sequence: Sequence, source: SimWorker) -> None:
-        """A prompt's last chunk is done and its first token told; `sent_at` is when all blocks are sent."""
-        ...
+    handoffs: Handoffs
 
     def ended(self, sequence: Sequence) -> None:
         """A sequence is over here; all its times are known."""
@@ -74,7 +73,7 @@ class Usage:
 
 
 class SimWorker:
-    """One worker; `told` and `kv_arrived` are called when they reach its step loop."""
+    """One worker; `told`, `accept` and `let_go` are called when they reach its step loop."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class SimWorker:
         """A router's command has come."""
         self._hear(lambda: self._apply(router, command))
 
-    def kv_arrived(self, sequence: Sequence) -> None:
+    def accept(self, sequence: Sequence) -> None:
         """A hand-over to this worker is complete."""
         self._hear(lambda: self._arrive(sequence))
 
@@ -189,10 +188,6 @@ class SimWorker:
         if sequence.phase is Phase.ENDED:
             return
         sequence.has_kv = True
-        if sequence.phase is Phase.RECEIVING:
-            self._take_kv(sequence)
-
-    def _take_kv(self, sequence: Sequence) -> None:
         self.queues.num_receiving -= 1
         sequence.phase = Phase.ARRIVED
         sequence.num_computed = sequence.context_tokens
@@ -227,8 +222,7 @@ class SimWorker:
             self._tell(sequence.router).resumed.append(sequence.handle)
         for sequence in started:
             if sequence.phase is Phase.RECEIVING:
-                if sequence.has_kv:
-                    self._take_kv(sequence)
+                self._around.handoffs.receive(sequence, self.accept)
             elif sequence.phase is Phase.SWAPPED:
                 self._run(sequence, self._clock.now)
             else:
@@ -345,7 +339,7 @@ class SimWorker:
         self._tell(sequence.router).add_token(sequence, finish)
         if sequence.goal is Goal.HOLD:
             sequence.phase = Phase.HELD
-            self._around.prefilled(sequence, self)
+            self._around.handoffs.send(sequence, self.let_go)
         else:
             self._go_on(sequence, now)
 
