@@ -7,6 +7,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 
+DEVIATION = 0.75
+"""Standard deviation of an output by its expectation: between lognormal lengths (0.6) and exponential (1)."""
+
 
 def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) -> int:
     """Blocks that `n` choices of one prompt hold at most, each after `max_tokens` output tokens.
@@ -74,7 +77,7 @@ def peak_blocks(sequences: Iterable[tuple[float, int]], block_size: int) -> int:
 
     A sequence is (blocks it holds, tokens still to come); all get a token per step, and give their blocks
     back when they end. The most is held just before one ends, so each end is looked at. To that comes one
-    standard deviation of the sum, the lengths taken as independent and as uncertain as they are long.
+    standard deviation of the sum, the lengths taken as independent.
 
     A sum of one high quantile per sequence would keep half of the pool for outputs that never get that long,
     and ignores that the short ones make room for the long ones: Gong et al., "Past-Future Scheduler for LLM
@@ -85,7 +88,7 @@ def peak_blocks(sequences: Iterable[tuple[float, int]], block_size: int) -> int:
     for count, (blocks, remaining) in enumerate(sorted(sequences, key=_by_remaining, reverse=True), 1):
         held += blocks
         squares += remaining * remaining
-        peak = max(peak, held + (count * remaining + math.sqrt(squares)) / block_size)
+        peak = max(peak, held + (count * remaining + DEVIATION * math.sqrt(squares)) / block_size)
     return math.ceil(peak)
 
 

@@ -225,3 +225,23 @@ def test_a_shortage_says_what_is_missing() -> None:
 def test_an_empty_pool_is_refused(num_blocks: int, block_size: int) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         BlockManager(num_blocks, block_size)
+
+
+def test_blocks_are_restored_from_the_pool_where_it_still_has_them() -> None:
+    blocks = BlockManager(6, 4)
+    table = [blocks.allocate() for _ in blocks.reserve(4) or range(4)]
+    blocks.register(table[0], b"used")
+    blocks.register(table[1], b"cached")
+    blocks.register(table[2], b"gone")
+    kept = blocks.share(table[:1])
+    blocks.free(table)
+    blocks.forget([table[2]])
+    with pytest.raises(BlockShortage):
+        blocks.restore([b"used", b"cached", b"gone", None], spare=3)
+    restored, new = blocks.restore([b"used", b"cached", b"gone", None], spare=2)
+    assert restored[:2] == table[:2]
+    assert new == [2, 3]
+    assert [blocks.hash_of(block) for block in restored] == [b"used", b"cached", b"gone", None]
+    assert blocks.num_exclusive([restored]) == 3
+    assert blocks.num_exclusive([restored, kept]) == blocks.num_taken_blocks == 4
+    blocks.check_integrity([restored, kept], 0)

@@ -245,7 +245,8 @@ def test_what_does_not_fit_now_waits_and_what_never_can_is_refused(policy: Polic
     assert driver.tokens(1) == greedy(list(range(9)), 12, VOCAB)
     assert driver.tokens(2) == greedy(list(range(40, 61)), 6, VOCAB)
     assert driver.tokens(4) == greedy([2], 3, VOCAB)
-    assert driver.freed() == [3, 1, 2, 4]
+    assert driver.freed()[:2] == [3, 1]
+    assert sorted(driver.freed()) == [1, 2, 3, 4]
     driver.assert_at_rest()
 
 

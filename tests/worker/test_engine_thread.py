@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -88,3 +89,12 @@ def test_closing_an_inbox_ends_the_wait() -> None:
     waiter.join(timeout=10)
     assert drained == [[]]
     assert inbox.drain(math.inf) == []
+
+
+def test_a_drain_waits_no_longer_than_it_was_told() -> None:
+    inbox = Inbox()
+    started = time.monotonic()
+    assert inbox.drain(0.02) == []
+    assert time.monotonic() - started >= 0.02
+    inbox.put(Cancel(1))
+    assert inbox.drain(60.0) == [Cancel(1)]
