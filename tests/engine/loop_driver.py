@@ -16,6 +16,7 @@ from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from scheduling.step import StepPlan, StepView
 from tests.engine.fake_runner import FakeRunner
 
 VOCAB = 97
@@ -48,6 +49,16 @@ def spec(
         stop=stop or StopRules(max_tokens=max_tokens),
         cache_salt=salt,
     )
+
+
+def watching(views: list[StepView], policy: Policy = CHUNKED) -> Policy:
+    """The policy, that keeps what it is shown."""
+
+    def plan(view: StepView) -> StepPlan:
+        views.append(view)
+        return policy.plan(view)
+
+    return replace(policy, plan=plan)
 
 
 class Driver:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,9 @@ from engine.commands import Cancel, Decode, KVArrived, Prefill, Receive, SetCost
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
+from scheduling.step import StepView
 from tests.engine.fake_runner import greedy
-from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec
+from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
 
 MEANS = pytest.mark.parametrize(
     ("cost", "num_swap_blocks"),
@@ -182,6 +185,25 @@ def test_prompts_held_for_others_are_never_victims() -> None:
     assert set(events(driver)[0]) <= {2, 3}
     assert driver.runner.pool[blocks].reshape(-1, 2)[:, 0].tolist() == list(range(20, 40))
     assert driver.tokens(2) == greedy([2, 5, 6], 22, VOCAB)
+
+
+def test_due_times_go_on_while_a_sequence_waits_for_its_blocks() -> None:
+    views: list[StepView] = []
+    driver = Driver(
+        num_blocks=16, cost=DEAR_TOKENS, num_swap_blocks=100, max_num_seqs=8, policy=watching(views)
+    )
+    driver.finish(*(Decode(spec(1000 + n, [n], 1)) for n in range(9)))
+    last = replace(spec(3, [3, 5, 6], 30), tpot_ms=1_000_000)
+    driver.turn(*(Decode(spec(h, [h, 5, 6], 30)) for h in range(3)), Decode(last))
+    victim = go_on_until_one_is_preempted(driver)
+    assert victim == last.handle
+    # Its last view was of the token that it got then; the next one is due a TPOT later.
+    due_s = driver.now_s + views[-2].decodes.slack_s + 1000.0
+    assert views[-1].decodes.slack_s == math.inf
+    driver.now_s += 5.0
+    while not events(driver)[1]:
+        driver.turn()
+    assert driver.now_s + views[-1].decodes.slack_s == pytest.approx(due_s)
 
 
 def test_costs_decide_between_the_means() -> None:

@@ -11,22 +11,11 @@ from engine.commands import Decode, KVArrived, Prefill, Receive, SetCost
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.policies.chunked import CHUNKED
-from scheduling.policies.policy import Policy
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import SamplingParams, SequenceSpec
 from scheduling.step import Chunk, StepPlan, StepView
 from tests.engine.fake_runner import greedy
-from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, VOCAB, Driver, spec
-
-
-def watching(views: list[StepView], policy: Policy = CHUNKED) -> Policy:
-    """The policy, that keeps what it is shown."""
-
-    def plan(view: StepView) -> StepPlan:
-        views.append(view)
-        return policy.plan(view)
-
-    return replace(policy, plan=plan)
+from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, VOCAB, Driver, spec, watching
 
 
 def promised(
