@@ -15,6 +15,8 @@ from baton.fleet import FleetError
 COMMANDS = {
     "bench": "a workload at a rate, under several policies side by side",
     "batching": "continuous against static batching, as three separate ratios",
+    "plot": "a page from the JSON of measurements and simulations",
+    "fidelity": "the simulator against a live fleet, request by request",
 }
 EXIT_WRONG = 2
 

@@ -42,6 +42,8 @@ class Build:
     model: Path = DEMO_MODEL
     prefill: int = 1
     decode: int = 1
+    timed: str | None = None
+    """A profile: the workers take the time it says and compute nothing."""
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -51,14 +53,13 @@ def spec_of(arm: Arm, build: Build, record: Path | None = None) -> FleetSpec:
     extra = {kind: list(values) for kind, values in build.extra_args.items()}
     if record is not None:
         extra["router-0"] = [*extra.get("router-0", ()), "--record", str(record.resolve())]
-    if arm.policy is not None:
-        for kind in ("router", "prefill", "decode"):
-            extra[kind] = [*extra.get(kind, ()), "--policy", arm.policy]
     return FleetSpec(
         model=build.model,
         prefill=0 if aggregated else build.prefill,
         decode=build.decode + build.prefill if aggregated else build.decode,
+        policy=arm.policy,
         placement=arm.placement,
+        timed=build.timed,
         extra_args=extra,
     )
 

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, default=DEMO_MODEL, help="for fleets of its own")
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
+    add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
     add("--policy", type=names, default=[], metavar="A,B", help="each gets a fleet")
     add("--placement", type=names, default=[], metavar="A,B", help="each policy gets a fleet for each")
     add("--workload", choices=sorted(WORKLOADS), default="chat")
@@ -105,8 +106,10 @@ async def bench(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.address and (args.policy or args.placement or args.record):
-        raise ValueError("--address names a running fleet; --policy, --placement and --record start fleets")
+    if args.address and (args.policy or args.placement or args.record or args.timed):
+        raise ValueError(
+            "--address names a running fleet; --policy, --placement, --timed and --record start fleets"
+        )
     for ratio, absolute in (("ttft_x", "ttft_ms"), ("tpot_x", "tpot_ms")):
         if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
             flags = f"--{ratio} and --{absolute}".replace("_", "-")
@@ -162,7 +165,7 @@ async def _targets(
             running = reached(args.address, "running fleet", args.router_metrics)
             yield [await stack.enter_async_context(running)]
             return
-        build = Build(args.model, args.prefill, args.decode)
+        build = Build(args.model, args.prefill, args.decode, args.timed)
         targets: list[Target] = []
         for arm in arms(args.policy, args.placement):
             record = folder / f"{arm.name.replace('/', '-')}.jsonl" if folder else None
@@ -202,11 +205,16 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
         "command": " ".join(["baton bench", *args.argv]),
         "workload": f"{args.workload} × {args.scale:g}{cap}",
         "arrivals": f"{args.arrivals}, {args.duration_s:g} s per run, first tenth dropped",
-        "fleet": f"{args.prefill} prefill and {args.decode} decode workers"
-        if not args.address
-        else "running",
+        "fleet": _fleet(args),
         **machine(),
     }
+
+
+def _fleet(args: argparse.Namespace) -> str:
+    if args.address:
+        return "running already"
+    timed = f", timed by {args.timed}" if args.timed else ""
+    return f"{args.prefill} prefill and {args.decode} decode workers{timed}"
 
 
 async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting: Setting) -> Results:

@@ -81,8 +81,13 @@ def costs(path: Path) -> dict[str, CostModel]:
     return found
 
 
-def trace(path: Path, window: Window = EVERYTHING) -> list[TraceRequest]:
-    """The requests that came in the window, from its first one on, with the lengths that they came to have.
+def trace(path: Path, window: Window = EVERYTHING) -> tuple[TraceRequest, ...]:
+    """As `began_trace`, without when it began."""
+    return began_trace(path, window)[1]
+
+
+def began_trace(path: Path, window: Window) -> tuple[float, tuple[TraceRequest, ...]]:
+    """The requests that came in the window, with the lengths that they came to have, and when the first came.
 
     One that was refused, or did not end in the recording, counts with the length it asked for. Raises
     `ValueError` where a replay decides otherwise than the router did: its lengths would be another run's.
@@ -102,7 +107,7 @@ def trace(path: Path, window: Window = EVERYTHING) -> list[TraceRequest]:
                     lengths[unquote(tenant), unquote(request_id)] = action.outcome.output_tokens
     ordered = sorted(arrived.items(), key=lambda item: item[1][0])
     start = ordered[0][1][0] if ordered else 0.0
-    return [_request(at - start, event, lengths.get(name)) for name, (at, event) in ordered]
+    return start, tuple(_request(at - start, event, lengths.get(name)) for name, (at, event) in ordered)
 
 
 def _request(at_s: float, event: Arrived, length: int | None) -> TraceRequest:

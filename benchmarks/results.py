@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -80,12 +81,12 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def figure(summary: Summary, metric: str) -> float | None:
-    """One number of a summary: a field, or a field's quantile such as `ttft.p50`."""
+    """One number of a summary: a field, or a field's quantile such as `ttft.p50`; None where unknown."""
     name, _, part = metric.partition(".")
     value: Any = getattr(summary, name)
     if part and value is not None:
         value = getattr(value, part)
-    return None if value is None else float(value)
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_per_s: float) -> list[float]:
@@ -112,10 +113,11 @@ def write(results: Results, path: Path) -> None:
     path.write_text(json.dumps({"kind": KIND, **asdict(results)}, indent=1), encoding="utf-8")
 
 
-def read(document: dict[str, Any]) -> Results:
+def read(document: Any) -> Results:
     """Raises `ValueError` for a document that `write` did not make."""
-    if document.get("kind") != KIND:
-        raise ValueError(f"kind is {document.get('kind')!r}; accepted: {KIND!r}")
+    kind = document.get("kind") if isinstance(document, dict) else document
+    if kind != KIND:
+        raise ValueError(f"kind is {kind!r}; accepted: {KIND!r}")
     try:
         runs = tuple(_run(row) for row in document["runs"])
         return Results(document["title"], document["facts"], runs)

@@ -1,0 +1,123 @@
+"""What a simulation of a fleet on this machine is told of it, measured from a router's recording."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from router.actions import Enqueue, SendDecode, SendPrefill
+from router.events import Arrived, Enqueued, StepReported, WorkerJoined
+from router.fleet import WorkerFacts, WorkerLoad
+from router.replay import Decided, replay
+from scheduling.cost_model import CostModel
+from scheduling.profiles import Profile
+from sim.spec import Overheads
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Times between events, in seconds; `reported` is each worker's last report."""
+
+    receive: list[float] = field(default_factory=list)
+    store: list[float] = field(default_factory=list)
+    travel: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)
+    enqueued: dict[str, float] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, tuple[float, WorkerLoad]] = field(default_factory=dict)
+    budgets: dict[str, int] = field(default_factory=dict)
+
+
+def overheads(path: Path) -> Overheads:
+    """What the fleet spends between its parts: means over the recording, defaults where nothing was seen.
+
+    A command and a report are seen together, where a prompt of one step finds its worker idle: half each.
+    Means, for whoever waits for many of them waits for their sum, and their tails are long on a busy host.
+    """
+    seen = _Seen()
+    with path.open(encoding="ascii") as lines:
+        for decided in replay(lines):
+            _take(seen, decided)
+    default = Overheads()
+    travel_s = _mean(seen.travel, default.command_s + default.report_s)
+    return Overheads(
+        receive_s=_mean(seen.receive, default.receive_s),
+        store_s=_mean(seen.store, default.store_s),
+        command_s=travel_s / 2,
+        report_s=travel_s / 2,
+        between_steps_s=_mean(seen.turns, default.between_steps_s),
+    )
+
+
+def _mean(values: list[float], default: float) -> float:
+    return max(0.0, statistics.fmean(values)) if values else default
+
+
+def _take(seen: _Seen, decided: Decided) -> None:
+    now, event = decided.recorded.now, decided.recorded.event
+    match event:
+        case Arrived():
+            seen.receive.append(now - event.received_at)
+        case Enqueued(request_key):
+            if request_key in seen.enqueued:
+                seen.store.append(now - seen.enqueued.pop(request_key))
+        case WorkerJoined(facts, load):
+            seen.budgets[facts.key] = facts.token_budget
+            seen.reported[facts.key] = now, load
+        case StepReported():
+            _take_step(seen, now, event)
+    for action in decided.actions:
+        match action:
+            case Enqueue(entry):
+                seen.enqueued[entry.request_key] = now
+            case SendPrefill(key, spec) | SendDecode(key, spec):
+                if key in seen.sent or _is_busy(seen, key):
+                    seen.sent.pop(key, None)
+                elif len(spec.prompt_token_ids) <= seen.budgets.get(key, 0):
+                    seen.sent[key] = now
+
+
+def _is_busy(seen: _Seen, key: str) -> bool:
+    load = seen.reported[key][1]
+    return load.running > 0 or load.waiting > 0
+
+
+def _take_step(seen: _Seen, now: float, event: StepReported) -> None:
+    key = event.worker_key
+    if event.step_s > 0:
+        if key in seen.sent:
+            seen.travel.append(now - seen.sent.pop(key) - event.step_s)
+        elif key in seen.reported and _is_busy(seen, key):
+            seen.turns.append(now - seen.reported[key][0] - event.step_s)
+    seen.reported[key] = now, event.load
+
+
+def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
+    """A worker as it announced itself, with costs of its own."""
+    return Profile(
+        name="recorded",
+        model_name="recorded",
+        block_size=facts.block_size,
+        # Only hand-overs and swaps count bytes; on one host they cost next to nothing.
+        kv_bytes_per_token=1,
+        num_blocks=facts.num_blocks,
+        max_num_seqs=facts.max_num_seqs,
+        token_budget=facts.token_budget,
+        max_context=max_context,
+        cost=cost,
+        handoff_bytes_per_s=1e9,
+        swap_bytes_per_s=1e9,
+        host="recorded",
+    )
+
+
+def worker_facts(path: Path) -> dict[str, WorkerFacts]:
+    """Each worker as it joined, by worker id."""
+    with path.open(encoding="ascii") as lines:
+        return {event.facts.worker_id: event.facts for event in _joined(replay(lines))}
+
+
+def _joined(decided: Iterable[Decided]) -> Iterable[WorkerJoined]:
+    return (one.recorded.event for one in decided if isinstance(one.recorded.event, WorkerJoined))

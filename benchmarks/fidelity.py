@@ -1,0 +1,212 @@
+"""Simulation against a live fleet: the same requests at the same times, on one worker that does everything.
+
+    python -m benchmarks fidelity --load 0.5 --json fidelity.json
+
+The fleet serves the same lengths at the same times once per repetition, with other prompts, while its router
+records. Each repetition is then simulated twice: with the step times that were recorded, where medians of
+TTFT and TPOT shall be within 2 %, and with the costs that the worker had fitted, where they shall be within
+the range of the live repetitions. What the parts spend between each other is measured from the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.arms import DEMO_MODEL, Arm, Build, Target, started
+from benchmarks.bench import observed, run_times, samples
+from benchmarks.calibration import overheads, profile, worker_facts
+from benchmarks.load import jobs
+from benchmarks.recorded import TimedStep, Window, began_trace, costs, timed_steps
+from benchmarks.reference import measure_capacity
+from benchmarks.report import machine
+from benchmarks.values import whole_numbers
+from scheduling.placement import Placement
+from sim.result import End, SimResult
+from sim.simulation import run as simulate
+from sim.spec import FleetShape, SimSpec
+from sim.step_times import RecordedStep
+from workloads.shapes import WORKLOADS, shapes
+
+WORKER = "decode-0"
+WITHIN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """Of one run, in seconds."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """One live run, and what the simulation made of it."""
+
+    number: int
+    live: Medians
+    recorded: Medians
+    """Simulated with recorded step times."""
+    fitted: Medians
+    """Simulated with fitted costs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", type=Path, default=DEMO_MODEL)
+    add("--policy", default="slack")
+    add("--workload", choices=sorted(WORKLOADS), default="chat")
+    add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
+    add("--arrivals", default="poisson", help="poisson, gamma:CV or onoff")
+    add("--load", type=float, default=0.5, help="share of capacity, measured first (0.5)")
+    add("--duration-s", type=float, default=40.0, help="of arrivals, per repetition (40)")
+    add("--seed", type=int, default=1, help="of lengths and times (1)")
+    add("--repetitions", type=whole_numbers, default=[1, 2, 3, 4, 5], metavar="N,N", help="1,2,3,4,5")
+    add("--json", type=Path, metavar="FILE", help="write everything measured")
+
+
+def run(args: argparse.Namespace) -> int:
+    args.requests = None
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder:
+        recording = Path(folder) / "router.jsonl"
+        live, windows, context = asyncio.run(_live(args, recording, console))
+        with console.status("simulating"):
+            repetitions = _simulated(args, recording, live, windows, context)
+    _print(console, repetitions)
+    facts = {"command": " ".join(["python -m benchmarks fidelity", *args.argv]), **machine()}
+    console.print("\n".join(f"{name}: {said}" for name, said in facts.items()), highlight=False)
+    if args.json:
+        rows = [asdict(one) for one in repetitions]
+        args.json.write_text(json.dumps({"facts": facts, "repetitions": rows}, indent=1))
+    return 0 if holds(repetitions) else 1
+
+
+async def _live(
+    args: argparse.Namespace, recording: Path, console: Console
+) -> tuple[list[Medians], list[Window], int]:
+    build = Build(args.model, prefill=0, decode=1, extra_args={"decode": ["--threads", "1"]})
+    async with started(Arm(args.policy, "aggregated"), build, recording) as at:
+        with console.status("measuring what the fleet carries"):
+            rate = args.load * await measure_capacity(at, args.workload, args.scale, None)
+        times = run_times(args, rate, args.seed)
+        console.print(f"{len(times)} requests at {rate:.2f}/s, load {args.load:g}", highlight=False)
+        with Progress(console=Console(stderr=True)) as progress:
+            found = [await _repetition(args, at, times, number, progress) for number in args.repetitions]
+    return [medians for medians, _ in found], [window for _, window in found], at.max_context_tokens
+
+
+async def _repetition(
+    args: argparse.Namespace, at: Target, times: Sequence[float], number: int, progress: Progress
+) -> tuple[Medians, Window]:
+    loop = asyncio.get_running_loop()
+    work = jobs(
+        shapes(args.workload, len(times), args.seed, args.scale),
+        vocab_size=at.vocab_size,
+        max_context_tokens=at.max_context_tokens,
+        seed=f"fidelity:{number}",
+    )
+    task = progress.add_task(f"repetition {number}", total=len(work))
+    began = loop.time()
+    records, _ = await observed(at, work, times, lambda done: progress.advance(task, done))
+    window = Window(began, loop.time())
+    await asyncio.sleep(1.0)  # what one repetition leaves shall not be the next one's load
+    ttft, tpot = samples(records)
+    return Medians(statistics.median(ttft), statistics.median(tpot)), window
+
+
+def _simulated(
+    args: argparse.Namespace,
+    recording: Path,
+    live: Sequence[Medians],
+    windows: Sequence[Window],
+    context: int,
+) -> list[Repetition]:
+    worker = profile(worker_facts(recording)[WORKER], costs(recording)[WORKER], context)
+    steps = list(timed_steps(recording))
+    spec = SimSpec(
+        profile=worker,
+        fleet=FleetShape(0, 1),
+        trace=began_trace(recording, windows[0])[1],
+        policy=args.policy,
+        placement=Placement.AGGREGATED,
+        overheads=overheads(recording),
+    )
+    repetitions: list[Repetition] = []
+    for number, medians, window in zip(args.repetitions, live, windows, strict=True):
+        began, asked = began_trace(recording, window)
+        timed = replace(spec, trace=asked, step_times={WORKER: tuple(_recorded(steps, window, began))})
+        fitted = replace(spec, trace=asked, seed=number)
+        found = [_medians(simulate(one)) for one in (timed, fitted)]
+        repetitions.append(Repetition(number, medians, *found))
+    return repetitions
+
+
+def _recorded(steps: Sequence[TimedStep], window: Window, began: float) -> list[RecordedStep]:
+    """The window's steps by when they began, on the clock of its trace."""
+    return [
+        RecordedStep(step.at_s - step.step_s - began, step.shape, step.step_s)
+        for step in steps
+        if step.at_s in window
+    ]
+
+
+def _medians(result: SimResult) -> Medians:
+    """Without the first tenth, as live."""
+    kept = result.requests[len(result.requests) // 10 :]
+    done = [one for one in kept if one.end is End.FINISHED]
+    return Medians(
+        statistics.median(one.ttft_s for one in done if one.ttft_s is not None),
+        statistics.median(one.tpot_s for one in done if one.tpot_s is not None),
+    )
+
+
+def errors(repetitions: Sequence[Repetition]) -> list[tuple[float, float]]:
+    """Of the simulation with recorded step times, relative to live: TTFT, TPOT."""
+    return [
+        (one.recorded.ttft_s / one.live.ttft_s - 1, one.recorded.tpot_s / one.live.tpot_s - 1)
+        for one in repetitions
+    ]
+
+
+def inside(repetitions: Sequence[Repetition]) -> tuple[int, int]:
+    """How many simulations with fitted costs lie in the range of the live runs: TTFT, TPOT."""
+    ttft = [one.live.ttft_s for one in repetitions]
+    tpot = [one.live.tpot_s for one in repetitions]
+    return (
+        sum(min(ttft) <= one.fitted.ttft_s <= max(ttft) for one in repetitions),
+        sum(min(tpot) <= one.fitted.tpot_s <= max(tpot) for one in repetitions),
+    )
+
+
+def holds(repetitions: Sequence[Repetition]) -> bool:
+    """Both bounds, in every repetition."""
+    exact = all(abs(error) <= WITHIN for pair in errors(repetitions) for error in pair)
+    return exact and inside(repetitions) == (len(repetitions), len(repetitions))
+
+
+def _print(console: Console, repetitions: Sequence[Repetition]) -> None:
+    table = Table("", "live", "recorded steps", "error", "fitted costs", title="medians, ms")
+    for one, (ttft_error, tpot_error) in zip(repetitions, errors(repetitions), strict=True):
+        for name, field, error in (("TTFT", "ttft_s", ttft_error), ("TPOT", "tpot_s", tpot_error)):
+            live, recorded, fitted = (
+                f"{1000 * getattr(medians, field):.2f}" for medians in (one.live, one.recorded, one.fitted)
+            )
+            table.add_row(f"{name}, repetition {one.number}", live, recorded, f"{error:+.1%}", fitted)
+    console.print(table)
+    ttft, tpot = inside(repetitions)
+    console.print(
+        f"with fitted costs inside the live range: TTFT {ttft}, TPOT {tpot} of {len(repetitions)}",
+        highlight=False,
+    )

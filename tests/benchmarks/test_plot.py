@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.plot import load, merged
+from benchmarks.results import figure, write
+from sim.__main__ import main as simulate
+from tests.benchmarks.test_results import results
+
+ARGUMENTS = [
+    "--workload",
+    "burst",
+    "--policy",
+    "slack",
+    "--fleet",
+    "1d",
+    "--load",
+    "0.5",
+    "--duration-s",
+    "5",
+]
+
+
+@pytest.fixture(scope="session")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sim") / "sim.json"
+    assert simulate(["simulate", *ARGUMENTS, "--profile", "h200-llama-3.1-8b", "--json", str(path)]) == 0
+    return path
+
+
+def test_a_simulation_is_read_as_a_measurement(simulation: Path) -> None:
+    found = load(simulation)
+    (run,) = found.runs
+    metrics = json.loads(simulation.read_text())["runs"][0]["metrics"]
+    assert figure(run.summary, "goodput_per_s") == metrics["goodput_per_s"]
+    assert figure(run.summary, "ttft.p99") == metrics["ttft"]["p99"]
+    assert figure(run.summary, "total_tokens_per_s") is None, "a simulation does not tell"
+
+
+def test_a_live_and_a_simulated_run_share_a_page(simulation: Path, tmp_path: Path) -> None:
+    live, out = tmp_path / "live.json", tmp_path / "page.html"
+    write(results(), live)
+    assert main(["plot", str(live), str(simulation), "--out", str(out)]) == 0
+    assert out.read_text().count("<svg") >= 2
+
+
+def test_a_run_that_two_files_tell_of_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"theirs at 1/s with seed 1 is in two files|ours at 1/s with seed 1"
+    ):
+        merged([results(), replace(results(), title="again")])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"profile": 1, "runs": [{}]}', '{"kind": "baton bench"}'])
+def test_another_file_is_refused_by_name(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert main(["plot", str(path), "--out", str(tmp_path / "page.html")]) == 2
+    assert "other.json" in capsys.readouterr().err
