@@ -1,0 +1,155 @@
+"""Holds every command that a fleet's Redis carries out against what the fleet promises of its order.
+
+Listens with MONITOR, so in the order in which Redis itself acts, commands of scripts included. Takes part in
+nothing. The names of keys are those of `state/keys.py`, known here by their ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_left, insort
+from collections import defaultdict
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+CLASS_SCORE = 10**13
+"""What a class adds to a score, as in the fleet's state."""
+_WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_LINE_BYTES = 1 << 22
+
+
+@dataclass(slots=True)
+class OrderFacts:
+    """What was seen. `max_leased` and `max_seats` are by worker, the most that was leased at any time."""
+
+    enqueued: int = 0
+    granted: int = 0
+    passed: int = 0
+    """Grants while an entry of the same class that was due earlier waited."""
+    passed_beyond_flight: int = 0
+    """Those of them that passed more entries than grants were in flight."""
+    most_waiting: int = 0
+    max_leased: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    max_seats: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class OrderWatch:
+    """The queue and the ledgers, rebuilt from the commands."""
+
+    def __init__(self) -> None:
+        self.facts = OrderFacts()
+        self.ledgers: set[str] = set()
+        """Keys of all credits and leases that were ever written."""
+        self._scores: dict[str, float] = {}
+        self._line: list[tuple[float, str]] = []
+        self._passed: dict[str, int] = {}
+        self._in_flight: set[str] = set()
+        self._seats: dict[str, set[str]] = defaultdict(set)
+
+    def take(self, line: bytes) -> None:
+        """One line of MONITOR's."""
+        if b"{baton}:" not in line:
+            return
+        words = [word.decode() for word in _WORD.findall(line)]
+        if len(words) < 2:
+            return
+        command, key, *rest = words
+        name = key.removeprefix("{baton}:")
+        if name == "queue":
+            self._on_queue(command.upper(), rest)
+        elif name == "grants":
+            self._on_grants(command.upper(), rest)
+        elif name.startswith(("leases:", "credits:")):
+            self._on_ledger(command.upper(), key, rest)
+
+    def _on_queue(self, command: str, rest: list[str]) -> None:
+        if command == "ZADD":
+            score, request = float(rest[-2]), rest[-1]
+            self._leave(request)
+            self._scores[request] = score
+            insort(self._line, (score, request))
+            self.facts.enqueued += 1
+            self.facts.most_waiting = max(self.facts.most_waiting, len(self._line))
+        elif command == "ZREM":
+            for request in rest:
+                self._leave(request)
+
+    def _leave(self, request: str) -> None:
+        score = self._scores.pop(request, None)
+        if score is None:
+            return
+        place = bisect_left(self._line, (score, request))
+        del self._line[place]
+        first_of_class = bisect_left(self._line, (score // CLASS_SCORE * CLASS_SCORE, ""))
+        earlier = bisect_left(self._line, (score, ""))
+        self._passed[request] = earlier - first_of_class
+
+    def _on_grants(self, command: str, rest: list[str]) -> None:
+        if command == "ZADD":
+            facts, passed = self.facts, self._passed.pop(rest[-1], 0)
+            facts.granted += 1
+            facts.passed += passed > 0
+            facts.passed_beyond_flight += passed > len(self._in_flight)
+            self._in_flight.add(rest[-1])
+        elif command == "ZREM":
+            self._in_flight.difference_update(rest)
+
+    def _on_ledger(self, command: str, key: str, rest: list[str]) -> None:
+        seats, worker = self._seats[key], key.split(":")[2]
+        if command == "HSET":
+            self.ledgers.add(key)
+            if rest[0]:
+                seats.add(rest[0])
+            elif ":leases:" in key:
+                total = int(rest[1].split(" ")[0])
+                self.facts.max_leased[worker] = max(self.facts.max_leased[worker], total)
+                self.facts.max_seats[worker] = max(self.facts.max_seats[worker], len(seats))
+        elif command == "HDEL":
+            seats.difference_update(rest)
+        elif command in ("DEL", "UNLINK"):
+            seats.clear()
+
+
+class RedisWatch:
+    """Feeds an `OrderWatch` for as long as the `async with` block lasts."""
+
+    def __init__(self, address: str) -> None:
+        self.order = OrderWatch()
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
+        self._writer.write(b"MONITOR\r\n")
+        answer = await reader.readline()
+        if answer != b"+OK\r\n":
+            raise ValueError(f"MONITOR was answered with {answer!r}; accepted: a server that allows it")
+        self._task = asyncio.create_task(self._listen(reader))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._writer.close()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            self.order.take(line)
+
+    async def ledgers_left(self) -> list[str]:
+        """Credits and leases that somebody still holds something of."""
+        left = []
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        for key in sorted(self.order.ledgers):
+            name = key.encode()
+            writer.write(b"*2\r\n$6\r\nEXISTS\r\n$%d\r\n%s\r\n" % (len(name), name))
+            if await reader.readline() != b":0\r\n":
+                left.append(key)
+        writer.close()
+        return left
