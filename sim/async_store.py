@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
+from scheduling.shares import Standing
 from sim.store import MemoryStore
 from state.records import (
     DecodeRoom,
@@ -46,6 +47,12 @@ class AsyncMemoryStore:
 
     async def queue_status(self) -> QueueStatus:
         return self.memory.queue_status()
+
+    async def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
+        return self.memory.charge_tenant(tenant, tokens, burst)
+
+    async def refund_tenant(self, tenant: str, tokens: float) -> None:
+        self.memory.refund_tenant(tenant, tokens)
 
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         return self.memory.grant(caller, worker, decoders)

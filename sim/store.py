@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.shares import Standing, TokenCounters
 from sim.ledger import Ledger
 from sim.line import Place, WaitingLine
 from state.errors import QueueFull
@@ -58,6 +59,7 @@ class MemoryStore:
         self._granted_tokens = 0
         self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._tenants = TokenCounters()
         self._prefixes: dict[str, tuple[set[bytes], int]] = {}
         self._ears: dict[str, list[Hear]] = {}
 
@@ -146,6 +148,16 @@ class MemoryStore:
     def _put_back(self, entry: _Entry) -> None:
         self._entries[entry.place[1]] = replace(entry, worker_key="")
         self._line.add(entry.place, entry.tokens)
+
+    # Tenants' shares
+
+    def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless that is over its share of the fleet."""
+        return self._tenants.charge(tenant, tokens, burst, self._now())
+
+    def refund_tenant(self, tenant: str, tokens: float) -> None:
+        """Take back the charge of a request that was not admitted in the end."""
+        self._tenants.refund(tenant, tokens, self._now())
 
     # Grants, credits and leases
 

@@ -55,6 +55,11 @@ def prefixes_of(worker_key: str) -> str:
     return f"{_PREFIX}:prefixes:{worker_key}"
 
 
+def shares() -> list[str]:
+    """zsets: tenants by counter, by when they become idle, and idle ones by counter (see shares.lua)."""
+    return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
+
+
 def router_channel(router_id: str) -> str:
     """pub/sub: grants for the sessions of one router."""
     return f"{_PREFIX}:router:{router_id}"

@@ -1,7 +1,7 @@
 """The fleet's shared state: who lives, who waits, what is bound and what is leased.
 
-Every operation is one Lua script, atomic and idempotent by id. Redis keeps a copy for the fleet to agree on;
-the workers have the last word on memory, and nothing here is on the token path.
+Every operation is one Lua script, atomic and, but for tenants' charges, idempotent by id. Redis keeps a
+copy for the fleet to agree on; the workers have the last word on memory, and nothing here is on the token path.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
+from scheduling.shares import ACTIVE_MS, MAX_DEBTS, Standing, check_charge
 from state import keys
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
@@ -63,11 +64,14 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "release": ("ledger",),
     "renew": ("ledger",),
     "amounts": ("ledger",),
+    "charge_tenant": ("shares",),
+    "refund_tenant": ("shares",),
 }
 """Each with what is put before it, besides the constants and the prelude."""
 
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
+local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
 """
 
 
@@ -172,6 +176,24 @@ class Store:
         """How many wait, and the work of these and of the granted."""
         waiting, tokens = await self._run("queue_status", keys.line(), [])
         return QueueStatus(waiting, tokens)
+
+    # Tenants' shares
+
+    async def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless that is over its share of the fleet.
+
+        Unlike all else here it is not idempotent: repeated after a lost answer, a request is charged twice.
+        """
+        check_charge(tokens, burst)
+        counter, least, others, is_over = await self._run(
+            "charge_tenant", keys.shares(), [tenant, repr(float(tokens)), repr(float(burst))]
+        )
+        return Standing(float(counter), float(least) if least else None, others, bool(is_over))
+
+    async def refund_tenant(self, tenant: str, tokens: float) -> None:
+        """Take back the charge of a request that was not admitted in the end."""
+        check_charge(tokens, 0.0)
+        await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
 
     # Grants, credits and leases
 

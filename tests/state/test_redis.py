@@ -35,6 +35,18 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     await other.close()
 
 
+async def test_shares_hold_for_concurrent_routers(store: Store, redis_url: str) -> None:
+    """None of the greedy tenant's requests slips past another router's charge."""
+    other = await Store.connect(redis_url)
+    await store.charge_tenant("modest", 0, burst=50)
+    answers = await asyncio.gather(
+        *((store, other)[i % 2].charge_tenant("greedy", 10, burst=50) for i in range(100))
+    )
+    assert sorted(one.counter for one in answers if not one.is_over) == [10, 20, 30, 40, 50, 60]
+    assert {one.counter for one in answers if one.is_over} == {60}
+    await other.close()
+
+
 async def test_no_redis_is_said_in_time(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not answer"):
         await Store.connect(f"unix://{tmp_path}/nothing.sock", timeout_s=0.3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
+from scheduling.shares import Standing
 from state.errors import QueueFull
 from state.records import (
     DecodeRoom,
@@ -253,3 +255,28 @@ async def test_the_prefix_directory_counts_leading_blocks(either: AnyStore) -> N
     assert await either.lookup_prefix(["a:1", "b:1", "c:1"], hashes) == {"a:1": 4, "b:1": 1, "c:1": 0}
     await either.publish_prefix("a:1", [], [hashes[1]])
     assert await either.lookup_prefix(["a:1"], hashes) == {"a:1": 1}
+
+
+async def test_a_tenant_ahead_of_the_others_is_over_its_share(either: AnyStore) -> None:
+    assert await either.charge_tenant("a", 100, burst=50) == Standing(100, None, 0, is_over=False)
+    assert await either.charge_tenant("b", 1.5, burst=50) == Standing(101.5, 100, 1, is_over=False)
+    assert await either.charge_tenant("b", 60, burst=50) == Standing(161.5, 100, 1, is_over=False)
+    assert await either.charge_tenant("b", 60, burst=50) == Standing(161.5, 100, 1, is_over=True)
+    assert await either.charge_tenant("b", 0, burst=math.inf) == Standing(161.5, 100, 1, is_over=False)
+    assert await either.charge_tenant("a", 12, burst=50) == Standing(112, 161.5, 1, is_over=False)
+    assert await either.charge_tenant("b", 1, burst=50) == Standing(162.5, 112, 1, is_over=False)
+
+
+async def test_a_refund_takes_a_charge_back(either: AnyStore) -> None:
+    await either.charge_tenant("a", 0.1, burst=1)
+    await either.charge_tenant("a", 70, burst=1)
+    await either.refund_tenant("a", 70)
+    await either.refund_tenant("nobody", 70)
+    assert (await either.charge_tenant("a", 0, burst=1)).counter == pytest.approx(0.1)
+
+
+async def test_a_charge_below_nothing_is_refused(either: AnyStore) -> None:
+    with pytest.raises(ValueError, match="tokens is -1; accepted: finite, from 0"):
+        await either.charge_tenant("a", -1, burst=0)
+    with pytest.raises(ValueError, match="tokens is -1; accepted: finite, from 0"):
+        await either.refund_tenant("a", -1)

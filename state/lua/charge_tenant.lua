@@ -1,0 +1,18 @@
+-- charge_tenant.lua: charge a request to its tenant, unless that is over its share of the fleet. Milliseconds.
+-- KEYS    as shares.lua
+-- ARGV    tenant, virtual tokens, burst in virtual tokens ('inf' for no limit).
+-- Returns {counter, least of the other active tenants or '', number of these, 1 when over its share, else 0}.
+forget_idle()
+local tenant, least = ARGV[1], least_but(ARGV[1])
+local counter = tonumber(redis.call('ZSCORE', COUNTERS, tenant))
+if not counter then
+  counter = math.max(redis.call('ZSCORE', DEBTS, tenant) or 0, least or 0)
+  redis.call('ZREM', DEBTS, tenant)
+end
+local over = least and counter - least > tonumber(ARGV[3])
+if not over then counter = counter + ARGV[2] end
+redis.call('ZADD', COUNTERS, exact(counter), tenant)
+redis.call('ZADD', EXPIRIES, now + ACTIVE_MS, tenant)
+-- Nothing is left once everybody is idle: see forget_idle.
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ACTIVE_MS) end
+return {exact(counter), least and exact(least) or '', redis.call('ZCARD', COUNTERS) - 1, over and 1 or 0}
