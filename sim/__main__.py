@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sim import simulate
+from sim import plan, simulate
 from sim.asked import USAGE, Parser
 
 INTERRUPTED = 130
@@ -18,9 +18,12 @@ def main(typed: Sequence[str] | None = None) -> int:
     simulate.add_flags(
         commands.add_parser("simulate", help="play a workload against a fleet", description=simulate.__doc__)
     )
+    plan.add_flags(
+        commands.add_parser("plan", help="the cheapest fleet that holds", description=plan.__doc__)
+    )
     args = root.parse_args(typed)
     try:
-        code = simulate.simulate(args)
+        code = simulate.simulate(args) if args.command == "simulate" else plan.plan(args)
     except ValueError as error:
         sys.stderr.write(f"baton {args.command}: {error}\n")
         return USAGE

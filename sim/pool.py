@@ -90,5 +90,5 @@ class Pool:
         self.num_cached += size
 
     def _evict(self) -> None:
-        while self.num_cached > self.num_blocks - self.num_promised - self._num_shared:
+        while self._cached and self.num_cached > self.num_available:
             self.num_cached -= self._cached.popitem(last=False)[1]

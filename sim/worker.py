@@ -241,6 +241,8 @@ class SimWorker:
         self._go_on(sequence, sequence.first_at)
 
     def _go_on(self, sequence: Sequence, due_from: float) -> None:
+        # Its prompt is done, even where its first token was its last.
+        sequence.phase = Phase.RUNNING
         if sequence.is_over:
             self.memory.observe(sequence)
             self._end(sequence)
@@ -350,7 +352,7 @@ class SimWorker:
         now, size = self._clock.now, len(self.batch)
         first = self.usage.num_steps
         count = 1
-        if self._stretches:
+        if self._stretches and not any(self._has_told):
             most = min(self.batch.steps_to_an_end(), self.queues.turns_in_vain(), LONGEST_STRETCH)
             count = self.memory.steps_with_room(most)
         over = size - self._cost.knee_tokens

@@ -1,0 +1,162 @@
+"""The cheapest fleet that holds a promise: sizes from what arithmetic says, each in its likely shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scheduling.placement import Placement
+from sim.result import End, SimResult
+from sim.spec import FleetShape
+
+LOWEST_SHARE = 0.7
+"""Of the rate: what arithmetic says carries less than this is not tried."""
+MAX_SHAPES = 4
+MARGIN_STEPS = 5
+MOST_MARGIN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fleet, and how it serves."""
+
+    fleet: FleetShape
+    placement: Placement
+    token_budget: int | None
+
+    def __str__(self) -> str:
+        budget = "" if self.token_budget is None else f", {self.token_budget} tokens a step"
+        return f"{self.fleet} {self.placement.value}{budget}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of one; shares of all requests that came after the first tenth."""
+
+    candidate: Candidate
+    good: float
+    refused: float
+    late: float
+    """Their first token came after its time."""
+    slow: float
+    """Their first token was in time, but not those after it."""
+    unfinished: float
+
+    @property
+    def why(self) -> str:
+        """What kept it from more."""
+        parts = (
+            (self.refused, "refused"),
+            (self.late, "with a late first token"),
+            (self.slow, "with slow tokens after it"),
+            (self.unfinished, "not done"),
+        )
+        return ", ".join(f"{share:.1%} {text}" for share, text in parts if share > 0) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer. `cheaper` is the best of one worker less, None where there is no such fleet."""
+
+    best: Tried
+    most_rate: float
+    """The highest rate tried that it holds."""
+    cheaper: Tried | None
+
+
+Try = Callable[[Candidate, float], Tried]
+Estimate = Callable[[FleetShape, Placement], float]
+
+
+def judge(candidate: Candidate, result: SimResult) -> Tried:
+    """Fold a simulation into shares."""
+    kept = result.requests[int(len(result.requests) * 0.1) :]
+    count = len(kept)
+    done = [one for one in kept if one.end is End.FINISHED]
+    late = sum(not one.met_ttft for one in done)
+    good = sum(one.good for one in done)
+    refused = sum(one.end is End.REFUSED for one in kept)
+    return Tried(
+        candidate,
+        good / count,
+        refused / count,
+        late / count,
+        (len(done) - late - good) / count,
+        (count - len(done) - refused) / count,
+    )
+
+
+def search(
+    rate: float,
+    goodput: float,
+    most_workers: int,
+    budgets: Sequence[int | None],
+    estimate: Estimate,
+    attempt: Try,
+) -> Found | None:
+    """Raise the size until one holds, or lower it while one does; None where none of `most_workers` holds."""
+    size = _first_size(rate, most_workers, estimate)
+    best = _best(size, rate, goodput, budgets, estimate, attempt)
+    cheaper: Tried | None = None
+    while best.good < goodput:
+        if size == most_workers:
+            return None
+        size, cheaper = size + 1, best
+        best = _best(size, rate, goodput, budgets, estimate, attempt)
+    while cheaper is None and size > 1:
+        smaller = _best(size - 1, rate, goodput, budgets, estimate, attempt)
+        if smaller.good < goodput:
+            cheaper = smaller
+        else:
+            size, best = size - 1, smaller
+    return Found(best, _most_rate(best.candidate, rate, goodput, attempt), cheaper)
+
+
+def _first_size(rate: float, most_workers: int, estimate: Estimate) -> int:
+    for size in range(1, most_workers):
+        if max(estimate(fleet, placement) for fleet, placement in _shapes(size)) >= rate:
+            return size
+    return most_workers
+
+
+def _shapes(size: int) -> Iterator[tuple[FleetShape, Placement]]:
+    yield FleetShape(0, size), Placement.AGGREGATED
+    for prefill in range(1, size):
+        for placement in (Placement.DISAGGREGATED, Placement.CONDITIONAL):
+            yield FleetShape(prefill, size - prefill), placement
+
+
+def _best(
+    size: int,
+    rate: float,
+    goodput: float,
+    budgets: Sequence[int | None],
+    estimate: Estimate,
+    attempt: Try,
+) -> Tried:
+    """The first shape of this size that holds, else the best of those worth trying."""
+    shapes = sorted(_shapes(size), key=lambda one: -estimate(*one))[:MAX_SHAPES]
+    worth = [one for one in shapes if estimate(*one) >= LOWEST_SHARE * rate] or shapes[:1]
+    tried: list[Tried] = []
+    for budget in budgets:
+        for fleet, placement in worth:
+            one = attempt(Candidate(fleet, placement, budget), rate)
+            if one.good >= goodput:
+                return one
+            tried.append(one)
+    return max(tried, key=lambda one: one.good)
+
+
+def _most_rate(candidate: Candidate, rate: float, goodput: float, attempt: Try) -> float:
+    """By bisection on the logarithm of the rate."""
+    low, high = rate, rate
+    while attempt(candidate, high * 1.25).good >= goodput:
+        low = high = high * 1.25
+        if low >= MOST_MARGIN * rate:
+            return low
+    high *= 1.25
+    for _ in range(MARGIN_STEPS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if attempt(candidate, middle).good >= goodput else (low, middle)
+    return low
