@@ -23,7 +23,8 @@ def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: 
     if not session.admitted and not _admit(book, session, group, ahead):
         return
     if group.phase is Phase.ENQUEUEING:
-        group.phase, group.stranded_at = Phase.WAITING, None
+        book.move(group, Phase.WAITING)
+        group.stranded_at = None
     _tell_queued(book, session, ahead)
     book.grants_wanted = True
     if group.early_grant is not None:
@@ -35,7 +36,7 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead) -> bool:
     if not book.fleet.serves():
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
-    judgement = judge(book, ask_of(book, session, group), session.slo, session.due_at, ahead)
+    judgement = judge(book, ask_of(book, session, group), session.slo, group.due_at, ahead)
     if judgement.decision.verdict is Verdict.REFUSED:
         _refuse(book, session, group, judgement)
         return False
@@ -43,6 +44,8 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead) -> bool:
     session.decision, session.predicted = judgement.decision, judgement.predicted
     session.work_ahead_tokens = judgement.work_ahead_tokens
     book.learnt.admitted.add(group.work_tokens, book.now)
+    for one in session.groups:
+        book.waiting.promised(one)
     book.counters.accepted += 1
     tell_accepted(book, session)
     return True

@@ -15,7 +15,7 @@ from router.errors import (
 )
 from router.events import Arrived, Timer, TimerKind
 from router.promising import tell_accepted
-from router.queueing import enqueue, group_blocks, new_groups
+from router.queueing import enqueue, most_blocks, new_groups
 from router.sessions import Choice, Session, Timeline
 from scheduling.request import FinishReason
 
@@ -123,7 +123,7 @@ def _check_fits(book: Book, session: Session, event: Arrived) -> None:
     deadline_ms = event.slo.deadline_ms
     if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= book.now:
         raise DeadlineExpired(deadline_ms)
-    blocks = group_blocks(book, session, len(session.choices))
+    blocks = most_blocks(book, session, len(session.choices))
     if blocks > book.fleet.largest_pool:
         raise ValidationError(
             "stop.max_tokens",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from router.actions import Action, ReleaseCredit, ReleaseLease
 from router.fleet import Fleet
+from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
+from router.waiting import WaitingGroups
 from scheduling.admission import AdmittedLoad
+from scheduling.learnt import LearntRatios, OutputLengths
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
-from scheduling.prediction import LearntRatios, OutputLengths
 from scheduling.request import SloClass
 from state.records import QueueStatus
 
@@ -60,6 +61,9 @@ class Learnt:
     virtual_finish: float = 0.0
 
 
+IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
+
+
 class Book:
     """Sessions, groups and workers under every name they are looked up by."""
 
@@ -73,6 +77,8 @@ class Book:
         self.by_listener: dict[int, Session] = {}
         self.retained: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self.groups: dict[str, Group] = {}
+        self.waiting = WaitingGroups()
+        self.outlook = Outlook(self)
         self.counters = Counters()
         self.learnt = Learnt()
         self.queue = QueueStatus(0, 0)
@@ -144,6 +150,11 @@ class Book:
             del self.by_listener[session.listener]
             session.listener = None
 
-    def waiting(self) -> Iterator[Group]:
-        """Groups of this router that are in the queue."""
-        return (group for group in self.groups.values() if group.phase in (Phase.ENQUEUEING, Phase.WAITING))
+    def move(self, group: Group, phase: Phase) -> None:
+        """The group goes on to another phase: the one place that does this."""
+        was_waiting, waits = group.phase in IN_QUEUE, phase in IN_QUEUE
+        group.phase = phase
+        if waits and not was_waiting:
+            self.waiting.add(group)
+        elif was_waiting and not waits:
+            self.waiting.remove(group)

@@ -53,11 +53,13 @@ from router.events import (
     WorkerLost,
 )
 from router.fleet import Worker
+from router.granting import ask_grants
 from router.promising import Judgement, judge
-from router.queueing import ask_grants, enqueue, on_granted, on_settled, strand
+from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
 from router.sessions import Phase
+from scheduling.ordering import due_at
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import FinishReason, Slo
 from state.records import QueueStatus
@@ -92,8 +94,7 @@ class RouterCore:
     def quote(self, ask: Ask, slo: Slo, ahead: Ahead, now: float) -> Judgement:
         """What a request would be told now. Changes nothing."""
         self.book.now = now
-        due_at = now + slo.ttft_ms / 1000 if slo.ttft_ms is not None else float("inf")
-        return judge(self.book, ask, slo, due_at, ahead)
+        return judge(self.book, ask, slo, due_at(slo, now), ahead, waits=False)
 
     def is_running(self, tenant: str, request_id: str) -> bool:
         """This router holds the request, and it has not ended."""
@@ -107,7 +108,7 @@ class RouterCore:
             case WorkerLoaded(worker_key, load):
                 worker = book.fleet.workers.get(worker_key)
                 if worker is not None:
-                    worker.learn(load)
+                    book.fleet.learn(worker, load)
                     book.grants_wanted = True
             case Arrived():
                 on_arrived(book, event)
@@ -140,7 +141,7 @@ class RouterCore:
                 self._store_failed(event)
             case WorkerJoined(facts, load, cost):
                 on_worker_lost(book, facts.key, "joined again")
-                book.fleet.workers[facts.key] = Worker(facts, load, cost)
+                book.fleet.join(Worker(facts, load, cost))
                 book.grants_wanted = True
             case WorkerLost(worker_key, reason):
                 on_worker_lost(book, worker_key, reason)
@@ -166,7 +167,7 @@ class RouterCore:
     def _drain(self, worker_id: str) -> None:
         for worker in self.book.fleet.workers.values():
             if worker.facts.worker_id == worker_id and not worker.drain_asked:
-                worker.drain_asked = True
+                self.book.fleet.drain(worker)
                 self.book.do(SendDrain(worker.key))
 
     def _store_answered(self) -> None:
@@ -176,7 +177,7 @@ class RouterCore:
         book.store_reachable = True
         book.do(StoreChanged(reachable=True, reason=""))
         # It may have forgotten everything: whatever waits asks for its place again.
-        for group in list(book.waiting()):
+        for group in list(book.waiting):
             enqueue(book, group)
         for request_key in sorted(book.to_dequeue - book.groups.keys()):
             book.do(Dequeue(request_key))
@@ -237,7 +238,7 @@ class RouterCore:
         group = book.groups.get(request_key)
         if group is None:
             return
-        fits = group.blocks <= book.fleet.largest_pool
+        fits = most_blocks(book, group.session, group.num_seqs) <= book.fleet.largest_pool
         if not fits and group.stranded_at is not None:
             if book.now - group.stranded_at > book.config.no_worker_grace_s:
                 error = "no decode worker that could run it came back"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from router.actions import SendDecode, SendPrefill, SendReceive
 from router.book import Book
-from router.fleet import Worker
-from router.queueing import choose_decoder, enqueue, release
+from router.fleet import PREFILL, Worker
+from router.granting import choose_decoder
+from router.queueing import enqueue, release
 from router.sessions import Group, Phase
-from scheduling.placement import Path
 from scheduling.request import Fence, SequenceSpec
 
 
@@ -23,14 +23,16 @@ def dispatch(book: Book, group: Group) -> None:
         enqueue(book, group)
         return
     session = group.session
-    group.phase, group.stranded_at = Phase.RUNNING, None
+    book.move(group, Phase.RUNNING)
+    group.stranded_at = None
     group.handle, group.attempt = book.next_handle(), group.attempt + 1
     group.decode_reported = False
     session.attempts = max(session.attempts, group.attempt)
     if session.timeline.dispatched_at is None:
         session.timeline.dispatched_at = book.now
     prefill.groups[group.handle] = decode.groups[group.handle] = group
-    prefill.sent_tokens += group.work_tokens
+    decode.take(group)
+    book.fleet.send(prefill, group.work_tokens)
     _send(book, group, prefill, decode)
 
 
@@ -80,7 +82,7 @@ def dispatch_unleased(book: Book, group: Group) -> None:
     attempt, where waiting for the store would stop a stream.
     """
     computing = sorted(book.fleet.computing, key=lambda w: (w.key in group.avoided, w.bound_tokens, w.key))
-    if book.fleet.path is Path.DISAGGREGATED:
+    if computing and computing[0].facts.role == PREFILL:
         computing = computing[:1]
     for prefill in computing:
         choice = choose_decoder(book, group, prefill)

@@ -15,7 +15,8 @@ from router.actions import (
 )
 from router.book import Book
 from router.errors import StaleSession, Unavailable
-from router.promising import TPOT_SCALE, promise_of, tell_accepted
+from router.outlook import TPOT_SCALE
+from router.promising import promise_of, tell_accepted
 from router.queueing import release
 from router.sessions import Group, Phase, Session
 from scheduling.request import FinishReason
@@ -40,10 +41,12 @@ def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = No
     if group.phase is Phase.RUNNING:
         for worker in book.fleet.alive((group.prefill_key, group.decode_key)):
             del worker.groups[group.handle]
+            if worker.key == group.decode_key:
+                worker.let_go(group)
             if tell_workers and worker.key != but:
                 book.do(SendCancel(worker.key, (group.handle,)))
     release(book, group)
-    group.phase = Phase.ENDED
+    book.move(group, Phase.ENDED)
     del book.groups[group.key]
     group.session.groups.remove(group)
 
@@ -92,7 +95,7 @@ def tell_finished(book: Book, session: Session) -> None:
 def forget(book: Book, session: Session) -> None:
     """The session was never admitted: as if it had not come."""
     for group in list(session.groups):
-        group.phase = Phase.ENDED
+        book.move(group, Phase.ENDED)
         del book.groups[group.key]
     session.groups.clear()
     book.unlisten(session)

@@ -1,13 +1,18 @@
-"""The core's picture of the workers: what they said of themselves, and what was sent since."""
+"""The core's picture of the workers: what they said of themselves, and what was sent since.
+
+Every sum here is kept as things change and has one owner: `Worker.take` and `Worker.let_go` for what decodes
+there, `Fleet.learn` and `Fleet.send` for prompts bound to workers.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduling.cost_model import CostModel
-from scheduling.placement import Path, Placement, choose_path
+from scheduling.placement import Placement
 
 if TYPE_CHECKING:
     from router.sessions import Group
@@ -66,10 +71,19 @@ class Worker:
     """Prompt tokens dispatched since its last report."""
     asking: bool = False
     """A grant call for it is under way."""
+    key: str = field(init=False)
+    decode_groups: int = 0
+    """Groups of this router that decode, or will decode, here; and their sequences, blocks and tokens."""
+    decode_seqs: int = 0
+    leased_blocks: int = 0
+    expected_tokens: int = 0
+    """Output expected of them; and of that, what was not delivered yet."""
+    remaining_tokens: int = 0
+    paces_ms: list[int] = field(default_factory=list)
+    """What was promised to them between tokens, ascending."""
 
-    @property
-    def key(self) -> str:
-        return self.facts.key
+    def __post_init__(self) -> None:
+        self.key = self.facts.key
 
     @property
     def draining(self) -> bool:
@@ -82,29 +96,43 @@ class Worker:
         return self.load.pending_prefill_tokens + self.sent_tokens
 
     @property
-    def decoding(self) -> list[Group]:
-        """Groups of this router that decode, or will decode, here."""
-        return [group for group in self.groups.values() if group.decode_key == self.key]
-
-    @property
     def num_seqs(self) -> int:
         """Sequences that decode here, other routers' included."""
-        return max(self.load.running, sum(group.num_seqs for group in self.decoding))
-
-    @property
-    def leased_blocks(self) -> int:
-        """Blocks leased here by this router."""
-        return sum(group.blocks for group in self.decoding)
+        return max(self.load.running, self.decode_seqs)
 
     @property
     def free_blocks(self) -> int:
         """Blocks neither leased by this router nor used by anyone, as far as is known."""
         return max(0, min(self.facts.num_blocks - self.leased_blocks, self.load.free_blocks))
 
-    def learn(self, load: WorkerLoad) -> None:
-        """Take over what it said last."""
-        self.load = load
-        self.sent_tokens = 0
+    def take(self, group: Group) -> None:
+        """The group will decode here."""
+        self.decode_groups += 1
+        self.decode_seqs += group.num_seqs
+        self.leased_blocks += group.blocks
+        self.expected_tokens += group.expected_tokens
+        self.remaining_tokens += group.expected_tokens - group.delivered_tokens
+        pace_ms = group.session.slo.pace_ms
+        if pace_ms is not None:
+            insort(self.paces_ms, pace_ms)
+
+    def let_go(self, group: Group) -> None:
+        """The group is over, or goes elsewhere."""
+        self.decode_groups -= 1
+        self.decode_seqs -= group.num_seqs
+        self.leased_blocks -= group.blocks
+        self.expected_tokens -= group.expected_tokens
+        self.remaining_tokens -= group.expected_tokens - group.delivered_tokens
+        pace_ms = group.session.slo.pace_ms
+        if pace_ms is not None:
+            del self.paces_ms[bisect_left(self.paces_ms, pace_ms)]
+
+    def tightest_pace_s(self, pace_ms: int | None = None) -> float:
+        """The least time between tokens promised here, `pace_ms` included; infinite without any."""
+        tightest = self.paces_ms[0] if self.paces_ms else None
+        if tightest is None or (pace_ms is not None and pace_ms < tightest):
+            tightest = pace_ms
+        return float("inf") if tightest is None else tightest / 1000
 
 
 class Fleet:
@@ -113,23 +141,80 @@ class Fleet:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.workers: dict[str, Worker] = {}
+        self.bound_tokens = 0
+        """Of the workers that compute prompts."""
+        self.version = 0
+        """Counts what changes the fleet's capacity at a stroke."""
+        self.moves = 0
+        """Counts reports and dispatches."""
+        self._open: dict[str, tuple[Worker, ...]] = {}
 
-    def open(self, role: str) -> list[Worker]:
+    def join(self, worker: Worker) -> None:
+        """A worker is connected."""
+        self.workers[worker.key] = worker
+        self.changed()
+
+    def lose(self, key: str) -> Worker | None:
+        """A worker's stream is gone."""
+        worker = self.workers.pop(key, None)
+        if worker is not None:
+            self.changed()
+        return worker
+
+    def changed(self) -> None:
+        """Other workers are there, or take new work, than before."""
+        self.version += 1
+        self._open.clear()
+        self.bound_tokens = sum(worker.bound_tokens for worker in self.computing)
+
+    def learn(self, worker: Worker, load: WorkerLoad) -> None:
+        """Take over what a worker said last."""
+        self.moves += 1
+        before, was_draining = worker.bound_tokens, worker.draining
+        worker.load, worker.sent_tokens = load, 0
+        if worker.draining != was_draining:
+            self.changed()
+        elif not was_draining and self._computes(worker):
+            self.bound_tokens += worker.bound_tokens - before
+
+    def send(self, worker: Worker, tokens: int) -> None:
+        """A prompt of that many tokens was dispatched to a worker."""
+        self.moves += 1
+        worker.sent_tokens += tokens
+        if not worker.draining and self._computes(worker):
+            self.bound_tokens += tokens
+
+    def drain(self, worker: Worker) -> None:
+        """A worker shall take nothing new."""
+        worker.drain_asked = True
+        self.changed()
+
+    def open(self, role: str) -> tuple[Worker, ...]:
         """Workers of one role that take new work, by key."""
-        return sorted(
-            (w for w in self.workers.values() if w.facts.role == role and not w.draining), key=lambda w: w.key
-        )
+        found = self._open.get(role)
+        if found is None:
+            workers = (one for one in self.workers.values() if one.facts.role == role and not one.draining)
+            found = self._open[role] = tuple(sorted(workers, key=lambda one: one.key))
+        return found
 
     @property
-    def path(self) -> Path:
-        """How prompts are computed with the workers there are."""
-        aggregated = self.placement is Placement.AGGREGATED
-        return choose_path(Path.AGGREGATED if aggregated else Path.DISAGGREGATED, len(self.open(PREFILL)))
+    def computing_roles(self) -> tuple[str, ...]:
+        """Whose workers take prompts; without any prefill worker the decode workers do it all."""
+        if self.placement is Placement.AGGREGATED or not self.open(PREFILL):
+            return (DECODE,)
+        return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)
 
     @property
-    def computing(self) -> list[Worker]:
+    def computing(self) -> tuple[Worker, ...]:
         """Workers that take prompts."""
-        return self.open(PREFILL if self.path is Path.DISAGGREGATED else DECODE)
+        found = self._open.get("computing")
+        if found is None:
+            found = tuple(worker for role in self.computing_roles for worker in self.open(role))
+            self._open["computing"] = found
+        return found
+
+    def _computes(self, worker: Worker) -> bool:
+        return worker.facts.role in self.computing_roles and worker.key in self.workers
 
     @property
     def idle(self) -> bool:
@@ -137,9 +222,14 @@ class Fleet:
         return not any(worker.bound_tokens or worker.num_seqs for worker in self.workers.values())
 
     @property
+    def block_size(self) -> int:
+        """The same everywhere; 1 without a worker."""
+        return next((worker.facts.block_size for worker in self.workers.values()), 1)
+
+    @property
     def largest_pool(self) -> int:
         """Blocks of the largest decode worker; 0 without one."""
-        return max((w.facts.num_blocks for w in self.open(DECODE)), default=0)
+        return max((worker.facts.num_blocks for worker in self.open(DECODE)), default=0)
 
     def serves(self) -> bool:
         """A request could run."""

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.actions import AskGrants, Dequeue, Enqueue, ReleaseCredit, ReleaseLease, Settle
+from router.actions import Dequeue, Enqueue, ReleaseCredit, ReleaseLease, Settle
 from router.book import Book
-from router.fleet import DECODE, Worker
-from router.promising import decode_view_of, seat_limit, tightest_tpot_s
+from router.granting import choose_decoder, decode_room
 from router.sessions import Choice, Group, Phase, Session
-from scheduling.ordering import rank
-from scheduling.placement import DecodeCandidate, DecodeChoice, Path, choose_decode_worker
-from scheduling.prediction import decode_step_s
+from scheduling.ordering import due_at, rank
 from scheduling.reservation import blocks_needed
-from state.records import DecodeRoom, PrefillRoom, QueueEntry, Settled
-
-UNLIMITED = 10**12
-"""More tokens, blocks or seats than any worker has."""
-STEPS_BOUND = 2
-"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
-worker that runs dry while the next grant travels is idle."""
+from state.records import QueueEntry, Settled
 
 
-def group_blocks(book: Book, session: Session, num_choices: int) -> int:
+def most_blocks(book: Book, session: Session, num_choices: int) -> int:
     """KV blocks that many choices can grow to. Delivered tokens only moved from output to prompt."""
-    block_size = next(iter(book.fleet.workers.values())).facts.block_size if book.fleet.workers else 1
-    return blocks_needed(len(session.prompt_token_ids), session.stop.max_tokens, num_choices, block_size)
+    return blocks_needed(
+        len(session.prompt_token_ids), session.stop.max_tokens, num_choices, book.fleet.block_size
+    )
+
+
+def leased_blocks(book: Book, session: Session, num_choices: int) -> int:
+    """Blocks to lease: what so many choices can grow to, or will by what outputs of their class were.
+
+    Most sequences are far from their end, so a sum of expected ends is more than what is held at any moment;
+    where it is not, the worker preempts.
+    """
+    if book.config.policy.reserves_maximum:
+        return most_blocks(book, session, num_choices)
+    expected = max(1, round(expected_output(book, session)))
+    prompt = len(session.prompt_token_ids)
+    return blocks_needed(prompt, expected, num_choices, book.fleet.block_size)
+
+
+def expected_output(book: Book, session: Session) -> float:
+    """Tokens one choice will probably have."""
+    stop = session.stop
+    lengths = book.learnt.lengths[session.slo.slo_class]
+    expected = lengths.expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
+    done = max(len(choice.token_ids) for choice in session.choices)
+    return max(expected, min(1.25 * done, stop.max_tokens))
 
 
 def new_groups(
@@ -40,8 +54,9 @@ def new_groups(
             key=session.group_key(part[0].index),
             session=session,
             choices=part,
-            blocks=group_blocks(book, session, len(part)),
+            blocks=leased_blocks(book, session, len(part)),
             work_tokens=len(session.prompt_token_ids) + len(part[0].token_ids),
+            expected_tokens=round(expected_output(book, session)) * len(part),
             attempt=parent.attempt if parent else 0,
             avoided=parent.avoided if parent else frozenset(),
         )
@@ -56,12 +71,14 @@ def new_groups(
 def enqueue(book: Book, group: Group) -> None:
     """Ask for a place; a place it has already only moves. Whoever was delivered tokens goes first."""
     session = group.session
-    if group.phase is not Phase.WAITING:
-        group.phase = Phase.ENQUEUEING
-    group.asked_at = book.now
     started = session.timeline.first_token_at is not None or session.number > 0
     waited_s = book.now - session.timeline.received_at
     slo_class, due_in_ms = rank(book.config.policy.order, session.slo, waited_s)
+    if group.phase is not Phase.WAITING:
+        received_at = session.timeline.received_at
+        group.due_at = received_at if started else due_at(session.slo, received_at)
+        book.move(group, Phase.ENQUEUEING)
+    group.asked_at = book.now
     entry = QueueEntry(
         request_key=group.key,
         router_id=book.config.router_id,
@@ -75,7 +92,7 @@ def enqueue(book: Book, group: Group) -> None:
 
 def strand(book: Book, group: Group) -> None:
     """It is in no queue; the chores put it back."""
-    group.phase = Phase.STRANDED
+    book.move(group, Phase.STRANDED)
     if group.stranded_at is None:
         group.stranded_at = book.now
 
@@ -101,86 +118,10 @@ def take_grant(book: Book, group: Group, worker_key: str) -> None:
         book.do(Dequeue(group.key))
         strand(book, group)
         return
-    group.phase = Phase.SETTLING
+    book.move(group, Phase.SETTLING)
     group.prefill_key, group.decode_key = worker_key, choice.worker_key
     decoder = book.fleet.workers[choice.worker_key]
-    book.do(Settle(group.key, worker_key, decode_room(book, decoder, group)))
-
-
-def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | None:
-    """The decode worker for a group whose prompt `prefill` computes."""
-    workers = [prefill] if prefill.facts.role == DECODE else book.fleet.open(DECODE)
-    if book.config.policy.binds_at_arrival:
-        least = min(workers, key=_outstanding, default=None)
-        return DecodeChoice(least.key, (), "least outstanding work") if least else None
-    return choose_decode_worker([_candidate(book, group, worker) for worker in workers], group.blocks)
-
-
-def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
-    limit = seat_limit(book, worker, group.session.slo.tpot_ms)
-    view = decode_view_of(book, worker, limit)
-    return DecodeCandidate(
-        key=worker.key,
-        draining=worker.draining,
-        avoided=worker.key in group.avoided,
-        free_blocks=worker.free_blocks,
-        free_seqs=limit - worker.num_seqs,
-        step_after_s=decode_step_s(view, worker.num_seqs + group.num_seqs),
-        tightest_tpot_s=tightest_tpot_s(worker, group.session.slo.tpot_ms),
-        cached_blocks=group.session.prefix_hits.get(worker.key, 0),
-    )
-
-
-def decode_room(book: Book, worker: Worker, group: Group | None = None) -> DecodeRoom:
-    """A worker's capacity, as far as promises allow it to be used."""
-    if book.config.policy.binds_at_arrival:
-        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
-    tpot_ms = group.session.slo.tpot_ms if group is not None else None
-    return DecodeRoom(worker.key, worker.facts.num_blocks, seat_limit(book, worker, tpot_ms))
-
-
-def _outstanding(worker: Worker) -> tuple[int, int, str]:
-    """The shortest queue: blocks its requests will hold, then prompt tokens; ties go to the lower key."""
-    return worker.leased_blocks, worker.bound_tokens, worker.key
-
-
-def _bind(book: Book) -> None:
-    """Give what has come to the worker with the least work, which queues it: no limit is kept to."""
-    workers = [worker for worker in book.fleet.computing if not worker.asking]
-    if not workers:
-        return
-    key = _outstanding if workers[0].facts.role == DECODE else _bound
-    worker = min(workers, key=key)
-    worker.asking = True
-    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), (DecodeRoom(worker.key, UNLIMITED, UNLIMITED),)))
-
-
-def _bound(worker: Worker) -> tuple[int, int, str]:
-    return worker.bound_tokens, worker.leased_blocks, worker.key
-
-
-def ask_grants(book: Book) -> None:
-    """Offer every worker's free capacity to the head of the queue, if anything of ours waits."""
-    if book.config.policy.binds_at_arrival:
-        if next(book.waiting(), None) is not None:
-            _bind(book)
-        return
-    tpots = [group.session.slo.tpot_ms for group in book.waiting() if group.session.slo.tpot_ms is not None]
-    if not tpots and next(book.waiting(), None) is None:
-        return
-    tightest = min(tpots, default=None)
-    rooms = {
-        worker.key: DecodeRoom(worker.key, worker.facts.num_blocks, seat_limit(book, worker, tightest))
-        for worker in book.fleet.open(DECODE)
-    }
-    disaggregated = book.fleet.path is Path.DISAGGREGATED
-    for worker in book.fleet.computing:
-        limit = STEPS_BOUND * worker.facts.token_budget
-        if worker.asking or worker.bound_tokens >= limit:
-            continue
-        worker.asking = True
-        decoders = tuple(rooms.values()) if disaggregated else (rooms[worker.key],)
-        book.do(AskGrants(PrefillRoom(worker.key, limit), decoders))
+    book.do(Settle(group.key, worker_key, decode_room(book, decoder, group.session.slo.pace_ms)))
 
 
 def on_settled(
@@ -198,7 +139,7 @@ def on_settled(
         return group
     group.prefill_key = group.decode_key = None
     if outcome is Settled.NO_ROOM:
-        group.phase = Phase.WAITING
+        book.move(group, Phase.WAITING)
         group.avoided |= {decode_key}
     else:
         enqueue(book, group)

@@ -33,7 +33,7 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
 
 def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
     """Everything dispatched over its stream is over, except what has been handed over already."""
-    worker = book.fleet.workers.pop(worker_key, None)
+    worker = book.fleet.lose(worker_key)
     if worker is None:
         return
     for group in list(worker.groups.values()):

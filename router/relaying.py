@@ -25,7 +25,7 @@ def on_step_reported(book: Book, event: StepReported) -> None:
     worker = book.fleet.workers.get(event.worker_key)
     if worker is None:
         return
-    worker.learn(event.load)
+    book.fleet.learn(worker, event.load)
     if event.cost is not None:
         worker.cost = event.cost
     if event.step_s > 0:
@@ -77,6 +77,9 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
         text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
         reason = tokens.finish_reasons[row]
         _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
+        decoder = worker if worker.key == group.decode_key else book.fleet.workers.get(group.decode_key or "")
+        if decoder is not None:
+            decoder.remaining_tokens -= 1
         if reason and not any(one.open for one in group.choices):
             ended.append(group)
     if relay.listeners:
@@ -94,7 +97,7 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
     if group is None:
         return
     choice = _choice_of(group, run.choice)
-    fault = _run_fault(choice, run)
+    fault = _run_fault(worker, choice, run)
     if choice is None or fault:
         recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
         return
@@ -107,6 +110,7 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
     choice.last_at = book.now
     choice.extend(run.token_ids)
     choice.finish = run.finish
+    worker.remaining_tokens -= count
     book.counters.relayed_tokens += count
     if session.listener is not None:
         book.do(RelayRun(session.listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
@@ -114,9 +118,12 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
         ending.end_group(book, group)
 
 
-def _run_fault(choice: Choice | None, run: TokenRun) -> str:
+def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
     if choice is None:
         return "a run of a choice that is not of its group"
+    assert choice.group is not None, "found through its group"
+    if worker.key != choice.group.decode_key:
+        return f"choice {run.choice} runs on a worker that only computes its prompt"
     if not run.token_ids:
         return f"choice {run.choice} is told a run of no tokens"
     if run.first_index != len(choice.token_ids) or choice.last_at is None:

@@ -1,8 +1,8 @@
 """One request while this router holds it: its choices with what was delivered, and the groups that run them.
 
-    group:  ENQUEUEING → WAITING → SETTLING → RUNNING → ENDED
-                 ↑           ↑         │          │
-                 └─ STRANDED ←─────────┘          └→ next attempt: new groups, ENQUEUEING
+    group:  NEW → ENQUEUEING → WAITING → SETTLING → RUNNING → ENDED
+                       ↑           ↑         │          │
+                       └─ STRANDED ←─────────┘          └→ next attempt: new groups
 
 A group is the unit that is queued, leased and dispatched: choices that share all their tokens. It ends once,
 and with it whatever it holds of the store is returned.
@@ -34,6 +34,7 @@ class TokenLogprobs:
 class Phase(enum.Enum):
     """Where a group is on its way."""
 
+    NEW = "new"
     ENQUEUEING = "enqueueing"
     """The store was asked for a place in the queue."""
     WAITING = "waiting"
@@ -82,9 +83,15 @@ class Group:
     choices: list[Choice]
     blocks: int
     work_tokens: int
+    expected_tokens: int = 0
+    """Output of all its choices, as long as such outputs are."""
+    due_at: float = 0.0
+    """By which the queue orders it within its class."""
+    is_broken: bool = False
+    """Its promise was given up when capacity died; it goes behind those whose promise can be kept."""
     attempt: int = 0
     """Dispatches so far, those of the groups it was split from included."""
-    phase: Phase = Phase.ENQUEUEING
+    phase: Phase = Phase.NEW
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
     stranded_at: float | None = None
@@ -101,6 +108,13 @@ class Group:
     @property
     def num_seqs(self) -> int:
         return len(self.choices)
+
+    @property
+    def delivered_tokens(self) -> int:
+        """Output of its choices so far."""
+        if len(self.choices) == 1:
+            return len(self.choices[0].token_ids)
+        return sum(len(choice.token_ids) for choice in self.choices)
 
     @property
     def output_token_ids(self) -> tuple[int, ...]:

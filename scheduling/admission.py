@@ -51,6 +51,7 @@ class Decision:
     verdict: Verdict
     ttft_s: float
     tpot_s: float
+    itl_s: float = 0.0
 
     @property
     def attainable_ttft_ms(self) -> int:
@@ -62,23 +63,30 @@ class Decision:
         """The tightest TPOT that would have been accepted."""
         return max(1, math.ceil(self.tpot_s * 1000))
 
+    @property
+    def attainable_itl_ms(self) -> int:
+        """The tightest gap between tokens that would have been accepted."""
+        return max(1, math.ceil(self.itl_s * 1000))
+
 
 def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
     """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is
     refused, unless it asks for nothing: a request without an SLO is never refused for latency.
     """
-    late_ttft, late_tpot = predicted.ttft_s * ttft.q90, predicted.tpot_s * tpot.q90
-    if slo.ttft_ms is None and slo.tpot_ms is None:
-        return Decision(Verdict.ACCEPTED, late_ttft, late_tpot)
+    late_ttft, late_tpot, itl_s = predicted.ttft_s * ttft.q90, predicted.tpot_s * tpot.q90, predicted.itl_s
+    if not slo.is_stated:
+        return Decision(Verdict.ACCEPTED, late_ttft, late_tpot, itl_s)
     if harm_s > 0:
-        return Decision(Verdict.REFUSED, max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s, late_tpot)
-    if _meets(slo, late_ttft, late_tpot):
+        later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
+        return Decision(Verdict.REFUSED, later, late_tpot, itl_s)
+    early_ttft, early_tpot = predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10
+    if _meets(slo, late_ttft, late_tpot, itl_s):
         verdict = Verdict.ACCEPTED
-    elif slo.allow_at_risk and _meets(slo, predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10):
+    elif slo.allow_at_risk and _meets(slo, early_ttft, early_tpot, itl_s):
         verdict = Verdict.AT_RISK
     else:
         verdict = Verdict.REFUSED
-    return Decision(verdict, late_ttft, late_tpot)
+    return Decision(verdict, late_ttft, late_tpot, itl_s)
 
 
 def unpromised(decision: Decision) -> Decision:
@@ -87,10 +95,11 @@ def unpromised(decision: Decision) -> Decision:
     return replace(decision, verdict=verdict)
 
 
-def _meets(slo: Slo, ttft_s: float, tpot_s: float) -> bool:
+def _meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
     in_ttft = slo.ttft_ms is None or ttft_s * 1000 <= slo.ttft_ms
     in_tpot = slo.tpot_ms is None or tpot_s * 1000 <= slo.tpot_ms
-    return in_ttft and in_tpot
+    in_itl = slo.itl_ms is None or itl_s * 1000 <= slo.itl_ms
+    return in_ttft and in_tpot and in_itl
 
 
 @dataclass(slots=True)

@@ -7,9 +7,6 @@ Classes come before due times, so that a flood of batch work never delays an int
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 from scheduling.policies.policy import Order
 from scheduling.request import Slo, SloClass
 
@@ -24,6 +21,12 @@ def due_in_ms(slo: Slo, waited_s: float) -> int:
     return max(0, stated - round(waited_s * 1000))
 
 
+def due_at(slo: Slo, received_at: float) -> float:
+    """By when the first token is due, stated or not; seconds on the caller's clock."""
+    stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
+    return received_at + stated / 1000
+
+
 def rank(order: Order, slo: Slo, waited_s: float) -> tuple[int, int]:
     """(class, milliseconds until due) by which the fleet's queue is ordered, counted from now.
 
@@ -32,19 +35,3 @@ def rank(order: Order, slo: Slo, waited_s: float) -> tuple[int, int]:
     if order is Order.ARRIVAL:
         return 0, -round(waited_s * 1000)
     return int(slo.slo_class), due_in_ms(slo, waited_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """What waits behind a newcomer, as far as its promise goes."""
-
-    slo_class: SloClass
-    due_at: float
-    slack_s: float
-    """Due time minus predicted first token; infinite without a promise."""
-
-
-def least_slack_behind(waiters: Iterable[Waiter], slo_class: SloClass, due_at: float) -> float:
-    """The smallest slack among those that a newcomer with this due time would be put before."""
-    behind = (w.slack_s for w in waiters if (w.slo_class, w.due_at) > (slo_class, due_at))
-    return min(behind, default=float("inf"))

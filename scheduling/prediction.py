@@ -1,20 +1,26 @@
-"""What a request would experience: its time to first token and its time per token.
+"""What a request would experience: its time to first token, its time per token, and its longest gap.
 
     TTFT = max(prefill work ahead / prefill rate, wait for a decode slot) + rest of the step + own prompt
     TPOT = cost of the decode steps it will join
+    ITL  = the longest step that its worker must run, nineteen times of twenty
 
-Both are then scaled by quantiles of observed / predicted, so that what the formulas leave out (hand-over,
-network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
+TTFT and TPOT are then scaled by quantiles of observed / predicted, so that what the formulas leave out
+(hand-over, network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
+
+A fleet is summed up once (`capacity_of`, a few microseconds for each worker) and asked often (`predict`,
+independent of the number of workers).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost_model import CostModel
+from scheduling.packing import GRAIN_TOKENS
+
+NO_LIMIT_S = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +29,10 @@ class PrefillView:
 
     cost: CostModel
     token_budget: int
-    bound_tokens: int
     num_decodes: int = 0
     decode_context: int = 0
+    limit_s: float = NO_LIMIT_S
+    """Longest step that its policy builds for the sake of those decodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +48,36 @@ class DecodeView:
     mean_remaining_tokens: float
     mean_blocks: float
     """Blocks that come free when one sequence ends."""
+    prefill: PrefillView | None = None
+    """How it computes prompts besides; None when it never does."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What the prediction knows of the fleet."""
+    """What the prediction knows of the fleet: at least one worker for each part."""
 
-    prefill: tuple[PrefillView, ...]
-    decode: tuple[DecodeView, ...]
-    aggregated: bool
-    prefill_load: float = 0.0
-    """Share of time in which prompts are computed; when aggregated, such steps carry the decodes too."""
+    prefill: Sequence[PrefillView]
+    decode: Sequence[DecodeView]
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """A fleet in a few numbers."""
+
+    prefill_rate: float
+    """Prompt tokens per second, all workers together."""
+    num_computing: int
+    quickest: PrefillView
+    """The worker that computes a lone prompt soonest."""
+    step_s: float
+    """A full step of that worker."""
+    num_decoding: int
+    free_seqs: int
+    free_blocks: int
+    blocks_per_end: float
+    ends_per_s: float
+    roomiest: DecodeView
+    """The worker whose decode step is the shortest once a request has joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +92,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What stands before it in the queue."""
+    """What stands before it, bound to workers or in the queue."""
 
     tokens: int
     requests: int
@@ -74,7 +100,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Medians by the formulas, before any learnt ratio."""
+    """Medians by the formulas, before any learnt ratio; of the longest gap the 95 % quantile."""
 
     ttft_s: float
     tpot_s: float
@@ -82,49 +108,109 @@ class Prediction:
     """The part of ttft_s before the request's own work."""
     batch_size: int
     """Sequences in the decode steps it would join."""
+    itl_s: float = 0.0
 
 
-def predict(ask: Ask, ahead: Ahead, fleet: FleetView) -> Prediction:
-    """Predict one request; the fleet has at least one worker for each part."""
-    wait_s = max(prefill_wait_s(ahead, fleet), slot_wait_s(ask, ahead, fleet))
-    own_s = min(own_prefill_s(ask, view) for view in fleet.prefill)
-    tpot_s, batch_size = _join(ask, ahead, fleet)
-    return Prediction(wait_s + own_s, tpot_s, wait_s, batch_size)
-
-
-def full_step_s(view: PrefillView) -> float:
-    """A step filled to the budget by prompts, with the decodes that share it."""
-    chunk = max(1, view.token_budget - view.num_decodes)
-    return _cost_s(view.cost, _mixed(view, chunk, 0))
-
-
-def prefill_rate(views: Sequence[PrefillView]) -> float:
-    """Prompt tokens the workers compute per second together."""
-    return sum(max(1, view.token_budget - view.num_decodes) / full_step_s(view) for view in views)
-
-
-def prefill_wait_s(ahead: Ahead, fleet: FleetView) -> float:
-    """Until the prompts before this one are computed, with the rest of the step that runs."""
-    bound = sum(view.bound_tokens for view in fleet.prefill)
-    busy = min(
-        full_step_s(view) / 2 if view.bound_tokens or view.num_decodes else 0.0 for view in fleet.prefill
+def capacity_of(fleet: FleetView) -> Capacity:
+    """Sum a fleet up."""
+    rate, quickest, quickest_s = 0.0, fleet.prefill[0], NO_LIMIT_S
+    for view in fleet.prefill:
+        tokens = chunk_tokens(view)
+        step_s = mixed_step_s(view, tokens)
+        rate += tokens / step_s
+        if step_s / tokens < quickest_s:
+            quickest, quickest_s = view, step_s / tokens
+    return Capacity(
+        prefill_rate=rate,
+        num_computing=len(fleet.prefill),
+        quickest=quickest,
+        step_s=quickest_s * chunk_tokens(quickest),
+        num_decoding=len(fleet.decode),
+        free_seqs=sum(max(0, view.seq_capacity - view.num_seqs) for view in fleet.decode),
+        free_blocks=sum(view.free_blocks for view in fleet.decode),
+        blocks_per_end=max(view.mean_blocks for view in fleet.decode),
+        ends_per_s=sum(_ends_per_s(view) for view in fleet.decode),
+        roomiest=min(fleet.decode, key=lambda view: decode_step_s(view, view.num_seqs + 1)),
     )
-    return busy + (ahead.tokens + bound) / prefill_rate(fleet.prefill)
 
 
-def slot_wait_s(ask: Ask, ahead: Ahead, fleet: FleetView) -> float:
-    """Until enough running sequences have ended for everyone ahead and this one."""
-    seqs_short = (
-        ahead.requests + ask.num_seqs - sum(max(0, v.seq_capacity - v.num_seqs) for v in fleet.decode)
-    )
-    mean_blocks = max((view.mean_blocks for view in fleet.decode), default=0.0) or float(ask.blocks)
-    free_blocks = sum(view.free_blocks for view in fleet.decode)
-    blocks_short = ask.blocks + ahead.requests * mean_blocks - free_blocks
-    ends_needed = max(float(seqs_short), blocks_short / mean_blocks if mean_blocks else 0.0)
-    if ends_needed <= 0:
+def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.0) -> Prediction:
+    """Predict one request. `prefill_load` is the share of time in which prompts are computed."""
+    wait_s = max(prefill_wait_s(ahead, capacity), slot_wait_s(ask, ahead, capacity))
+    view = capacity.roomiest
+    share = math.ceil(ahead.requests / capacity.num_decoding)
+    batch_size = max(ask.num_seqs, min(view.seq_capacity, view.num_seqs + share + ask.num_seqs))
+    tpot_s = itl_s = decode_step_s(view, batch_size)
+    if view.prefill is not None:
+        full_s = mixed_step_s(view.prefill, chunk_tokens(view.prefill))
+        tpot_s += prefill_load * max(0.0, full_s - tpot_s)
+        itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
+    own_s = own_prefill_s(ask, capacity.quickest)
+    return Prediction(wait_s + own_s, tpot_s, wait_s, batch_size, itl_s * view.cost.ratio_q95)
+
+
+def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: float) -> float:
+    """The longest step that the worker cannot avoid: a step rule that knows the limit cuts to one grain."""
+    assert view.prefill is not None, "asked only of workers that compute prompts"
+    if view.prefill.limit_s == NO_LIMIT_S:
+        return max(step_s, full_s)
+    cost, grain = view.cost, GRAIN_TOKENS
+    _, c1, c3, _, c5, _ = cost.coefficients
+    over = max(0.0, batch_size + grain - cost.knee_tokens) - max(0.0, batch_size - cost.knee_tokens)
+    return step_s + c1 + c3 * over + c5 * grain * grain / 2
+
+
+def chunk_tokens(view: PrefillView) -> int:
+    """Prompt tokens of a full step: what the budget and the step's limit leave, at least a grain."""
+    room = max(1, view.token_budget - view.num_decodes)
+    if view.limit_s == NO_LIMIT_S:
+        return room
+    a0, c1, c3, c4, c5, _ = view.cost.coefficients
+    left_s = view.limit_s / view.cost.ratio_q95
+    left_s -= a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context
+    free = view.cost.knee_tokens - view.num_decodes
+    most = _largest(c5 / 2, c3, left_s + c3 * free)
+    if most < free:
+        most = min(free, _largest(c5 / 2, 0.0, left_s))
+    return max(min(GRAIN_TOKENS, room), int(min(room, most)))
+
+
+def _largest(square: float, linear: float, limit: float) -> float:
+    """The largest x from 0 with square · x² + linear · x ≤ limit."""
+    if limit <= 0:
         return 0.0
-    rate = sum(_ends_per_s(view) for view in fleet.decode)
-    return ends_needed / rate if rate > 0 else 0.0
+    if square == 0:
+        return limit / linear if linear else NO_LIMIT_S
+    return (math.sqrt(linear * linear + 4 * square * limit) - linear) / (2 * square)
+
+
+def mixed_step_s(view: PrefillView, chunk: int) -> float:
+    """A step of the decodes that share the worker and one chunk without context before it.
+
+    A worker that measured nothing yet may call steps free; none takes less than a microsecond.
+    """
+    cost = view.cost
+    a0, c1, c3, c4, c5, _ = cost.coefficients
+    over = max(0.0, view.num_decodes + chunk - cost.knee_tokens)
+    step_s = a0 + c1 * (view.num_decodes + 1) + c3 * over + c4 * view.decode_context + c5 * chunk * chunk / 2
+    return max(1e-6, step_s)
+
+
+def prefill_wait_s(ahead: Ahead, capacity: Capacity) -> float:
+    """Until the prompts before this one are computed, with the rest of the step that runs."""
+    busy = ahead.tokens > 0 or capacity.quickest.num_decodes > 0
+    return (capacity.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
+
+
+def slot_wait_s(ask: Ask, ahead: Ahead, capacity: Capacity) -> float:
+    """Until enough running sequences have ended for everyone ahead and this one."""
+    seqs_short = ahead.requests + ask.num_seqs - capacity.free_seqs
+    mean_blocks = capacity.blocks_per_end or float(ask.blocks)
+    blocks_short = ask.blocks + ahead.requests * mean_blocks - capacity.free_blocks
+    ends_needed = max(float(seqs_short), blocks_short / mean_blocks if mean_blocks else 0.0)
+    if ends_needed <= 0 or capacity.ends_per_s <= 0:
+        return 0.0
+    return ends_needed / capacity.ends_per_s
 
 
 def _ends_per_s(view: DecodeView) -> float:
@@ -135,123 +221,39 @@ def _ends_per_s(view: DecodeView) -> float:
 
 def decode_step_s(view: DecodeView, batch_size: int) -> float:
     """A decode step of this many sequences with the context they have on average."""
+    a0, c1, c3, c4, _, _ = view.cost.coefficients
     mean_context = view.context_tokens / view.num_seqs if view.num_seqs else 0.0
-    return _cost_s(view.cost, StepShape.of(batch_size, round(mean_context * batch_size), ()))
+    over = max(0.0, batch_size - view.cost.knee_tokens)
+    return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
 
 
 def own_prefill_s(ask: Ask, view: PrefillView) -> float:
-    """The request's own prompt, chunk by chunk at the budget."""
-    chunk = max(1, view.token_budget - view.num_decodes)
-    total_s, done = 0.0, min(ask.cached_tokens, ask.prompt_tokens - 1)
-    while done < ask.prompt_tokens:
-        size = min(chunk, ask.prompt_tokens - done)
-        total_s += _cost_s(view.cost, _mixed(view, size, done))
-        done += size
-    return total_s
+    """The request's own prompt, chunk by chunk; the sum over its chunks in closed form."""
+    cost, chunk = view.cost, chunk_tokens(view)
+    a0, c1, c3, c4, c5, c6 = cost.coefficients
+    total, done = ask.prompt_tokens, min(ask.cached_tokens, ask.prompt_tokens - 1)
+    steps = -(-(total - done) // chunk)
+    last = total - done - (steps - 1) * chunk
+    over = view.num_decodes - cost.knee_tokens
+    own_s = steps * (a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context)
+    own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
+    own_s += c5 * (total * total - done * done) / 2
+    own_s += c6 * (steps * done + chunk * steps * (steps - 1) / 2)
+    return max(1e-6 * steps, own_s)
 
 
 def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:
     """Most sequences whose decode step stays within `tpot_s`; at least 1, or nothing would ever run."""
-    low, high = 1, max_seqs
-    while low < high:
-        middle = (low + high + 1) // 2
-        if decode_step_s(view, middle) <= tpot_s:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _join(ask: Ask, ahead: Ahead, fleet: FleetView) -> tuple[float, int]:
-    """The least decode step this request can join, with the queue ahead spread over the workers."""
-    share = math.ceil(ahead.requests / len(fleet.decode))
-    best: tuple[float, int] | None = None
-    for view, prefill in zip(fleet.decode, _sharing(fleet), strict=True):
-        batch_size = max(ask.num_seqs, min(view.seq_capacity, view.num_seqs + share + ask.num_seqs))
-        step_s = decode_step_s(view, batch_size)
-        if prefill is not None:
-            step_s += fleet.prefill_load * max(0.0, full_step_s(prefill) - step_s)
-        if best is None or step_s < best[0]:
-            best = step_s, batch_size
-    assert best is not None, "predict is asked only when a decode worker lives"
-    return best
-
-
-def _sharing(fleet: FleetView) -> Sequence[PrefillView | None]:
-    return fleet.prefill if fleet.aggregated else [None] * len(fleet.decode)
-
-
-def _mixed(view: PrefillView, chunk: int, context: int) -> StepShape:
-    return StepShape.of(view.num_decodes, view.decode_context, ((context, chunk),))
-
-
-def _cost_s(cost: CostModel, shape: StepShape) -> float:
-    """A worker that measured nothing yet may call steps free; none takes less than a microsecond."""
-    return max(1e-6, cost.predict(shape))
-
-
-WINDOW = 64
-MAX_AGE_S = 15.0
-ENOUGH = 8
-"""Own samples from which a bucket speaks for itself."""
-BUCKETS = 8
-PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
-"""Believed of observed / predicted until enough was seen: the formulas leave out hand-over and network."""
-
-
-class LearntRatios:
-    """Quantiles of observed / predicted, bucketed by the work that was ahead.
-
-    Samples age: were they kept, a bad minute would refuse everything, and nothing admitted could ever prove
-    that it is over.
-    """
-
-    def __init__(self) -> None:
-        self._buckets: list[deque[tuple[float, float]]] = [deque(maxlen=WINDOW) for _ in range(BUCKETS)]
-        self._all: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-
-    def add(self, work_ahead: float, ratio: float, now: float) -> None:
-        """Learn from one request that had `work_ahead` before it."""
-        self._buckets[_bucket(work_ahead)].append((now, ratio))
-        self._all.append((now, ratio))
-
-    def quantiles(self, work_ahead: float, now: float) -> tuple[float, float]:
-        """The 10 % and 90 % quantiles for a request that has `work_ahead` before it."""
-        fresh = _fresh(self._buckets[_bucket(work_ahead)], now)
-        if len(fresh) < ENOUGH:
-            fresh = _fresh(self._all, now)
-        if len(fresh) < ENOUGH:
-            fresh += PRIOR
-        fresh.sort()
-        return _quantile(fresh, 0.1), _quantile(fresh, 0.9)
-
-
-def _bucket(work_ahead: float) -> int:
-    return min(BUCKETS - 1, int(math.log2(1.0 + work_ahead / 64.0)))
-
-
-def _fresh(samples: Sequence[tuple[float, float]], now: float) -> list[float]:
-    return [ratio for at, ratio in samples if now - at <= MAX_AGE_S]
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    """The smallest sample that at least a share q does not exceed: it errs to the late side."""
-    return ordered[min(len(ordered) - 1, math.ceil(q * (len(ordered) + 1)) - 1)]
-
-
-LENGTH_WEIGHT = 0.1
-
-
-@dataclass(slots=True)
-class OutputLengths:
-    """Mean output length, learnt; before the first end, what people ask chat models for."""
-
-    mean_tokens: float = 128.0
-
-    def add(self, output_tokens: int) -> None:
-        """Learn from one choice that ended by itself."""
-        self.mean_tokens += LENGTH_WEIGHT * (output_tokens - self.mean_tokens)
-
-    def expected(self, max_tokens: int, *, ignore_eos: bool) -> float:
-        """Tokens a choice will probably have."""
-        return float(max_tokens) if ignore_eos else min(float(max_tokens), self.mean_tokens)
+    a0, c1, c3, c4, _, _ = view.cost.coefficients
+    slope = c1 + c4 * (view.context_tokens / view.num_seqs if view.num_seqs else 0.0)
+    knee = view.cost.knee_tokens
+    most = _largest(0.0, slope, tpot_s - a0)
+    if most > knee:
+        most = max(knee, _largest(0.0, slope + c3, tpot_s - a0 + c3 * knee))
+    limit = max(1, min(max_seqs, int(min(most, max_seqs))))
+    # The closed form rounds otherwise than the sum that steps are judged by.
+    if limit < max_seqs and decode_step_s(view, limit + 1) <= tpot_s:
+        return limit + 1
+    if limit > 1 and decode_step_s(view, limit) > tpot_s:
+        return limit - 1
+    return limit

@@ -56,6 +56,18 @@ class Slo:
     itl_ms: int | None = None
     """For each gap between tokens, where tpot_ms is for their mean."""
 
+    @property
+    def pace_ms(self) -> int | None:
+        """What no step of its decode worker should exceed; None where nothing was stated."""
+        if self.tpot_ms is None or self.itl_ms is None:
+            return self.itl_ms if self.tpot_ms is None else self.tpot_ms
+        return min(self.tpot_ms, self.itl_ms)
+
+    @property
+    def is_stated(self) -> bool:
+        """Some latency is asked for."""
+        return not (self.ttft_ms is None and self.tpot_ms is None and self.itl_ms is None)
+
 
 class FinishReason(enum.IntEnum):
     """Values as in the protocol."""

@@ -57,7 +57,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             fingerprint=fleet.fingerprint if fleet else "",
             block_size=fleet.block_size if fleet else 0,
             max_context_tokens=self._facts.max_context_tokens,
-            placement=self._shell.core.book.fleet.path.value,
+            placement=self._shell.core.book.fleet.placement.value,
             version=VERSION,
         )
 

@@ -17,6 +17,7 @@ from scheduling.admission import (
     decide,
     next_virtual_finish,
     retry_after_s,
+    unpromised,
 )
 from scheduling.prediction import Prediction
 from scheduling.request import Slo
@@ -24,12 +25,18 @@ from scheduling.request import Slo
 seconds = st.floats(0.001, 100.0)
 spreads = st.tuples(st.floats(0.1, 1.0), st.floats(1.0, 5.0)).map(lambda pair: Spread(*pair))
 predictions = st.builds(
-    Prediction, ttft_s=seconds, tpot_s=seconds, wait_s=seconds, batch_size=st.integers(1, 64)
+    Prediction,
+    ttft_s=seconds,
+    tpot_s=seconds,
+    wait_s=seconds,
+    batch_size=st.integers(1, 64),
+    itl_s=seconds,
 )
 slos = st.builds(
     Slo,
     ttft_ms=st.none() | st.integers(1, 200_000),
     tpot_ms=st.none() | st.integers(1, 200_000),
+    itl_ms=st.none() | st.integers(1, 200_000),
     allow_at_risk=st.booleans(),
 )
 
@@ -46,8 +53,10 @@ def test_accepted_means_the_late_quantile_meets_every_stated_slo(
     slo: Slo, p: Prediction, ttft: Spread, tpot: Spread
 ) -> None:
     decision = decide(slo, p, ttft, tpot)
-    meets = (slo.ttft_ms is None or p.ttft_s * ttft.q90 * 1000 <= slo.ttft_ms) and (
-        slo.tpot_ms is None or p.tpot_s * tpot.q90 * 1000 <= slo.tpot_ms
+    meets = (
+        (slo.ttft_ms is None or p.ttft_s * ttft.q90 * 1000 <= slo.ttft_ms)
+        and (slo.tpot_ms is None or p.tpot_s * tpot.q90 * 1000 <= slo.tpot_ms)
+        and (slo.itl_ms is None or p.itl_s * 1000 <= slo.itl_ms)
     )
     assert (decision.verdict is Verdict.ACCEPTED) == meets
     assert decision.verdict is not Verdict.AT_RISK or slo.allow_at_risk
@@ -58,8 +67,22 @@ def test_what_is_said_to_be_attainable_is_accepted(
     slo: Slo, p: Prediction, ttft: Spread, tpot: Spread
 ) -> None:
     decision = decide(slo, p, ttft, tpot)
-    attainable = Slo(ttft_ms=decision.attainable_ttft_ms, tpot_ms=decision.attainable_tpot_ms)
+    attainable = Slo(
+        ttft_ms=decision.attainable_ttft_ms,
+        tpot_ms=decision.attainable_tpot_ms,
+        itl_ms=decision.attainable_itl_ms,
+    )
     assert decide(attainable, p, ttft, tpot).verdict is Verdict.ACCEPTED
+
+
+@given(slos, predictions, spreads, spreads)
+def test_where_nothing_is_promised_nobody_is_refused(
+    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread
+) -> None:
+    decision = decide(slo, p, ttft, tpot)
+    taken = unpromised(decision)
+    assert taken.verdict is (Verdict.ACCEPTED if decision.verdict is Verdict.ACCEPTED else Verdict.AT_RISK)
+    assert (taken.ttft_s, taken.tpot_s) == (decision.ttft_s, decision.tpot_s)
 
 
 def test_at_risk_only_where_allowed() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.ordering import DEFAULT_TTFT_MS, Waiter, due_in_ms, least_slack_behind
+from scheduling.ordering import DEFAULT_TTFT_MS, due_at, due_in_ms, rank
+from scheduling.policies.policy import Order
 from scheduling.request import Slo, SloClass
 
 
@@ -21,12 +22,24 @@ def test_without_a_stated_ttft_the_class_has_a_default() -> None:
     assert dues == sorted(dues)
 
 
-def test_only_those_behind_count() -> None:
-    waiters = [
-        Waiter(SloClass.INTERACTIVE, 9.0, 0.1),
-        Waiter(SloClass.STANDARD, 4.0, 0.2),
-        Waiter(SloClass.STANDARD, 6.0, 0.3),
-        Waiter(SloClass.BATCH, 1.0, 0.4),
-    ]
-    assert least_slack_behind(waiters, SloClass.STANDARD, 5.0) == 0.3
-    assert least_slack_behind(waiters, SloClass.BATCH, 5.0) == float("inf")
+@given(st.floats(0, 1e6), st.integers(1, 100_000), st.sampled_from(SloClass))
+def test_by_when_it_is_due_does_not_depend_on_when_it_is_asked(
+    received_at: float, ttft_ms: int, one: SloClass
+) -> None:
+    assert due_at(Slo(ttft_ms=ttft_ms), received_at) == received_at + ttft_ms / 1000
+    assert due_at(Slo(slo_class=one), received_at) == received_at + DEFAULT_TTFT_MS[one] / 1000
+
+
+slos = st.builds(Slo, ttft_ms=st.none() | st.integers(1, 100_000), slo_class=st.sampled_from(SloClass))
+
+
+@given(slos, st.integers(0, 100), st.integers(0, 100))
+def test_in_the_order_of_arrival_who_waited_longer_is_always_first(slo: Slo, one: int, other: int) -> None:
+    ranks = [rank(Order.ARRIVAL, slo, float(waited_s)) for waited_s in (one, other)]
+    assert (ranks[0] < ranks[1]) == (one > other)
+
+
+@given(slos, slos, st.integers(0, 100))
+def test_by_due_time_the_class_comes_first(one: Slo, other: Slo, waited_s: int) -> None:
+    if one.slo_class < other.slo_class:
+        assert rank(Order.DUE, one, float(waited_s)) < rank(Order.DUE, other, 0.0)

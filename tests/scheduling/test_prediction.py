@@ -8,67 +8,78 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel
+from scheduling.cost_model import CostModel, StepShape
+from scheduling.packing import GRAIN_TOKENS
 from scheduling.prediction import (
-    ENOUGH,
-    MAX_AGE_S,
-    PRIOR,
     Ahead,
     Ask,
     DecodeView,
     FleetView,
-    LearntRatios,
-    OutputLengths,
+    Prediction,
     PrefillView,
+    capacity_of,
+    chunk_tokens,
     decode_step_s,
+    mixed_step_s,
+    own_prefill_s,
     predict,
     seq_capacity,
 )
 
 COST = CostModel((0.002, 0.0001, 0.0001, 1e-7, 1e-8, 1e-8), 8)
-PREFILL = PrefillView(COST, token_budget=64, bound_tokens=0)
+PREFILL = PrefillView(COST, token_budget=64)
 DECODE = DecodeView(COST, 4, 400, seq_capacity=8, free_blocks=100, mean_remaining_tokens=50, mean_blocks=10)
-FLEET = FleetView((PREFILL,), (DECODE,), aggregated=False)
+FLEET = FleetView((PREFILL,), (DECODE,))
 ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
 
 tokens = st.integers(0, 10_000)
+costs = st.builds(
+    CostModel,
+    st.tuples(*[st.floats(0, 0.01)] * 3, *[st.floats(0, 1e-5)] * 3),
+    st.integers(0, 200).map(float),
+)
+
+
+def foresee(ask: Ask, ahead: Ahead, fleet: FleetView, load: float = 0.0) -> Prediction:
+    return predict(ask, ahead, capacity_of(fleet), load)
 
 
 @given(tokens, tokens)
 def test_more_work_ahead_never_promises_an_earlier_first_token(few: int, more: int) -> None:
     few, more = sorted((few, more))
-    assert predict(ASK, Ahead(few, 0), FLEET).ttft_s <= predict(ASK, Ahead(more, 0), FLEET).ttft_s
+    assert foresee(ASK, Ahead(few, 0), FLEET).ttft_s <= foresee(ASK, Ahead(more, 0), FLEET).ttft_s
 
 
 @given(st.integers(0, 50), st.integers(0, 50))
 def test_more_requests_ahead_never_promise_an_earlier_first_token(few: int, more: int) -> None:
     few, more = sorted((few, more))
-    assert predict(ASK, Ahead(0, few), FLEET).ttft_s <= predict(ASK, Ahead(0, more), FLEET).ttft_s
+    assert foresee(ASK, Ahead(0, few), FLEET).ttft_s <= foresee(ASK, Ahead(0, more), FLEET).ttft_s
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_longer_prompts_take_longer(short: int, longer: int) -> None:
     short, longer = sorted((short, longer))
-    one, other = (predict(replace(ASK, prompt_tokens=n), Ahead(0, 0), FLEET) for n in (short, longer))
+    one, other = (foresee(replace(ASK, prompt_tokens=n), Ahead(0, 0), FLEET) for n in (short, longer))
     assert one.ttft_s <= other.ttft_s
 
 
 def test_second_prefill_worker_halves_the_wait() -> None:
-    alone = predict(ASK, Ahead(6400, 0), FLEET)
-    both = predict(ASK, Ahead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
-    assert both.wait_s == pytest.approx(alone.wait_s / 2)
+    alone = foresee(ASK, Ahead(6400, 0), FLEET)
+    both = foresee(ASK, Ahead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
+    rest_s = capacity_of(FLEET).step_s / 2
+    assert both.wait_s - rest_s == pytest.approx((alone.wait_s - rest_s) / 2)
 
 
 def test_cached_prefix_is_not_computed_again() -> None:
-    cold = predict(ASK, Ahead(0, 0), FLEET)
-    warm = predict(replace(ASK, cached_tokens=96), Ahead(0, 0), FLEET)
+    cold = foresee(ASK, Ahead(0, 0), FLEET)
+    warm = foresee(replace(ASK, cached_tokens=96), Ahead(0, 0), FLEET)
     assert warm.ttft_s < cold.ttft_s
 
 
 def test_full_decode_workers_make_a_request_wait_for_sequences_to_end() -> None:
     full = replace(DECODE, num_seqs=8, context_tokens=800)
-    free = predict(ASK, Ahead(0, 0), FLEET)
-    waiting = predict(ASK, Ahead(0, 0), replace(FLEET, decode=(full,)))
+    free = foresee(ASK, Ahead(0, 0), FLEET)
+    waiting = foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(full,)))
     one_end_s = 50 * decode_step_s(full, 8) / 8
     assert free.wait_s == 0
     assert waiting.wait_s == pytest.approx(one_end_s)
@@ -76,20 +87,21 @@ def test_full_decode_workers_make_a_request_wait_for_sequences_to_end() -> None:
 
 def test_missing_blocks_make_a_request_wait_too() -> None:
     short = replace(DECODE, free_blocks=0)
-    assert predict(ASK, Ahead(0, 0), replace(FLEET, decode=(short,))).wait_s > 0
+    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(short,))).wait_s > 0
 
 
 def test_tpot_is_that_of_the_batch_it_will_join_not_of_the_one_that_runs() -> None:
-    now = predict(ASK, Ahead(0, 0), FLEET)
-    behind_three = predict(ASK, Ahead(0, 3), FLEET)
+    now = foresee(ASK, Ahead(0, 0), FLEET)
+    behind_three = foresee(ASK, Ahead(0, 3), FLEET)
     assert (now.batch_size, behind_three.batch_size) == (5, 8)
     assert behind_three.tpot_s > now.tpot_s
 
 
 def test_prompts_that_share_the_steps_slow_the_decodes() -> None:
-    shared = replace(FLEET, prefill=(replace(PREFILL, num_decodes=4, decode_context=400),), aggregated=True)
-    idle = predict(ASK, Ahead(0, 0), shared)
-    busy = predict(ASK, Ahead(0, 0), replace(shared, prefill_load=0.8))
+    own = replace(PREFILL, num_decodes=4, decode_context=400)
+    shared = FleetView((own,), (replace(DECODE, prefill=own),))
+    idle = foresee(ASK, Ahead(0, 0), shared)
+    busy = foresee(ASK, Ahead(0, 0), shared, 0.8)
     assert busy.tpot_s > idle.tpot_s
 
 
@@ -103,53 +115,41 @@ def test_seat_limit_is_the_largest_batch_within_the_time(most: int, tpot_s: floa
 
 def test_worker_that_measured_nothing_still_gets_a_prediction() -> None:
     nothing = CostModel((0.0,) * 6, 0.0)
-    fleet = FleetView((replace(PREFILL, cost=nothing),), (replace(DECODE, cost=nothing),), aggregated=False)
-    assert predict(ASK, Ahead(100, 1), fleet).ttft_s > 0
+    fleet = FleetView((replace(PREFILL, cost=nothing),), (replace(DECODE, cost=nothing),))
+    assert foresee(ASK, Ahead(100, 1), fleet).ttft_s > 0
 
 
-def test_before_anything_was_seen_the_prior_speaks() -> None:
-    q10, q90 = LearntRatios().quantiles(0, now=0.0)
-    assert (q10, q90) == (min(PRIOR), max(PRIOR))
+@given(costs, st.integers(1, 500), st.integers(0, 400), st.integers(0, 100), st.integers(0, 20))
+def test_own_prompt_costs_what_its_chunks_cost(
+    cost: CostModel, prompt: int, cached: int, context: int, decodes: int
+) -> None:
+    view = PrefillView(cost, token_budget=64, num_decodes=decodes, decode_context=context)
+    done = min(cached, prompt - 1)
+    expected = 0.0
+    while done < prompt:
+        size = min(64 - decodes, prompt - done)
+        expected += cost.predict(StepShape.of(decodes, context, ((done, size),)))
+        done += size
+    ask = Ask(prompt, cached, 1, 1)
+    assert own_prefill_s(ask, view) == pytest.approx(expected, abs=1e-3)
 
 
-def test_ratios_are_learnt_by_work_ahead() -> None:
-    learnt = LearntRatios()
-    for _ in range(ENOUGH):
-        learnt.add(0, 1.0, now=0.0)
-        learnt.add(5000, 3.0, now=0.0)
-    assert learnt.quantiles(0, now=1.0) == (1.0, 1.0)
-    assert learnt.quantiles(5000, now=1.0) == (3.0, 3.0)
+@given(costs, st.integers(0, 60), st.floats(1e-4, 1.0))
+def test_a_full_step_is_the_longest_within_its_limit(cost: CostModel, decodes: int, limit_s: float) -> None:
+    view = PrefillView(cost, token_budget=2048, num_decodes=decodes, limit_s=limit_s)
+    tokens = chunk_tokens(view)
+    assert min(GRAIN_TOKENS, 2048 - decodes) <= tokens <= 2048 - decodes
+    assert tokens == GRAIN_TOKENS or mixed_step_s(view, tokens) <= limit_s * (1 + 1e-9)
+    assert tokens == 2048 - decodes or mixed_step_s(view, tokens + 1) >= limit_s * (1 - 1e-9)
 
 
-def test_a_bucket_that_saw_little_asks_all_the_others() -> None:
-    learnt = LearntRatios()
-    for _ in range(ENOUGH):
-        learnt.add(5000, 3.0, now=0.0)
-    assert learnt.quantiles(0, now=1.0) == (3.0, 3.0)
+def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_step_elsewhere() -> None:
+    def gap_s(limit_s: float) -> float:
+        own = PrefillView(COST, 256, num_decodes=4, decode_context=400, limit_s=limit_s)
+        return foresee(ASK, Ahead(0, 0), FleetView((own,), (replace(DECODE, prefill=own),))).itl_s
 
-
-def test_a_bad_minute_is_forgotten_even_when_nothing_was_admitted_since() -> None:
-    learnt = LearntRatios()
-    for _ in range(50):
-        learnt.add(0, 100.0, now=0.0)
-    assert learnt.quantiles(0, now=1.0)[1] == 100.0
-    assert learnt.quantiles(0, now=MAX_AGE_S + 1)[1] == max(PRIOR)
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=ENOUGH, max_size=60))
-def test_late_quantile_covers_nine_of_ten(ratios: list[float]) -> None:
-    learnt = LearntRatios()
-    for ratio in ratios:
-        learnt.add(0, ratio, now=0.0)
-    q10, q90 = learnt.quantiles(0, now=0.0)
-    assert q10 <= q90
-    assert sum(ratio <= q90 for ratio in ratios) >= 0.9 * len(ratios)
-
-
-def test_output_lengths_are_learnt_and_capped() -> None:
-    lengths = OutputLengths()
-    for _ in range(100):
-        lengths.add(40)
-    assert lengths.expected(1000, ignore_eos=False) == pytest.approx(40, abs=1)
-    assert lengths.expected(10, ignore_eos=False) == 10
-    assert lengths.expected(1000, ignore_eos=True) == 1000
+    assert gap_s(0.01) < gap_s(float("inf"))
+    alone_s = foresee(ASK, Ahead(0, 0), FLEET).itl_s
+    assert alone_s < gap_s(0.01)
+    late = replace(DECODE, cost=replace(COST, ratio_q95=2.0))
+    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(late,))).itl_s == pytest.approx(2 * alone_s)

@@ -1,0 +1,117 @@
+"""Which worker's free capacity is offered to the queue, and which decode worker a granted group gets."""
+
+from __future__ import annotations
+
+from router.actions import AskGrants
+from router.book import Book
+from router.fleet import DECODE, Worker
+from router.sessions import Group
+from scheduling.placement import DecodeCandidate, DecodeChoice, choose_decode_worker
+from scheduling.prediction import Ask, decode_step_s, mixed_step_s, own_prefill_s
+from state.records import DecodeRoom, PrefillRoom
+
+UNLIMITED = 10**12
+"""More tokens, blocks or seats than any worker has."""
+STEPS_BOUND = 2
+"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
+worker that runs dry while the next grant travels is idle."""
+LEAST_BOUND = 256
+"""Tokens; where promises cut steps short, two of them are over before a grant has travelled."""
+
+
+def ask_grants(book: Book) -> None:
+    """Offer workers' free capacity to the head of the queue, as far as anything of ours waits."""
+    if not book.waiting:
+        return
+    if book.config.policy.binds_at_arrival:
+        _bind(book)
+        return
+    free = [
+        worker
+        for worker in book.fleet.computing
+        if not worker.asking and worker.bound_tokens < bound_limit(book, worker)
+    ]
+    if not free:
+        return
+    if len(free) > len(book.waiting):
+        free = _soonest(book, free)[: len(book.waiting)]
+    pace_ms = book.waiting.tightest_pace_ms
+    rooms = {one.key: decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE)}
+    for worker in free:
+        worker.asking = True
+        decoders = (rooms[worker.key],) if worker.facts.role == DECODE else tuple(rooms.values())
+        book.do(AskGrants(PrefillRoom(worker.key, bound_limit(book, worker)), decoders))
+
+
+def bound_limit(book: Book, worker: Worker) -> int:
+    """Prompt tokens from which on nothing more is bound to a worker."""
+    return max(LEAST_BOUND, STEPS_BOUND * book.outlook.chunk(worker))
+
+
+def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:
+    """Workers by when the first token of our head would come from them, its cached prefix counted."""
+    head = book.waiting.head
+    assert head is not None, "somebody waits"
+    hits, block_size = head.session.prefix_hits, book.fleet.block_size
+    if not hits:
+        return sorted(workers, key=lambda one: (one.key in head.avoided, one.bound_tokens, one.key))
+
+    def first_token(worker: Worker) -> tuple[bool, float, str]:
+        view = book.outlook.prefill_view(worker)
+        chunk = book.outlook.chunk(worker)
+        cached = hits.get(worker.key, 0) * block_size
+        wait_s = worker.bound_tokens / chunk * mixed_step_s(view, chunk)
+        own_s = own_prefill_s(Ask(head.work_tokens, cached, head.blocks, head.num_seqs), view)
+        return worker.key in head.avoided, wait_s + own_s, worker.key
+
+    return sorted(workers, key=first_token)
+
+
+def _bind(book: Book) -> None:
+    """Give what has come to the worker with the least work, which queues it: no limit is kept to."""
+    workers = [worker for worker in book.fleet.computing if not worker.asking]
+    if not workers:
+        return
+    worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
+    worker.asking = True
+    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), (DecodeRoom(worker.key, UNLIMITED, UNLIMITED),)))
+
+
+def _outstanding(worker: Worker) -> tuple[int, int, str]:
+    """The shortest queue: blocks its requests will hold, then prompt tokens; ties go to the lower key."""
+    return worker.leased_blocks, worker.bound_tokens, worker.key
+
+
+def _bound(worker: Worker) -> tuple[int, int, str]:
+    return worker.bound_tokens, worker.leased_blocks, worker.key
+
+
+def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | None:
+    """The decode worker for a group whose prompt `prefill` computes."""
+    workers = (prefill,) if prefill.facts.role == DECODE else book.fleet.open(DECODE)
+    if book.config.policy.binds_at_arrival:
+        least = min(workers, key=_outstanding, default=None)
+        return DecodeChoice(least.key, (), "least outstanding work") if least else None
+    return choose_decode_worker([_candidate(book, group, worker) for worker in workers], group.blocks)
+
+
+def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
+    pace_ms = group.session.slo.pace_ms
+    num_seqs = worker.num_seqs
+    return DecodeCandidate(
+        key=worker.key,
+        draining=worker.draining,
+        avoided=worker.key in group.avoided,
+        free_blocks=worker.free_blocks,
+        free_seqs=book.outlook.seat_limit(worker, pace_ms) - num_seqs,
+        step_after_s=decode_step_s(book.outlook.decode_view(worker), num_seqs + group.num_seqs),
+        tightest_tpot_s=worker.tightest_pace_s(pace_ms),
+        cached_blocks=group.session.prefix_hits.get(worker.key, 0),
+    )
+
+
+def decode_room(book: Book, worker: Worker, pace_ms: int | None) -> DecodeRoom:
+    """A worker's capacity, as far as promises allow it to be used."""
+    if book.config.policy.binds_at_arrival:
+        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
+    return DecodeRoom(worker.key, worker.facts.num_blocks, book.outlook.seat_limit(worker, pace_ms))

@@ -1,0 +1,133 @@
+"""The fleet summed up for predictions: made anew at most twenty times a second, however often it is asked.
+
+Between two of these only the prompts bound to workers are followed exactly (`Fleet.bound_tokens`): they are
+what moves fastest. A worker that joins, leaves or begins to drain is seen at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from router.fleet import DECODE, Worker
+from scheduling.prediction import (
+    NO_LIMIT_S,
+    Capacity,
+    DecodeView,
+    FleetView,
+    PrefillView,
+    capacity_of,
+    chunk_tokens,
+    seq_capacity,
+)
+
+if TYPE_CHECKING:
+    from router.book import Book
+
+MAX_AGE_S = 0.05
+MOVES_PER_WORKER = 4
+"""Reports and dispatches per worker after which it is old too: what little a small fleet has moves fast."""
+TPOT_SCALE = 64.0
+"""Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
+
+
+class Outlook:
+    """What the fleet can do, by the pace a request asks for."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._made_at = float("-inf")
+        self._version = -1
+        self._moves = 0
+        self._prefill: dict[str, PrefillView] = {}
+        self._chunks: dict[str, int] = {}
+        self._decode: dict[str, DecodeView] = {}
+        self._capacities: dict[int | None, Capacity] = {}
+        self._seats: dict[tuple[str, int | None], int] = {}
+
+    def capacity(self, pace_ms: int | None) -> Capacity:
+        """As a request would find it that asks for this time between tokens. Somebody must serve."""
+        self._refresh()
+        found = self._capacities.get(pace_ms)
+        if found is None:
+            decode = [
+                replace(self._decode[one.key], seq_capacity=self.seat_limit(one, pace_ms))
+                for one in self._book.fleet.open(DECODE)
+            ]
+            view = FleetView(list(self._prefill.values()), decode)
+            found = self._capacities[pace_ms] = capacity_of(view)
+        return found
+
+    def decode_view(self, worker: Worker) -> DecodeView:
+        """A decode worker, with what its sequences will probably still need."""
+        self._refresh()
+        found = self._decode.get(worker.key)
+        return _decode_view(worker, None) if found is None else found
+
+    def chunk(self, worker: Worker) -> int:
+        """Prompt tokens of one of its full steps."""
+        self._refresh()
+        return self._chunks.get(worker.key, worker.facts.token_budget)
+
+    def prefill_view(self, worker: Worker) -> PrefillView:
+        """A worker that computes prompts."""
+        self._refresh()
+        return self._prefill[worker.key]
+
+    def seat_limit(self, worker: Worker, pace_ms: int | None) -> int:
+        """Most sequences that may run there while every promise, and this pace, is kept."""
+        self._refresh()
+        found = self._seats.get((worker.key, pace_ms))
+        if found is None:
+            found = self._seats[worker.key, pace_ms] = self._seat_limit(worker, pace_ms)
+        return found
+
+    def _seat_limit(self, worker: Worker, pace_ms: int | None) -> int:
+        most, tightest = worker.facts.max_num_seqs, worker.tightest_pace_s(pace_ms)
+        if tightest == NO_LIMIT_S:
+            return most
+        book = self._book
+        _, q90 = book.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, book.now)
+        return seq_capacity(self.decode_view(worker), most, tightest / q90)
+
+    def _refresh(self) -> None:
+        book, fleet = self._book, self._book.fleet
+        moves = MOVES_PER_WORKER * len(fleet.workers)
+        is_new = book.now - self._made_at <= MAX_AGE_S and fleet.moves - self._moves <= moves
+        if is_new and fleet.version == self._version:
+            return
+        self._made_at, self._version, self._moves = book.now, fleet.version, fleet.moves
+        self._capacities.clear()
+        self._seats.clear()
+        follows_promises = book.config.policy.promises
+        self._prefill = {
+            worker.key: _prefill_view(worker, follows_promises=follows_promises) for worker in fleet.computing
+        }
+        self._chunks = {key: chunk_tokens(view) for key, view in self._prefill.items()}
+        self._decode = {one.key: _decode_view(one, self._prefill.get(one.key)) for one in fleet.open(DECODE)}
+
+
+def _prefill_view(worker: Worker, *, follows_promises: bool) -> PrefillView:
+    budget = worker.facts.token_budget
+    if worker.facts.role != DECODE:
+        return PrefillView(worker.cost, budget)
+    decodes = min(worker.load.running, budget - 1)
+    limited = follows_promises and decodes > 0 and worker.cost.is_trusted and any(worker.cost.coefficients)
+    limit_s = worker.tightest_pace_s() if limited else NO_LIMIT_S
+    return PrefillView(worker.cost, budget, decodes, worker.load.context_tokens, limit_s)
+
+
+def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:
+    # Whoever outlived the expectation is not about to end: of a long one, a quarter is still to come.
+    remaining = max(worker.remaining_tokens, 0.25 * worker.expected_tokens)
+    mean_remaining = remaining / worker.decode_seqs if worker.decode_seqs else 1.0
+    return DecodeView(
+        cost=worker.cost,
+        num_seqs=worker.num_seqs,
+        context_tokens=worker.load.context_tokens,
+        seq_capacity=worker.facts.max_num_seqs,
+        free_blocks=worker.free_blocks,
+        mean_remaining_tokens=max(1.0, mean_remaining),
+        mean_blocks=worker.leased_blocks / worker.decode_groups if worker.decode_groups else 0.0,
+        prefill=prefill,
+    )

@@ -1,0 +1,80 @@
+"""The groups of this router that are in the fleet's queue: kept in order, summed up, never searched."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from router.sessions import Group
+from scheduling.admission import Verdict
+from scheduling.backlog import Backlog, Waiting
+
+
+class WaitingGroups:
+    """Who waits. A group is in at most once, and what is kept of it is what it was when it came in."""
+
+    def __init__(self) -> None:
+        self.backlog = Backlog()
+        self.by_tenant: dict[str, int] = {}
+        self._groups: dict[str, tuple[Group, Waiting]] = {}
+        self._paces_ms: list[int] = []
+        self._line: list[tuple[int, float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return (group for group, _ in self._groups.values())
+
+    def add(self, group: Group) -> None:
+        """It asks for a place, or has one."""
+        assert group.key not in self._groups, "a group waits once"
+        session = group.session
+        one = Waiting(session.slo.slo_class, group.due_at, group.work_tokens, _is_promised(group))
+        self._groups[group.key] = group, one
+        self.backlog.add(one)
+        self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
+        if session.slo.pace_ms is not None:
+            insort(self._paces_ms, session.slo.pace_ms)
+        heapq.heappush(self._line, (one.slo_class, one.due_at, group.key))
+
+    def remove(self, group: Group) -> None:
+        """It waits no longer."""
+        _, one = self._groups.pop(group.key)
+        self.backlog.remove(one)
+        tenant, pace_ms = group.session.tenant, group.session.slo.pace_ms
+        self.by_tenant[tenant] -= 1
+        if self.by_tenant[tenant] == 0:
+            del self.by_tenant[tenant]
+        if pace_ms is not None:
+            del self._paces_ms[bisect_left(self._paces_ms, pace_ms)]
+
+    def promised(self, group: Group) -> None:
+        """What it was promised counts from now on."""
+        if group.key in self._groups:
+            self.remove(group)
+            self.add(group)
+
+    @property
+    def head(self) -> Group | None:
+        """Who of this router goes first."""
+        while self._line:
+            _, due_at, key = self._line[0]
+            found = self._groups.get(key)
+            if found is not None and found[1].due_at == due_at:
+                return found[0]
+            heapq.heappop(self._line)
+        return None
+
+    @property
+    def tightest_pace_ms(self) -> int | None:
+        """The least time between tokens that any of them asks for."""
+        return self._paces_ms[0] if self._paces_ms else None
+
+
+def _is_promised(group: Group) -> bool:
+    session = group.session
+    decision = session.decision
+    is_accepted = decision is not None and decision.verdict is Verdict.ACCEPTED
+    return is_accepted and session.slo.ttft_ms is not None and not group.is_broken

@@ -1,0 +1,94 @@
+"""What was seen of late: how far predictions were off, and how long outputs get."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WINDOW = 64
+MAX_AGE_S = 15.0
+ENOUGH = 8
+"""Own samples from which a bucket speaks for itself."""
+BUCKETS = 8
+PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
+"""Believed of observed / predicted until enough was seen: the formulas leave out hand-over and network."""
+
+
+class _Window:
+    """The newest samples, in the order they came and in order of size."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+        self.ordered: list[float] = []
+
+    def add(self, ratio: float, now: float) -> None:
+        self._samples.append((now, ratio))
+        insort(self.ordered, ratio)
+        if len(self._samples) > WINDOW:
+            self._drop()
+
+    def fresh(self, now: float) -> list[float]:
+        """In order of size; not to be changed."""
+        while self._samples and now - self._samples[0][0] > MAX_AGE_S:
+            self._drop()
+        return self.ordered
+
+    def _drop(self) -> None:
+        _, ratio = self._samples.popleft()
+        del self.ordered[bisect_left(self.ordered, ratio)]
+
+
+class LearntRatios:
+    """Quantiles of observed / predicted, bucketed by the work that was ahead.
+
+    Samples age: were they kept, a bad minute would refuse everything, and nothing admitted could ever prove
+    that it is over.
+    """
+
+    def __init__(self) -> None:
+        self._buckets = [_Window() for _ in range(BUCKETS)]
+        self._all = _Window()
+
+    def add(self, work_ahead: float, ratio: float, now: float) -> None:
+        """Learn from one request that had `work_ahead` before it."""
+        self._buckets[_bucket(work_ahead)].add(ratio, now)
+        self._all.add(ratio, now)
+
+    def quantiles(self, work_ahead: float, now: float) -> tuple[float, float]:
+        """The 10 % and 90 % quantiles for a request that has `work_ahead` before it."""
+        ordered = self._buckets[_bucket(work_ahead)].fresh(now)
+        if len(ordered) < ENOUGH:
+            ordered = self._all.fresh(now)
+        if len(ordered) < ENOUGH:
+            ordered = sorted((*ordered, *PRIOR))
+        return _quantile(ordered, 0.1), _quantile(ordered, 0.9)
+
+
+def _bucket(work_ahead: float) -> int:
+    return min(BUCKETS - 1, int(math.log2(1.0 + work_ahead / 64.0)))
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """The smallest sample that at least a share q does not exceed: it errs to the late side."""
+    return ordered[min(len(ordered) - 1, math.ceil(q * (len(ordered) + 1)) - 1)]
+
+
+LENGTH_WEIGHT = 0.1
+
+
+@dataclass(slots=True)
+class OutputLengths:
+    """Mean output length, learnt; before the first end, what people ask chat models for."""
+
+    mean_tokens: float = 128.0
+
+    def add(self, output_tokens: int) -> None:
+        """Learn from one choice that ended by itself."""
+        self.mean_tokens += LENGTH_WEIGHT * (output_tokens - self.mean_tokens)
+
+    def expected(self, max_tokens: int, *, ignore_eos: bool) -> float:
+        """Tokens a choice will probably have."""
+        return float(max_tokens) if ignore_eos else min(float(max_tokens), self.mean_tokens)

@@ -1,0 +1,84 @@
+"""The backlog's sums, and who is harmed by whom."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.backlog import WIDTH_S, Backlog, Pace, Waiting
+from scheduling.request import SloClass
+
+waiting = st.builds(
+    Waiting,
+    slo_class=st.sampled_from(SloClass),
+    due_at=st.floats(-5, 50),
+    tokens=st.integers(1, 1000),
+    is_promised=st.booleans(),
+)
+crowds = st.lists(waiting, max_size=30)
+
+
+def backlog_of(crowd: list[Waiting]) -> Backlog:
+    backlog = Backlog()
+    for one in crowd:
+        backlog.add(one)
+    return backlog
+
+
+@given(crowds, st.data())
+def test_sums_are_those_of_who_is_left_and_never_negative(crowd: list[Waiting], data: st.DataObject) -> None:
+    backlog = backlog_of(crowd)
+    left = list(crowd)
+    for one in data.draw(st.permutations(crowd)):
+        backlog.remove(one)
+        left.remove(one)
+        assert backlog.tokens == sum(other.tokens for other in left)
+        assert backlog.requests == len(left)
+        for slo_class in SloClass:
+            in_class = sum(other.tokens for other in left if other.slo_class == slo_class)
+            assert backlog.of_class(slo_class) == in_class >= 0
+
+
+@given(crowds, st.sampled_from(SloClass), st.floats(-5, 50))
+def test_work_before_is_that_of_higher_classes_and_of_earlier_due_times(
+    crowd: list[Waiting], slo_class: SloClass, due_at: float
+) -> None:
+    before = backlog_of(crowd).tokens_before(slo_class, due_at)
+    width_s = WIDTH_S[slo_class]
+    higher = sum(one.tokens for one in crowd if one.slo_class < slo_class)
+    own = [one for one in crowd if one.slo_class == slo_class]
+    assert before >= higher + sum(one.tokens for one in own if one.due_at <= due_at)
+    assert before <= higher + sum(one.tokens for one in own if one.due_at <= due_at + width_s)
+
+
+@given(crowds, waiting)
+def test_whoever_goes_last_harms_nobody(crowd: list[Waiting], one: Waiting) -> None:
+    last = max([one.due_at, *(other.due_at for other in crowd)])
+    pace = Pace(now=0.0, start_tokens=0, rate=100.0)
+    backlog = backlog_of(crowd)
+    assert backlog.harm_s(SloClass.BATCH, last, one.tokens, pace, waits=False) == 0
+
+
+def test_harm_is_by_how_much_a_promise_behind_would_be_missed() -> None:
+    backlog = backlog_of([Waiting(SloClass.STANDARD, 2.0, 100, is_promised=True)])
+    pace = Pace(now=0.0, start_tokens=50, rate=100.0)
+    assert backlog.harm_s(SloClass.STANDARD, 1.0, 40, pace, waits=False) == 0
+    assert backlog.harm_s(SloClass.STANDARD, 1.0, 150, pace, waits=False) == 1.0
+    assert backlog.harm_s(SloClass.STANDARD, 9.0, 150, pace, waits=False) == 0
+    assert backlog.harm_s(SloClass.INTERACTIVE, 9.0, 150, pace, waits=False) == 1.0
+
+
+def test_what_is_late_anyway_or_was_promised_nothing_is_not_harmed() -> None:
+    pace = Pace(now=0.0, start_tokens=0, rate=100.0)
+    late = backlog_of([Waiting(SloClass.STANDARD, 2.0, 300, is_promised=True)])
+    assert late.harm_s(SloClass.INTERACTIVE, 1.0, 100, pace, waits=False) == 0
+    careless = backlog_of([Waiting(SloClass.STANDARD, 2.0, 150, is_promised=False)])
+    assert careless.harm_s(SloClass.INTERACTIVE, 1.0, 100, pace, waits=False) == 0
+
+
+def test_a_newcomer_that_waits_already_is_judged_as_one_that_does_not() -> None:
+    pace = Pace(now=0.0, start_tokens=0, rate=100.0)
+    behind = Waiting(SloClass.STANDARD, 2.0, 150, is_promised=True)
+    own = Waiting(SloClass.STANDARD, 1.0, 100, is_promised=False)
+    asked = backlog_of([behind]).harm_s(own.slo_class, own.due_at, own.tokens, pace, waits=False)
+    assert backlog_of([behind, own]).harm_s(own.slo_class, own.due_at, own.tokens, pace) == asked == 0.5
