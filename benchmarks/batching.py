@@ -95,11 +95,12 @@ async def batching(args: argparse.Namespace) -> int:
     """The exit code: 1 when a request failed."""
     console = Console()
     cases = [Case(f"exponential outputs up to {cap}", cap) for cap in args.caps] + [Case("one length", None)]
-    measured = [await _measure(args, case) for case in cases]
-    for results in measured:
-        _print(console, results)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(results) for results in measured], indent=1))
+    measured: list[Results] = []
+    for case in cases:
+        measured.append(await _measure(args, case))
+        _print(console, measured[-1])
+        if args.json:
+            args.json.write_text(json.dumps([asdict(results) for results in measured], indent=1))
     return 1 if any(run.summary.failed for results in measured for run in results.runs) else 0
 
 
