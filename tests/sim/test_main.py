@@ -1,0 +1,92 @@
+"""What is typed: tables and JSON come out, and what is wrong is said with what would be accepted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.__main__ import main
+from tests.sim.conftest import make_trace
+from workloads.trace import dump
+
+SMALL = ["--duration-s", "4", "--rate", "4"]
+
+
+def test_policies_come_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    typed = ["simulate", "--policy", "static,slack", "--fleet", "1p1d", "--json", str(out), *SMALL]
+    assert main(typed) == 0
+    shown = capsys.readouterr().out
+    rows = [
+        "static aggregated 2d",
+        "slack aggregated 2d",
+        "slack disaggregated 1p1d",
+        "slack conditional 1p1d",
+    ]
+    assert all(row in shown for row in rows)
+    document = json.loads(out.read_text())
+    assert [run["policy"] for run in document["runs"]] == ["static", "slack", "slack", "slack"]
+    assert all(run["metrics"]["requests"] > 0 for run in document["runs"])
+
+
+def test_a_recorded_trace_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
+    recorded.write_text("".join(dump(make_trace(20, 10.0))))
+    assert main(["simulate", "--trace", str(recorded), "--fleet", "1d", "--json", str(out)]) == 0
+    (run,) = json.loads(out.read_text())["runs"]
+    assert run["metrics"]["finished"] == 18  # the first tenth warms up
+
+
+def test_a_plan_names_the_cheapest_and_why_one_less_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    typed = ["plan", "--rate", "14", "--goodput", "0.9", "--ttft-ms", "1500", "--tpot-ms", "60"]
+    assert main([*typed, "--policy", "chunked", "--duration-s", "8", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["found"]
+    assert found["best"]["good"] >= 0.9
+    assert found["most_rate_per_s"] >= 14
+    assert "cheapest: " in capsys.readouterr().out
+
+
+def test_a_fleet_that_may_not_be_large_enough_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--rate", "60", "--duration-s", "3", "--max-workers", "1"]) == 1
+    assert "no fleet of up to 1 workers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--policy", "magic"], "policy is 'magic'; accepted: "),
+        (["--placement", "nowhere"], "argument --placement: 'nowhere' is not accepted: aggregated"),
+        (["--fleet", "2x"], "argument --fleet: fleet is '2x'; accepted: like 2p4d"),
+        (["--rate", "-1"], "argument --rate: '-1' is not accepted: a number above 0"),
+        (["--rate", "nan"], "argument --rate: 'nan' is not accepted"),
+        (["--duration-s", "0"], "argument --duration-s: '0' is not accepted"),
+        (["--profile", "abacus"], "argument --profile: profile is 'abacus'; accepted: "),
+        (["--arrivals", "sometimes"], "arrivals is 'sometimes'; accepted: poisson"),
+        (["--tpot-ms", "1"], "tpot is 1 ms; accepted: more"),
+        (["--trace", "nowhere.jsonl"], "trace nowhere.jsonl cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    typed: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["simulate", *typed])
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    err = capsys.readouterr().err
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_damaged_trace_is_refused_by_line_and_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = list(dump(make_trace(3, 10.0)))
+    damaged = tmp_path / "trace.jsonl"
+    damaged.write_text(lines[0] + lines[2])
+    assert main(["simulate", "--trace", str(damaged)]) == 2
+    assert "line 2: index is 2; accepted: 1: a trace has no holes" in capsys.readouterr().err
