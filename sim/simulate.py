@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from scheduling.policies import NAMES
 from sim.arms import Arm, arms
 from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, placement, whole
 from sim.capacity import capacity_per_s
+from sim.false_refusals import FalseRefusals, false_refusals
 from sim.metrics import Metrics, Quantiles, measure
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
@@ -35,6 +36,7 @@ class ArmRun:
     seed: int
     metrics: Metrics
     wall_s: float
+    false_refusals: FalseRefusals | None = None
 
 
 def add_flags(command: argparse.ArgumentParser) -> None:
@@ -73,6 +75,10 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         "--noise", type=number(0), default=1.0, metavar="X",
         help="how far steps scatter, in what the profile says (1); 0: not at all",
     )  # fmt: skip
+    command.add_argument(
+        "--false-refusals", type=whole(1), metavar="N",
+        help="replay so many refusals of each run, to see whether admitting them had been better",
+    )  # fmt: skip
     command.add_argument("--json", type=Path, metavar="FILE", help="everything, for machines and plots")
 
 
@@ -104,14 +110,21 @@ def simulate(args: argparse.Namespace) -> int:
             trace = load.trace(rate, seed)
             for arm in chosen:
                 progress.update(task, description=arm.name)
-                began = time.perf_counter()
-                metrics = measure(run(spec_of(args, arm, trace, seed)))
-                runs.append(ArmRun(arm, seed, metrics, time.perf_counter() - began))
+                runs.append(_run(args, arm, trace, seed))
                 progress.advance(task)
     show(console, args, load, runs)
     if args.json is not None:
         args.json.write_text(json.dumps(document(args, load, rate, runs), indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _run(args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int) -> ArmRun:
+    began = time.perf_counter()
+    spec = spec_of(args, arm, trace, seed)
+    result = run(spec)
+    wall_s = time.perf_counter() - began
+    false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
+    return ArmRun(arm, seed, measure(result), wall_s, false)
 
 
 def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
@@ -178,6 +191,13 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
         own = [one.metrics for one in runs if one.arm == arm]
         table.add_row(f"{arm.policy} {arm.placement.value} {arm.fleet}", *_cells(own))
     console.print(table)
+    for one in runs:
+        if one.false_refusals is not None:
+            false = one.false_refusals
+            console.print(
+                f"{one.arm.name}, seed {one.seed}: {false.share:.1%} of {false.sampled} refusals replayed were "
+                f"false; {false.gain:+.2f} good requests for each"
+            )
     wall_s = sum(one.wall_s for one in runs)
     console.print(f"times in ms; simulated in {wall_s:.1f} s")
 
@@ -240,6 +260,7 @@ def document(args: argparse.Namespace, load: Load, rate: float, runs: list[ArmRu
                 "seed": one.seed,
                 "metrics": one.metrics.as_dict(),
                 "wall_s": one.wall_s,
+                "false_refusals": None if one.false_refusals is None else asdict(one.false_refusals),
             }
             for one in runs
         ],

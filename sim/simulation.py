@@ -156,6 +156,7 @@ class Simulation:
                 ttft_ms=asked.ttft_ms,
                 tpot_ms=asked.tpot_ms,
                 itl_ms=asked.itl_ms,
+                allow_at_risk=index in self._spec.at_risk,
                 slo_class=SloClass[asked.slo_class.upper()],
             ),
             received_at=asked.at_s,

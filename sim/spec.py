@@ -94,6 +94,8 @@ class SimSpec:
     overheads: Overheads = Overheads()
     step_times: Mapping[str, tuple[RecordedStep, ...]] = field(default_factory=dict)
     """By worker (`prefill-0`, `decode-0`): recorded steps to be followed instead of drawing."""
+    at_risk: frozenset[int] = frozenset()
+    """Places in the trace of requests that would rather be late than refused."""
     drain_s: float = 120.0
     """After the last arrival, for how long answers are waited for."""
     stretch: bool = True

@@ -11,6 +11,7 @@ from scheduling.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim import FleetShape, Overheads, RecordedStep, SimResult, SimSpec, run
+from sim.false_refusals import false_refusals
 from sim.result import End
 from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace
@@ -204,3 +205,14 @@ def test_a_fleet_that_is_none_is_refused(text: str) -> None:
 def test_overheads_are_finite(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is nan"):
         Overheads(**{name: float("nan")})
+
+
+def test_refusals_that_were_right_are_not_called_false() -> None:
+    """A first token sooner than its prompt can be computed is no one's to promise."""
+    trace = make_trace(30, 5.0, ttft_ms=4)
+    spec = SimSpec(make_profile(), FleetShape(0, 1), trace)
+    result = run(spec)
+    assert any(one.end is End.REFUSED for one in result.requests)
+    found = false_refusals(spec, result, 5)
+    assert found is not None
+    assert (found.sampled, found.share) == (5, 0.0)
