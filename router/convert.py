@@ -49,6 +49,7 @@ def request_from_pb(
         ignore_eos=stop.ignore_eos,
         ttft_ms=slo.ttft_ms if slo.HasField("ttft_ms") else None,
         tpot_ms=slo.tpot_ms if slo.HasField("tpot_ms") else None,
+        itl_ms=slo.itl_ms if slo.HasField("itl_ms") else None,
         deadline_ms=slo.deadline_ms if slo.HasField("deadline_ms") else None,
         slo_class=int(slo.slo_class),
         allow_at_risk=slo.allow_at_risk,

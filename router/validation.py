@@ -49,6 +49,7 @@ class RawRequest:
     ignore_eos: bool = False
     ttft_ms: int | None = None
     tpot_ms: int | None = None
+    itl_ms: int | None = None
     deadline_ms: int | None = None
     slo_class: int = 0
     allow_at_risk: bool = False
@@ -137,13 +138,13 @@ def checked_slo(raw: RawRequest) -> Slo:
     if raw.slo_class not in (0, *SloClass):
         accepted = ", ".join(f"SLO_CLASS_{one.name}" for one in SloClass)
         raise ValidationError("slo.slo_class", raw.slo_class, accepted)
-    for name, value in (("slo.ttft_ms", raw.ttft_ms), ("slo.tpot_ms", raw.tpot_ms)):
+    for name, value in (("ttft_ms", raw.ttft_ms), ("tpot_ms", raw.tpot_ms), ("itl_ms", raw.itl_ms)):
         if value == 0:
-            raise ValidationError(name, value, "1 or more, or unset")
+            raise ValidationError(f"slo.{name}", value, "1 or more, or unset")
     if raw.deadline_ms == 0:
         raise DeadlineExpired(raw.deadline_ms)
     slo_class = SloClass(raw.slo_class or SloClass.STANDARD)
-    return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk)
+    return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk, raw.itl_ms)
 
 
 def check_stop(raw: RawRequest, vocab_size: int) -> None:
