@@ -15,6 +15,7 @@ from baton.fleet import FleetError
 COMMANDS = {
     "bench": "a workload at a rate, under several policies side by side",
     "batching": "continuous against static batching, as three separate ratios",
+    "memory": "how much of the KV pool is at work under load, and what preemption costs",
     "plot": "a page from the JSON of measurements and simulations",
     "fidelity": "the simulator against a live fleet, request by request",
 }
