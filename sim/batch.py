@@ -154,10 +154,13 @@ class Batch:
 
     def growth(self, count: int) -> int:
         """Blocks that the contexts will begin during that many decode steps."""
-        size, rounds = self._block_size, count // self._block_size
-        first = self.steps + 1 + rounds * size
-        rest = sum(self._phases[(1 - step) % size] for step in range(first, self.steps + 1 + count))
-        return rounds * len(self.rows) + rest
+        size, phases = self._block_size, self._phases
+        rounds, rest = divmod(count, size)
+        grown, phase = rounds * len(self.rows), -self.steps % size
+        for _ in range(rest):
+            grown += phases[phase]
+            phase = phase - 1 if phase else size - 1
+        return grown
 
     def load(self, now: float) -> DecodeLoad:
         """The rows as aggregates, between two steps."""

@@ -76,7 +76,9 @@ class Memory:
 
     def steps_with_room(self, count: int) -> int:
         """After how many of `count` decode steps blocks run short, or all of them; at least 1."""
-        if self._reserves_maximum or self._batch.growth(count) <= self.pool.num_available:
+        most = (count // self._size + 1) * len(self._batch)
+        left = self.pool.num_available
+        if self._reserves_maximum or most <= left or self._batch.growth(count) <= left:
             return count
         low, high = 1, count
         while low < high:

@@ -195,8 +195,8 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
         if one.false_refusals is not None:
             false = one.false_refusals
             console.print(
-                f"{one.arm.name}, seed {one.seed}: {false.share:.1%} of {false.sampled} refusals replayed were "
-                f"false; {false.gain:+.2f} good requests for each"
+                f"{one.arm.name}, seed {one.seed}: of {false.sampled} refusals replayed {false.share:.1%} "
+                f"were false; {false.gain:+.2f} good requests for each"
             )
     wall_s = sum(one.wall_s for one in runs)
     console.print(f"times in ms; simulated in {wall_s:.1f} s")

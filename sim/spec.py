@@ -62,7 +62,7 @@ class Overheads:
     """Of a hand-over, besides sending the blocks: opening, checking, acknowledging."""
     load_every_s: float = 0.25
     """A worker whose steps bring nothing else to tell tells its load this often."""
-    progress_every_s: float = 1.0
+    progress_every_s: float = 2.0
     """Tokens that are neither first nor last are told together, this often."""
 
     def __post_init__(self) -> None:
