@@ -243,6 +243,7 @@ class SimWorker:
     def _go_on(self, sequence: Sequence, due_from: float) -> None:
         # Its prompt is done, even where its first token was its last.
         sequence.phase = Phase.RUNNING
+        self.memory.cover_newest(sequence)
         if sequence.is_over:
             self.memory.observe(sequence)
             self._end(sequence)

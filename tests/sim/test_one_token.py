@@ -1,0 +1,21 @@
+"""An answer of one token never decodes: its prompt's end is its end."""
+
+from scheduling.placement import Placement
+from sim import FleetShape, SimSpec
+from sim.result import End
+from sim.simulation import Simulation
+from tests.sim.conftest import make_profile
+from workloads.trace import TraceRequest
+
+
+def test_a_prompt_of_whole_blocks_with_an_answer_of_one_token_gives_back_what_it_was_given() -> None:
+    block_size = make_profile().block_size
+    trace = tuple(TraceRequest(at * 0.001, 4 * block_size, 1 + at % 2 * 40) for at in range(20))
+    for fleet, placement in (
+        (FleetShape(0, 1), Placement.AGGREGATED),
+        (FleetShape(1, 1), Placement.DISAGGREGATED),
+    ):
+        simulation = Simulation(SimSpec(make_profile(), fleet, trace, placement=placement))
+        result = simulation.run()
+        assert {one.end for one in result.requests} == {End.FINISHED}
+        assert not result.leftovers
