@@ -14,7 +14,6 @@ from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import Arrived, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
-from scheduling.policies import by_name
 from scheduling.preemption import SwapSpeed
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.clock import Clock
@@ -99,7 +98,7 @@ class Simulation:
             )
             yield SimWorker(
                 facts,
-                by_name(spec.policy),
+                spec.rules,
                 profile.cost,
                 SwapSpeed(profile.block_bytes, profile.swap_bytes_per_s),
                 self._step_times(worker_id, place),
@@ -121,7 +120,7 @@ class Simulation:
         spec = self._spec
         config = CoreConfig(
             router_id=f"router-{number}",
-            policy=by_name(spec.policy),
+            policy=spec.rules,
             placement=spec.placement,
             queue_capacity=spec.queue_capacity,
         )

@@ -10,6 +10,7 @@ from typing import Self
 
 from scheduling.placement import Placement
 from scheduling.policies import by_name
+from scheduling.policies.policy import Policy
 from scheduling.profiles import Profile
 from sim.step_times import RecordedStep
 from workloads.trace import TraceRequest
@@ -81,7 +82,8 @@ class SimSpec:
     profile: Profile
     fleet: FleetShape
     trace: tuple[TraceRequest, ...]
-    policy: str = "slack"
+    policy: str | Policy = "slack"
+    """One of `scheduling.policies.NAMES`, or one made for an experiment."""
     placement: Placement = Placement.AGGREGATED
     token_budget: int | None = None
     """Most tokens of a step; None: the profile's."""
@@ -102,7 +104,8 @@ class SimSpec:
     """Decode-only steps are taken many at a time. The outcome is the same without; only slower."""
 
     def __post_init__(self) -> None:
-        by_name(self.policy)
+        if isinstance(self.policy, str):
+            by_name(self.policy)
         if not self.trace:
             raise ValueError("trace is empty; accepted: at least one request")
         for name, low in (("token_budget", 1), ("max_num_seqs", 1), ("num_routers", 1)):
@@ -119,6 +122,11 @@ class SimSpec:
             if name not in known:
                 raise ValueError(f"step_times is of {name!r}; accepted: {', '.join(sorted(known))}")
         self._check_lengths()
+
+    @property
+    def rules(self) -> Policy:
+        """What the policy decides."""
+        return by_name(self.policy) if isinstance(self.policy, str) else self.policy
 
     def _check_lengths(self) -> None:
         most = self.profile.max_context
