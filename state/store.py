@@ -1,7 +1,7 @@
 """The fleet's shared state: who lives, who waits, what is bound and what is leased.
 
-Every operation is one Lua script, atomic and, but for tenants' charges, idempotent by id. Redis keeps a
-copy for the fleet to agree on; the workers have the last word on memory, and nothing here is on the token path.
+Every operation is one Lua script, atomic and, but for tenants' charges, idempotent by id. Redis keeps a copy
+for the fleet to agree on; the workers have the last word on memory, and nothing here is on the token path.
 """
 
 from __future__ import annotations
