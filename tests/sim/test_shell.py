@@ -1,0 +1,22 @@
+"""What a core decides is done, or known to need no doing: an action that nobody carries out stalls requests."""
+
+from typing import get_args
+
+from router.actions import Action
+from sim import FleetShape, SimSpec
+from sim.simulation import Simulation
+from tests.sim.conftest import make_profile, make_trace
+
+HEARD_BY_CLIENTS = {"Relay", "RelayRun", "TellQueued", "TellChoiceFinished", "TellFinished"}
+COUNTED = {"RequestRefused", "RequestShed", "AttemptFailed", "GroupPreempted", "GroupMigrated"}
+LOGGED = {"PromiseBroken", "StoreChanged"}
+NEEDLESS = {"Renew"}
+"""No simulated router dies, so nothing it holds expires."""
+
+
+def test_every_action_is_carried_out_or_known_to_need_no_doing() -> None:
+    simulation = Simulation(SimSpec(make_profile(), FleetShape(0, 1), make_trace(1, 1.0)))
+    (shell,) = simulation._shells
+    done = {action.__name__ for action in shell._table}
+    left = {action.__name__ for action in get_args(Action)} - done
+    assert left <= HEARD_BY_CLIENTS | COUNTED | LOGGED | NEEDLESS
