@@ -23,6 +23,7 @@ class Promise:
     ttft_ms: int | None
     tpot_ms: int | None
     at_risk: bool
+    itl_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,25 @@ class AskQueue:
     """Look at the queue; the answer also shows that the store is back."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChargeTenant:
+    """Charge a newcomer to its tenant, unless that is over its share of the fleet."""
+
+    request_key: str
+    tenant: str
+    tokens: float
+    """Virtual ones, as in `scheduling.shares`."""
+    burst: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefundTenant:
+    """The request was refused after all."""
+
+    tenant: str
+    tokens: float
+
+
 # To workers
 
 
@@ -253,6 +273,37 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestShed:
+    """Counted: one that waited was let go so that more are in time; the client is told by `Reject`."""
+
+    request_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseBroken:
+    """Logged and counted: capacity died, and an accepted request was put behind."""
+
+    request_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPreempted:
+    """Counted: a worker took a running group's blocks."""
+
+    request_key: str
+    worker_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMigrated:
+    """Counted: a preempted group goes on elsewhere."""
+
+    request_key: str
+    worker_key: str
+    """The one it left."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreChanged:
     """Logged: the store went away, or came back."""
 
@@ -276,6 +327,8 @@ Action = (
     | ReleaseLease
     | Renew
     | AskQueue
+    | ChargeTenant
+    | RefundTenant
     | SendPrefill
     | SendReceive
     | SendDecode
@@ -285,5 +338,9 @@ Action = (
     | RequestRefused
     | RequestEnded
     | AttemptFailed
+    | RequestShed
+    | PromiseBroken
+    | GroupPreempted
+    | GroupMigrated
     | StoreChanged
 )

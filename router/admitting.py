@@ -1,16 +1,22 @@
-"""A place in the queue was given: now the work ahead is known, and the promise is made or refused."""
+"""A place in the queue was given: now the work ahead is known, and the promise is made or refused.
+
+Where others wait, the newcomer's tenant is charged first: who is over its share is refused what it asks to be
+promised, and put behind where it asks for nothing.
+"""
 
 from __future__ import annotations
 
 from router import ending
-from router.actions import Dequeue, Reject, ReleaseCredit, RequestRefused, TellQueued
+from router.actions import ChargeTenant, RefundTenant, Reject, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
 from router.promising import Judgement, ask_of, come_back_in_s, judge, tell_accepted
-from router.queueing import strand, take_grant
+from router.queueing import expected_output, put_behind, strand, take_grant
 from router.sessions import Group, Phase, Session
+from router.shedding import make_room
 from scheduling.admission import Verdict
 from scheduling.prediction import Ahead
+from scheduling.shares import BURST_S, Standing, virtual_tokens
 
 
 def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: int) -> None:
@@ -20,8 +26,49 @@ def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: 
         return
     session = group.session
     ahead = Ahead(work_ahead_tokens, position)
-    if not session.admitted and not _admit(book, session, group, ahead):
+    if not session.admitted:
+        if ahead.requests > 0 and session.ahead is None and book.config.policy.promises:
+            session.ahead = ahead
+            _charge(book, session, group)
+            return
+        if not _admit(book, session, group, ahead, 0.0):
+            return
+    _settle_in(book, session, group, ahead)
+
+
+def on_charged(book: Book, request_key: str, standing: Standing | None) -> None:
+    """What a tenant has had of the fleet is known, or cannot be: go on with admission."""
+    group = book.groups.get(request_key)
+    if group is None or group.session.ahead is None or group.session.admitted:
         return
+    session = group.session
+    if standing is None or standing.is_over:
+        session.charged_tokens = 0.0
+    late_s = 0.0
+    if standing is not None and standing.is_over:
+        rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate if book.fleet.serves() else 1.0
+        late_s = max(0.001, standing.catch_up_s(BURST_S * rate, rate))
+    assert session.ahead is not None, "asked above"
+    if not _admit(book, session, group, session.ahead, late_s):
+        return
+    if late_s > 0 and group.early_grant is None:
+        put_behind(book, group, late_s)
+    else:
+        _settle_in(book, session, group, session.ahead)
+
+
+def _charge(book: Book, session: Session, group: Group) -> None:
+    if not book.fleet.serves():
+        on_charged(book, group.key, None)
+        return
+    weight = book.config.weights.of(session.tenant)
+    output = expected_output(book, session) * group.num_seqs
+    session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
+    burst = BURST_S * book.outlook.capacity(session.slo.pace_ms).prefill_rate
+    book.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, burst))
+
+
+def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
     if group.phase is Phase.ENQUEUEING:
         book.move(group, Phase.WAITING)
         group.stranded_at = None
@@ -32,11 +79,14 @@ def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: 
         take_grant(book, group, worker_key)
 
 
-def _admit(book: Book, session: Session, group: Group, ahead: Ahead) -> bool:
+def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
     if not book.fleet.serves():
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
-    judgement = judge(book, ask_of(book, session, group), session.slo, group.due_at, ahead)
+    ask = ask_of(book, session, group)
+    judgement = judge(book, ask, session.slo, group.due_at, ahead, harm_s=harm_s)
+    if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
+        judgement = make_room(book, group, ask, ahead) or judgement
     if judgement.decision.verdict is Verdict.REFUSED:
         _refuse(book, session, group, judgement)
         return False
@@ -59,9 +109,9 @@ def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
 
 def _refuse(book: Book, session: Session, group: Group, judgement: Judgement) -> None:
     wait_s = come_back_in_s(book, judgement, session.slo, group.work_tokens, group.key)
-    book.do(Dequeue(group.key))
-    if group.early_grant is not None:
-        book.do(ReleaseCredit(group.key, group.early_grant))
+    if session.charged_tokens > 0:
+        book.do(RefundTenant(session.tenant, session.charged_tokens))
+    ending.leave_queue(book, group)
     _turn_away(book, session, SloRefused(judgement.decision, wait_s))
 
 

@@ -16,7 +16,11 @@ from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
 from scheduling.request import SloClass
+from scheduling.shares import TenantWeights
+from scheduling.shedding import BatchFloor
 from state.records import QueueStatus
+
+EVEN = TenantWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class CoreConfig:
     queue_capacity: int = 1024
     retention_s: float = 60.0
     max_retained: int = 1024
+    weights: TenantWeights = EVEN
     no_worker_grace_s: float = 30.0
     """How long an admitted request waits for a worker that could run it."""
 
@@ -46,6 +51,10 @@ class Counters:
     retried_attempts: int = 0
     ttft_promises_kept: int = 0
     ttft_promises_broken: int = 0
+    shed: int = 0
+    promises_given_up: int = 0
+    preempted: int = 0
+    migrated: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +96,11 @@ class Book:
         """Left in the queue by groups that ended while the store was away."""
         self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
         """An ordered set: what the store did not hear of while it was away."""
+        self.batch_floor = BatchFloor()
+        self.plan_wanted = False
+        self.planned_at = float("-inf")
+        self.capacity_died = False
+        """A worker has gone, or takes nothing new, since a plan last kept every promise."""
         self.leaving = False
         self.chores_set = False
         self.grants_wanted = False

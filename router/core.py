@@ -23,13 +23,14 @@ from router.actions import (
     SetTimer,
     StoreChanged,
 )
-from router.admitting import on_enqueue_failed, on_enqueued, on_queue_full
+from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queue_full
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
 from router.dispatching import dispatch, dispatch_unleased
 from router.events import (
     Arrived,
     CancelAsked,
+    Charged,
     ClientGone,
     DrainAsked,
     Enqueued,
@@ -59,6 +60,7 @@ from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
 from router.sessions import Phase
+from router.shedding import plan_if_due
 from scheduling.ordering import due_at
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import FinishReason, Slo
@@ -82,6 +84,8 @@ class RouterCore:
         book = self.book
         book.now = now
         self._handle(event)
+        if book.plan_wanted:
+            plan_if_due(book)
         if book.grants_wanted:
             book.grants_wanted = False
             ask_grants(book)
@@ -100,7 +104,7 @@ class RouterCore:
         """This router holds the request, and it has not ended."""
         return (tenant, request_id) in self.book.live
 
-    def _handle(self, event: Event) -> None:  # noqa: C901, PLR0912 -- a table of events reads best as one match
+    def _handle(self, event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 -- a table of events reads best as one match
         book = self.book
         match event:
             case StepReported():
@@ -132,6 +136,8 @@ class RouterCore:
                     self._chores()
                 else:
                     on_session_timer(book, timer)
+            case Charged(request_key, standing):
+                on_charged(book, request_key, standing)
             case Nudged():
                 book.grants_wanted = True
             case QueueSeen(waiting, waiting_tokens):
@@ -145,6 +151,7 @@ class RouterCore:
                 book.grants_wanted = True
             case WorkerLost(worker_key, reason):
                 on_worker_lost(book, worker_key, reason)
+                book.plan_wanted = book.capacity_died = True
             case DrainAsked(worker_id):
                 self._drain(worker_id)
             case RouterLeaving():
@@ -168,6 +175,7 @@ class RouterCore:
         for worker in self.book.fleet.workers.values():
             if worker.facts.worker_id == worker_id and not worker.drain_asked:
                 self.book.fleet.drain(worker)
+                self.book.plan_wanted = self.book.capacity_died = True
                 self.book.do(SendDrain(worker.key))
 
     def _store_answered(self) -> None:
@@ -202,6 +210,9 @@ class RouterCore:
         if event.call is StoreCall.GRANT:
             self._grants_answered(event.key)
             return
+        if event.call is StoreCall.CHARGE:
+            on_charged(book, event.key, None)
+            return
         if event.call is StoreCall.RELEASE_CREDIT:
             book.to_release[ReleaseCredit(event.key, event.worker_key)] = None
             return
@@ -221,6 +232,7 @@ class RouterCore:
     def _chores(self) -> None:
         book = self.book
         book.chores_set = False
+        book.plan_wanted = True
         book.forget_old()
         for group in list(book.groups.values()):
             if group.phase is Phase.STRANDED:

@@ -10,6 +10,7 @@ from router.fleet import PREFILL, Worker
 from router.granting import choose_decoder
 from router.queueing import enqueue, release
 from router.sessions import Group, Phase
+from router.shedding import pay_batch
 from scheduling.request import Fence, SequenceSpec
 
 
@@ -31,6 +32,7 @@ def dispatch(book: Book, group: Group) -> None:
     if session.timeline.dispatched_at is None:
         session.timeline.dispatched_at = book.now
     prefill.groups[group.handle] = decode.groups[group.handle] = group
+    pay_batch(book, session.slo.slo_class, group.work_tokens)
     decode.take(group)
     book.fleet.send(prefill, group.work_tokens)
     _send(book, group, prefill, decode)

@@ -31,13 +31,18 @@ def end_group(book: Book, group: Group) -> None:
         finish(book, group.session)
 
 
-def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = None) -> None:
-    """The group is over: no worker computes it, no report finds it, nothing is held for it."""
-    if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
-        book.do(Dequeue(group.key))
+def leave_queue(book: Book, group: Group) -> None:
+    """It waits no more, granted or not."""
+    book.do(Dequeue(group.key))
     if group.early_grant is not None:
         book.do(ReleaseCredit(group.key, group.early_grant))
         group.early_grant = None
+
+
+def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = None) -> None:
+    """The group is over: no worker computes it, no report finds it, nothing is held for it."""
+    if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
+        leave_queue(book, group)
     if group.phase is Phase.RUNNING:
         for worker in book.fleet.alive((group.prefill_key, group.decode_key)):
             del worker.groups[group.handle]

@@ -10,6 +10,7 @@ from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
+from scheduling.shares import Standing
 from state.records import Settled
 
 # From clients
@@ -116,6 +117,14 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Charged:
+    """A newcomer's tenant was charged, or is over its share."""
+
+    request_key: str
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
 class Nudged:
     """Capacity has come back somewhere."""
 
@@ -129,6 +138,7 @@ class StoreCall(enum.Enum):
     SETTLE = "settle"
     RELEASE_CREDIT = "release_credit"
     RELEASE_LEASE = "release_lease"
+    CHARGE = "charge"
     OTHER = "other"
 
 
@@ -272,6 +282,7 @@ Event = (
     | GrantsAnswered
     | SettleAnswered
     | QueueSeen
+    | Charged
     | Nudged
     | StoreFailed
     | WorkerJoined

@@ -14,7 +14,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from router.actions import AttemptFailed, Outcome, Relay, RequestEnded, RequestRefused
+from router.actions import (
+    AttemptFailed,
+    GroupMigrated,
+    GroupPreempted,
+    Outcome,
+    PromiseBroken,
+    Relay,
+    RequestEnded,
+    RequestRefused,
+    RequestShed,
+)
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"
@@ -75,6 +85,13 @@ class RouterMetrics:
             namespace=NAMESPACE,
             registry=self.registry,
         )
+        self.let_go = Counter(
+            "let_go",
+            "Requests shed, promises given up, groups preempted and migrated",
+            ["what"],
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
         self.loop_errors = Counter(
             "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
         )
@@ -101,6 +118,10 @@ class RouterMetrics:
         if not action.final:
             self.retries.inc()
 
+    def happened(self, action: RequestShed | PromiseBroken | GroupPreempted | GroupMigrated) -> None:
+        """Count what was done for the sake of others."""
+        self.let_go.labels(_WHAT[type(action)]).inc()
+
     def ended(self, action: RequestEnded) -> None:
         """Count a request and where its time went."""
         outcome, marks = action.outcome, action.outcome.marks
@@ -116,6 +137,14 @@ class RouterMetrics:
             self.goodput.inc()
 
 
+_WHAT: dict[type, str] = {
+    RequestShed: "shed",
+    PromiseBroken: "promise_given_up",
+    GroupPreempted: "preempted",
+    GroupMigrated: "migrated",
+}
+
+
 def is_good(outcome: Outcome) -> bool:
     """Ended by itself, within everything that was stated."""
     cut_off = {FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAILED}
@@ -125,7 +154,8 @@ def is_good(outcome: Outcome) -> bool:
     promise = outcome.promise
     in_ttft = promise.ttft_ms is None or ttft_ms <= promise.ttft_ms
     in_tpot = promise.tpot_ms is None or outcome.tpot_s is None or outcome.tpot_s * 1000 <= promise.tpot_ms
-    return in_ttft and in_tpot
+    in_itl = promise.itl_ms is None or outcome.max_gap_s * 1000 <= promise.itl_ms
+    return in_ttft and in_tpot and in_itl
 
 
 def _outcome_name(outcome: Outcome) -> str:

@@ -86,6 +86,7 @@ def promise_of(session: Session) -> Promise:
         ttft_ms=session.slo.ttft_ms,
         tpot_ms=session.slo.tpot_ms,
         at_risk=decision is not None and decision.verdict is Verdict.AT_RISK,
+        itl_ms=session.slo.itl_ms,
     )
 
 

@@ -9,6 +9,7 @@ from router.book import Book
 from router.granting import choose_decoder, decode_room
 from router.sessions import Choice, Group, Phase, Session
 from scheduling.ordering import due_at, rank
+from scheduling.request import SloClass
 from scheduling.reservation import blocks_needed
 from state.records import QueueEntry, Settled
 
@@ -57,9 +58,10 @@ def new_groups(
             blocks=leased_blocks(book, session, len(part)),
             work_tokens=len(session.prompt_token_ids) + len(part[0].token_ids),
             expected_tokens=round(expected_output(book, session)) * len(part),
-            attempt=parent.attempt if parent else 0,
-            avoided=parent.avoided if parent else frozenset(),
         )
+        if parent is not None:
+            group.attempt, group.failures = parent.attempt, parent.failures
+            group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
         for choice in part:
             choice.group = group
         session.groups.append(group)
@@ -70,24 +72,51 @@ def new_groups(
 
 def enqueue(book: Book, group: Group) -> None:
     """Ask for a place; a place it has already only moves. Whoever was delivered tokens goes first."""
-    session = group.session
-    started = session.timeline.first_token_at is not None or session.number > 0
-    waited_s = book.now - session.timeline.received_at
-    slo_class, due_in_ms = rank(book.config.policy.order, session.slo, waited_s)
     if group.phase is not Phase.WAITING:
-        received_at = session.timeline.received_at
-        group.due_at = received_at if started else due_at(session.slo, received_at)
+        group.due_at = _due_at(group)
         book.move(group, Phase.ENQUEUEING)
     group.asked_at = book.now
+    slo_class, due_in_ms = _rank(book, group)
     entry = QueueEntry(
         request_key=group.key,
         router_id=book.config.router_id,
         slo_class=slo_class,
-        due_in_ms=min(0, due_in_ms) if started else due_in_ms,
+        due_in_ms=due_in_ms,
         work_tokens=group.work_tokens,
         blocks=group.blocks,
     )
     book.do(Enqueue(entry, book.config.queue_capacity))
+
+
+def _has_output(session: Session) -> bool:
+    return session.timeline.first_token_at is not None or session.number > 0
+
+
+def _due_at(group: Group) -> float:
+    session, received_at = group.session, group.session.timeline.received_at
+    if _has_output(session):
+        return received_at
+    return due_at(session.slo, received_at) + group.later_s
+
+
+def _rank(book: Book, group: Group) -> tuple[int, int]:
+    """(class, milliseconds until due) in the fleet's queue."""
+    session = group.session
+    waited_s = book.now - session.timeline.received_at
+    slo_class, due_in_ms = rank(book.config.policy.order, session.slo, waited_s)
+    if group.is_promoted:
+        return int(SloClass.INTERACTIVE), 0
+    if _has_output(session):
+        return slo_class, min(0, due_in_ms)
+    return slo_class, due_in_ms + round(group.later_s * 1000)
+
+
+def put_behind(book: Book, group: Group, later_s: float) -> None:
+    """It waits on, in a later place: a place that only moves never moves back, so it is taken anew."""
+    group.later_s = later_s
+    book.do(Dequeue(group.key))
+    book.move(group, Phase.NEW)
+    enqueue(book, group)
 
 
 def strand(book: Book, group: Group) -> None:

@@ -16,7 +16,8 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     if group.phase is not Phase.RUNNING:
         return
     session = group.session
-    final = group.attempt >= MAX_ATTEMPTS
+    group.failures += 1
+    final = group.failures >= MAX_ATTEMPTS
     book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
     if final:
         ending.cut_off(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from scheduling.admission import Decision
-from scheduling.prediction import Prediction
+from scheduling.prediction import Ahead, Prediction
 from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
 
 MAX_ATTEMPTS = 3
@@ -87,8 +87,17 @@ class Group:
     """Output of all its choices, as long as such outputs are."""
     due_at: float = 0.0
     """By which the queue orders it within its class."""
-    is_broken: bool = False
-    """Its promise was given up when capacity died; it goes behind those whose promise can be kept."""
+    later_s: float = 0.0
+    """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
+    than its share."""
+    is_promoted: bool = False
+    """Batch work that goes first, so that batch has its share."""
+    failures: int = 0
+    """Attempts that failed, those of the groups it was split from included."""
+    preempted_at: float | None = None
+    """Since when its worker has had no blocks for it."""
+    migrated_at: float = float("-inf")
+    """When it was last taken from a worker that had none."""
     attempt: int = 0
     """Dispatches so far, those of the groups it was split from included."""
     phase: Phase = Phase.NEW
@@ -159,6 +168,10 @@ class Session:
     predicted: Prediction | None = None
     work_ahead_tokens: int = 0
     """At admission."""
+    ahead: Ahead | None = None
+    """While its tenant is being charged."""
+    charged_tokens: float = 0.0
+    """Virtual tokens; to be returned if it is refused."""
     cached_tokens: int = 0
     attempts: int = 0
     received_tokens: tuple[int, ...] = ()
@@ -173,6 +186,11 @@ class Session:
     @property
     def ended(self) -> bool:
         return self.timeline.ended_at is not None
+
+    @property
+    def is_started(self) -> bool:
+        """A worker has had it, here or in a former session."""
+        return self.timeline.dispatched_at is not None or self.number > 0
 
     @property
     def due_at(self) -> float:

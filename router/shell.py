@@ -13,8 +13,13 @@ from router.actions import (
     AskGrants,
     AskQueue,
     AttemptFailed,
+    ChargeTenant,
     Dequeue,
     Enqueue,
+    GroupMigrated,
+    GroupPreempted,
+    PromiseBroken,
+    RefundTenant,
     Reject,
     Relay,
     RelayRun,
@@ -23,6 +28,7 @@ from router.actions import (
     Renew,
     RequestEnded,
     RequestRefused,
+    RequestShed,
     SendCancel,
     SendDecode,
     SendDrain,
@@ -39,6 +45,7 @@ from router.actions import (
 from router.core import RouterCore
 from router.discovery import Discovery
 from router.events import (
+    Charged,
     ClientGone,
     Enqueued,
     Event,
@@ -116,7 +123,7 @@ class Shell:
         for action in actions:
             self._do(action)
 
-    def _do(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
+    def _do(self, action: Action) -> None:  # noqa: C901, PLR0912, PLR0915 -- a table of actions reads best as one match
         match action:
             case Relay():
                 self._relay(action)
@@ -150,6 +157,10 @@ class Shell:
                 self._call("", StoreCall.OTHER, self._renew(action))
             case AskQueue():
                 self._call("", StoreCall.OTHER, self._ask_queue())
+            case ChargeTenant(request_key):
+                self._call(request_key, StoreCall.CHARGE, self._charge(action))
+            case RefundTenant(tenant, tokens):
+                self._call("", StoreCall.OTHER, self.store.refund_tenant(tenant, tokens))
             case SetTimer(timer, at):
                 delay_s = max(0.0, at - self.now())
                 asyncio.get_running_loop().call_later(delay_s, self.submit, TimerFired(timer))
@@ -158,6 +169,11 @@ class Shell:
             case RequestRefused():
                 self.metrics.refused(action)
                 self._log.info("refused", error=type(action.error).__name__)
+            case RequestShed() | GroupPreempted() | GroupMigrated():
+                self.metrics.happened(action)
+            case PromiseBroken(request_key):
+                self.metrics.happened(action)
+                self._log.warning("promise_broken", request=request_key)
             case AttemptFailed():
                 self.metrics.attempt_failed(action)
                 self._log.warning(
@@ -273,6 +289,10 @@ class Shell:
     async def _settle(self, action: Settle) -> None:
         outcome = await self.store.settle(action.request_key, action.prefill_key, action.decoder, LEASE_TTL_S)
         self.submit(SettleAnswered(action.request_key, action.prefill_key, action.decoder.key, outcome))
+
+    async def _charge(self, action: ChargeTenant) -> None:
+        standing = await self.store.charge_tenant(action.tenant, action.tokens, action.burst)
+        self.submit(Charged(action.request_key, standing))
 
     async def _release_credit(self, request_key: str, worker_key: str) -> None:
         await self.store.release_credit(request_key, worker_key)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from router.sessions import Group
 from scheduling.admission import Verdict
 from scheduling.backlog import Backlog, Waiting
+from scheduling.request import SloClass
+from scheduling.shedding import Stake
 
 
 class WaitingGroups:
@@ -19,7 +21,8 @@ class WaitingGroups:
         self.by_tenant: dict[str, int] = {}
         self._groups: dict[str, tuple[Group, Waiting]] = {}
         self._paces_ms: list[int] = []
-        self._line: list[tuple[int, float, str]] = []
+        self._lines: dict[SloClass, list[tuple[float, str]]] = {one: [] for one in SloClass}
+        self._at_risk: dict[str, Group] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -31,18 +34,23 @@ class WaitingGroups:
         """It asks for a place, or has one."""
         assert group.key not in self._groups, "a group waits once"
         session = group.session
-        one = Waiting(session.slo.slo_class, group.due_at, group.work_tokens, _is_promised(group))
+        one = Waiting(
+            session.slo.slo_class, group.due_at, group.work_tokens, stake_of(group) is Stake.ACCEPTED
+        )
         self._groups[group.key] = group, one
         self.backlog.add(one)
         self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
         if session.slo.pace_ms is not None:
             insort(self._paces_ms, session.slo.pace_ms)
-        heapq.heappush(self._line, (one.slo_class, one.due_at, group.key))
+        heapq.heappush(self._lines[one.slo_class], (one.due_at, group.key))
+        if stake_of(group) is Stake.AT_RISK:
+            self._at_risk[group.key] = group
 
     def remove(self, group: Group) -> None:
         """It waits no longer."""
         _, one = self._groups.pop(group.key)
         self.backlog.remove(one)
+        self._at_risk.pop(group.key, None)
         tenant, pace_ms = group.session.tenant, group.session.slo.pace_ms
         self.by_tenant[tenant] -= 1
         if self.by_tenant[tenant] == 0:
@@ -59,13 +67,23 @@ class WaitingGroups:
     @property
     def head(self) -> Group | None:
         """Who of this router goes first."""
-        while self._line:
-            _, due_at, key = self._line[0]
+        return next((head for one in SloClass if (head := self.head_of(one)) is not None), None)
+
+    def head_of(self, slo_class: SloClass) -> Group | None:
+        """Who of one class goes first."""
+        line = self._lines[slo_class]
+        while line:
+            due_at, key = line[0]
             found = self._groups.get(key)
             if found is not None and found[1].due_at == due_at:
                 return found[0]
-            heapq.heappop(self._line)
+            heapq.heappop(line)
         return None
+
+    @property
+    def at_risk(self) -> Collection[Group]:
+        """Those that may be let go."""
+        return self._at_risk.values()
 
     @property
     def tightest_pace_ms(self) -> int | None:
@@ -73,8 +91,10 @@ class WaitingGroups:
         return self._paces_ms[0] if self._paces_ms else None
 
 
-def _is_promised(group: Group) -> bool:
+def stake_of(group: Group) -> Stake:
+    """What letting it go would mean. What was started is not let go."""
     session = group.session
     decision = session.decision
-    is_accepted = decision is not None and decision.verdict is Verdict.ACCEPTED
-    return is_accepted and session.slo.ttft_ms is not None and not group.is_broken
+    if decision is None or session.slo.ttft_ms is None or group.later_s > 0 or session.is_started:
+        return Stake.NONE
+    return Stake.ACCEPTED if decision.verdict is Verdict.ACCEPTED else Stake.AT_RISK

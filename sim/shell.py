@@ -9,8 +9,10 @@ from router.actions import (
     Action,
     AskGrants,
     AskQueue,
+    ChargeTenant,
     Dequeue,
     Enqueue,
+    RefundTenant,
     Reject,
     ReleaseCredit,
     ReleaseLease,
@@ -26,6 +28,7 @@ from router.actions import (
 )
 from router.core import RouterCore
 from router.events import (
+    Charged,
     Enqueued,
     Event,
     Granted,
@@ -95,6 +98,8 @@ class SimShell:
             ReleaseCredit: self._later(self._release_credit),
             ReleaseLease: self._later(self._release_lease),
             AskQueue: self._later(self._ask_queue),
+            ChargeTenant: self._later(self._charge_tenant),
+            RefundTenant: self._later(self._refund_tenant),
             SetTimer: self._set_timer,
             TellAccepted: audience.accepted,
             Reject: audience.rejected,
@@ -166,6 +171,13 @@ class SimShell:
 
     def _release_lease(self, action: ReleaseLease) -> None:
         self._store.release_lease(action.request_key, action.worker_key)
+
+    def _charge_tenant(self, action: ChargeTenant) -> None:
+        standing = self._store.charge_tenant(action.tenant, action.tokens, action.burst)
+        self.submit(Charged(action.request_key, standing))
+
+    def _refund_tenant(self, action: RefundTenant) -> None:
+        self._store.refund_tenant(action.tenant, action.tokens)
 
     def _ask_queue(self, _: AskQueue) -> None:
         status = self._store.queue_status()

@@ -13,6 +13,7 @@ from router.actions import (
     Action,
     AskGrants,
     AskQueue,
+    ChargeTenant,
     Dequeue,
     Enqueue,
     Reject,
@@ -29,11 +30,12 @@ from router.actions import (
     TellChoiceFinished,
     TellFinished,
 )
-from router.book import CoreConfig
+from router.book import IN_QUEUE, CoreConfig
 from router.core import RouterCore
 from router.events import (
     Arrived,
     CancelAsked,
+    Charged,
     ClientGone,
     Enqueued,
     Event,
@@ -52,7 +54,16 @@ from router.events import (
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
-from scheduling.request import FailureReason, FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
+from scheduling.request import (
+    FailureReason,
+    FinishReason,
+    SamplingParams,
+    SequenceSpec,
+    Slo,
+    SloClass,
+    StopRules,
+)
+from scheduling.shares import Standing
 from state.records import QueueEntry, Settled
 from tests.router.scripted_worker import token_at
 
@@ -178,7 +189,14 @@ class CoreMachine(RuleBasedStateMachine):
     def carry_out(self, action: Action) -> None:
         match action:
             case (
-                Enqueue() | Dequeue() | AskGrants() | Settle() | ReleaseCredit() | ReleaseLease() | AskQueue()
+                Enqueue()
+                | Dequeue()
+                | AskGrants()
+                | Settle()
+                | ReleaseCredit()
+                | ReleaseLease()
+                | AskQueue()
+                | ChargeTenant()
             ):
                 self.calls.append(action)
             case SetTimer():
@@ -261,7 +279,13 @@ class CoreMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 5),
         grace_s=st.sampled_from([0.0, 5.0]),
         slo=st.sampled_from(
-            [Slo(), Slo(ttft_ms=500), Slo(deadline_ms=2000), Slo(tpot_ms=5, allow_at_risk=True)]
+            [
+                Slo(),
+                Slo(ttft_ms=500),
+                Slo(ttft_ms=200, allow_at_risk=True, slo_class=SloClass.BATCH),
+                Slo(deadline_ms=2000),
+                Slo(tpot_ms=5, allow_at_risk=True),
+            ]
         ),
     )
     def client_calls(self, n: int, max_tokens: int, grace_s: float, slo: Slo) -> None:
@@ -323,6 +347,8 @@ class CoreMachine(RuleBasedStateMachine):
                 del self.store.leases[key, worker_key]
             case AskQueue():
                 self.tell(QueueSeen(len(self.store.queue), 0))
+            case ChargeTenant(request_key):
+                self.tell(Charged(request_key, Standing(0.0, None, 0, is_over=False)))
 
     def refuse(self, call: Action) -> None:
         match call:
@@ -338,6 +364,8 @@ class CoreMachine(RuleBasedStateMachine):
                 self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
             case Dequeue(key):
                 self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away"))
+            case ChargeTenant(request_key):
+                self.tell(StoreFailed(StoreCall.CHARGE, request_key, "away"))
             case other:
                 self.tell(StoreFailed(StoreCall.OTHER, key_of(other), "away"))
 
@@ -463,6 +491,20 @@ class CoreMachine(RuleBasedStateMachine):
             assert set(worker.groups) <= held, key
 
     @invariant()
+    def sums_are_those_of_what_is_there(self) -> None:
+        book = self.core.book
+        waiting = [one for one in book.groups.values() if one.phase in IN_QUEUE]
+        assert {one.key for one in book.waiting} == {one.key for one in waiting}
+        assert book.waiting.backlog.tokens == sum(one.work_tokens for one in waiting)
+        for worker in book.fleet.workers.values():
+            groups = [one for one in worker.groups.values() if one.decode_key == worker.key]
+            assert worker.decode_seqs == sum(one.num_seqs for one in groups)
+            assert worker.leased_blocks == sum(one.blocks for one in groups)
+            expected = sum(one.expected_tokens - one.delivered_tokens for one in groups)
+            assert worker.remaining_tokens == expected
+        assert book.fleet.bound_tokens == sum(one.bound_tokens for one in book.fleet.computing)
+
+    @invariant()
     def nothing_is_told_after_the_end(self) -> None:
         assert all(heard.over <= 1 for heard in self.heard.values())
 
@@ -511,7 +553,7 @@ def key_of(call: Action) -> str:
             return entry.request_key
         case AskGrants(worker):
             return worker.key
-        case Dequeue(key) | ReleaseCredit(key) | ReleaseLease(key) | Settle(key):
+        case Dequeue(key) | ReleaseCredit(key) | ReleaseLease(key) | Settle(key) | ChargeTenant(key):
             return key
         case _:
             return ""

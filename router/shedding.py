@@ -1,0 +1,122 @@
+"""Who of those that wait is let go, so that the most are in time: at an arrival, and by the full plan.
+
+The full plan is made at most `PLANS_PER_S` times a second, and only while somebody may be let go. It judges
+by the early quantile of what was learnt: who could still be in time stays.
+"""
+
+from __future__ import annotations
+
+from router import ending
+from router.actions import PromiseBroken, Reject, RequestRefused, RequestShed
+from router.book import Book
+from router.errors import SloRefused
+from router.promising import Judgement, ask_of, come_back_in_s, judge
+from router.queueing import enqueue, put_behind
+from router.sessions import Group, Phase
+from router.waiting import stake_of
+from scheduling.admission import Verdict
+from scheduling.prediction import Ahead, Ask
+from scheduling.request import SloClass
+from scheduling.shedding import Job, Plan, Service, plan
+
+PLANS_PER_S = 20.0
+EARLIEST = 0.1
+"""Of what was predicted: nothing is taken to be quicker."""
+BROKEN_LATER_S = 600.0
+"""What was given up is served after what can still be in time."""
+
+
+def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | None:
+    """Let the largest at risk of its class go, if it is larger than the newcomer, which is then accepted."""
+    slo_class = group.session.slo.slo_class
+    larger = [
+        one
+        for one in book.waiting.at_risk
+        if one.session.slo.slo_class is slo_class and one.work_tokens > group.work_tokens
+    ]
+    if not larger:
+        return None
+    victim = max(larger, key=lambda one: (one.work_tokens, one.key))
+    if victim.due_at <= group.due_at:
+        ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
+    book.waiting.remove(victim)
+    judgement = judge(book, ask, group.session.slo, group.due_at, ahead)
+    book.waiting.add(victim)
+    if judgement.decision.verdict is not Verdict.ACCEPTED:
+        return None
+    _shed(book, victim)
+    return judgement
+
+
+def plan_if_due(book: Book) -> None:
+    """Make the full plan, if it is wanted, could let anybody go, and was not made just now."""
+    if not book.plan_wanted or book.now - book.planned_at < 1 / PLANS_PER_S:
+        return
+    book.plan_wanted = False
+    if not book.config.policy.promises or not book.fleet.serves():
+        return
+    if not book.waiting.at_risk and not (book.capacity_died and book.waiting):
+        book.capacity_died = False
+        return
+    book.planned_at = book.now
+    _carry_out(book, full_plan(book))
+
+
+def full_plan(book: Book) -> Plan:
+    """The plan for all groups of this router that wait."""
+    q10, _ = book.learnt.ttft.quantiles(book.fleet.bound_tokens, book.now)
+    capacity = book.outlook.capacity(None)
+    service = Service(
+        now=book.now,
+        rate=capacity.prefill_rate / max(EARLIEST, q10),
+        num_workers=capacity.num_computing,
+        start_tokens=book.fleet.bound_tokens,
+    )
+    jobs = (
+        Job(group.key, group.session.slo.slo_class, group.due_at, group.work_tokens, stake_of(group))
+        for group in book.waiting
+    )
+    return plan(jobs, service, may_break=book.capacity_died)
+
+
+def _carry_out(book: Book, made: Plan) -> None:
+    for key in made.shed:
+        _shed(book, book.groups[key])
+    for key in made.broken:
+        group = book.groups[key]
+        book.counters.promises_given_up += 1
+        book.do(PromiseBroken(key))
+        if group.phase is Phase.WAITING:
+            put_behind(book, group, BROKEN_LATER_S)
+    if not made.broken:
+        book.capacity_died = False
+
+
+def _shed(book: Book, group: Group) -> None:
+    """It was told that this may happen: it ends with when to come back, and what could be promised."""
+    session = group.session
+    decision = session.decision
+    assert decision is not None, "who is at risk was told so"
+    ahead = Ahead(session.work_ahead_tokens, 0)
+    judgement = judge(book, ask_of(book, session, group), session.slo, group.due_at, ahead)
+    wait_s = come_back_in_s(book, judgement, session.slo, group.work_tokens, group.key)
+    error = SloRefused(decision, wait_s)
+    book.counters.shed += 1
+    book.do(RequestShed(group.key))
+    book.do(RequestRefused(session.slo.slo_class, error))
+    if session.listener is not None:
+        book.do(Reject(session.listener, error))
+    for one in list(session.groups):
+        ending.leave_queue(book, one)
+    ending.forget(book, session)
+
+
+def pay_batch(book: Book, slo_class: SloClass, tokens: int) -> None:
+    """Prompt tokens went to a worker; when batch is owed a whole prompt, its first goes before everybody."""
+    head = book.waiting.head_of(SloClass.BATCH)
+    floor = book.batch_floor
+    floor.dispatched(slo_class, tokens, batch_waits=head is not None)
+    is_due = head is not None and head.work_tokens <= floor.owed_tokens
+    if head is not None and is_due and head.phase is Phase.WAITING and not head.is_promoted:
+        head.is_promoted = True
+        enqueue(book, head)
