@@ -1,4 +1,4 @@
-"""What a core decides is done, or known to need no doing: an action that nobody carries out stalls requests."""
+"""What a core decides is done, or known to need no doing: an action that nobody does stalls requests."""
 
 from typing import get_args
 
