@@ -1,0 +1,191 @@
+"""`slack` against every other arm, in every cell of workload and promise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
+from benchmarks.claims.play import PROFILE, Arm, Case, goodput, play
+from benchmarks.claims.settings import Settings
+from benchmarks.claims.table import Goal, Section, geometric_mean, markdown, ratios
+from benchmarks.claims.tasks import Workers
+from benchmarks.report import cell as in_words
+from services.profiles import load_profile
+from sim.workload import Promises
+
+TAUS = (128, 256, 512, 1024, 2048)
+FIXED = tuple(Arm("chunked", tau) for tau in TAUS)
+OTHERS = (Arm("static"), Arm("dynamic"), Arm("orca"), Arm("prefill_first"), *FIXED)
+SLACK = Arm("slack")
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
+"""Of what arithmetic says a worker carries under the loosest promise."""
+BEYOND = 1.25
+"""The best arm's peak is overshot by as much."""
+MOST_RATIO = 10.0
+"""A ratio to next to nothing is counted as this."""
+
+Goodputs = Mapping[tuple[Arm, float], Sequence[float]]
+"""Of one cell, by arm and rate: a figure per seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One cell: the other arms over the rates, and `slack` at the rates that matter."""
+
+    cell: Cell
+    goodputs: Goodputs
+
+    @property
+    def best(self) -> tuple[Arm, float]:
+        """The best of the other arms, and the rate of its peak."""
+        return max(
+            (key for key in self.goodputs if key[0] != SLACK),
+            key=lambda key: (statistics.median(self.goodputs[key]), -key[1]),
+        )
+
+    def to_best(self, rate: float) -> tuple[float, ...]:
+        """`slack` at `rate` by the best arm's peak."""
+        return ratios(self.goodputs[SLACK, rate], self.goodputs[self.best])
+
+    def to_arm(self, arm: Arm, rate: float) -> tuple[float, ...]:
+        """`slack` by an arm at the same rate."""
+        return ratios(self.goodputs[SLACK, rate], self.goodputs[arm, rate])
+
+    def peak(self, arm: Arm) -> tuple[float, ...]:
+        """An arm's figures at the rate where it does best."""
+        rates = [key for key in self.goodputs if key[0] == arm]
+        return tuple(self.goodputs[max(rates, key=lambda key: statistics.median(self.goodputs[key]))])
+
+
+def measure(workers: Workers, settings: Settings) -> Section:
+    """Every arm at every rate, then `slack` in every cell where the best of them peaks, and beyond."""
+    contests = [one for workload in WORKLOADS for one in _contests(workers, settings, workload)]
+    return section(contests, settings)
+
+
+def _contests(workers: Workers, settings: Settings, workload: str) -> Iterator[Contest]:
+    profile = load_profile(PROFILE)
+    cells = list(grid(profile, workload))
+    if settings.is_quick:
+        cells = [one for one in cells if one.ttft_ratio == 10.0]
+    loosest = estimate(profile, workload, max(one.promises.tpot_ms or 0 for one in cells))
+    rates = [share * loosest for share in SHARES]
+    known = _others(workers, settings, workload, cells, rates)
+    cases = [
+        Case(SLACK, workload, rate, seed, settings.span_s, one.promises)
+        for one in cells
+        for rate in _where(Contest(one, known[one]), rates)
+        for seed in settings.seeds
+    ]
+    tasks = [partial(_goodputs, case, (case.promises,)) for case in cases]
+    found = workers.map(f"grid, {workload}, slack", tasks)
+    for case, figures in zip(cases, found, strict=True):
+        own = known[next(one for one in cells if one.promises == case.promises)]
+        own.setdefault((SLACK, case.rate_per_s), []).extend(figures)
+    for one in cells:
+        yield Contest(one, known[one])
+
+
+def _where(contest: Contest, rates: Sequence[float]) -> tuple[float, float]:
+    """The best arm's peak, and the first rate well beyond it."""
+    _, peak = contest.best
+    return peak, next((rate for rate in rates if rate >= BEYOND * peak - 1e-9), rates[-1])
+
+
+def _others(
+    workers: Workers, settings: Settings, workload: str, cells: Sequence[Cell], rates: Sequence[float]
+) -> dict[Cell, dict[tuple[Arm, float], list[float]]]:
+    """No other arm looks at promises: one run is judged by those of every cell."""
+    cases = [
+        Case(arm, workload, rate, seed, settings.span_s)
+        for arm in OTHERS
+        for rate in rates
+        for seed in settings.seeds
+    ]
+    promises = tuple(one.promises for one in cells)
+    found = workers.map(f"grid, {workload}", [partial(_goodputs, case, promises) for case in cases])
+    known: dict[Cell, dict[tuple[Arm, float], list[float]]] = {one: {} for one in cells}
+    for case, figures in zip(cases, found, strict=True):
+        for one, figure in zip(cells, figures, strict=True):
+            known[one].setdefault((case.arm, case.rate_per_s), []).append(figure)
+    return known
+
+
+def _goodputs(case: Case, promises: Sequence[Promises]) -> list[float]:
+    played = play(case)
+    return [goodput(played, one) for one in promises]
+
+
+def section(contests: Sequence[Contest], settings: Settings) -> Section:
+    """Goals and tables."""
+    rows = [_row(one) for one in contests]
+    header = (
+        "cell",
+        "best other arm",
+        "its peak, good/s",
+        "at, 1/s",
+        "slack there",
+        "beyond, 1/s",
+        "slack there",
+    )
+    goals = (
+        _worst(contests, "slack / best other arm's peak, at its peak: least of all cells", at_peak=True),
+        _worst(contests, "the same, offered 1.25 × as much or more", at_peak=False),
+        *_means(contests),
+    )
+    method = (
+        f"One worker, {settings.words}. All other arms run at "
+        f"{len(SHARES)} rates; `slack` where the best of them peaks in that cell and beyond, as a ratio to "
+        f"that peak, seed by seed. Ratios are cut at {MOST_RATIO:g}."
+    )
+    return Section("grid: slack against every other arm", method, goals, (markdown(header, rows),))
+
+
+def _rates(contest: Contest) -> list[float]:
+    """Of `slack`: at the best other's peak, then beyond."""
+    return sorted(rate for arm, rate in contest.goodputs if arm == SLACK)
+
+
+def _worst(contests: Sequence[Contest], claim: str, *, at_peak: bool) -> Goal:
+    found = {one.cell.name: one.to_best(_rates(one)[0 if at_peak else -1]) for one in contests}
+    name = min(found, key=lambda name: statistics.median(found[name]))
+    return Goal(f"{claim} ({name})", found[name], 0.95)
+
+
+def _means(contests: Sequence[Contest]) -> Iterator[Goal]:
+    """Against each fixed budget: at the same rates, and each at its own best rate."""
+    for arm in FIXED:
+        same = [
+            [one.to_arm(arm, rate) for one in contests for rate in [_rates(one)[place]]] for place in (0, -1)
+        ]
+        yield Goal(f"slack / {arm.name}, same rate, at the peak: geometric mean", _mean(same[0]), 1.15)
+        yield Goal(f"slack / {arm.name}, same rate, beyond: geometric mean", _mean(same[1]), 1.15)
+        own = [ratios(one.peak(SLACK), one.peak(arm)) for one in contests]
+        yield Goal(f"slack / {arm.name}, each at its own best rate: geometric mean", _mean(own), 1.15)
+
+
+def _mean(found: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Over cells, seed by seed."""
+    return tuple(
+        geometric_mean([min(MOST_RATIO, max(1 / MOST_RATIO, figure)) for figure in figures])
+        for figures in zip(*found, strict=True)
+        if not any(math.isnan(figure) for figure in figures)
+    )
+
+
+def _row(contest: Contest) -> tuple[str, ...]:
+    arm, peak = contest.best
+    at, beyond = _rates(contest)[0], _rates(contest)[-1]
+    return (
+        contest.cell.name,
+        arm.name,
+        in_words(contest.goodputs[arm, peak]),
+        f"{at:.1f}",
+        in_words(contest.to_best(at)),
+        f"{beyond:.1f}",
+        in_words(contest.to_best(beyond)),
+    )

@@ -1,0 +1,174 @@
+"""Goodput past the peak, who is served there, what promises are worth, and which refusals were needless."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from benchmarks.claims.cells import cell, estimate
+from benchmarks.claims.play import PROFILE, Arm, Case, Played, good, play
+from benchmarks.claims.search import highest
+from benchmarks.claims.settings import Settings
+from benchmarks.claims.table import Goal, Section, markdown, ratios
+from benchmarks.claims.tasks import Workers
+from benchmarks.report import cell as in_words
+from services.profiles import load_profile
+from sim.workload import Promises
+
+WORKLOADS = ("chat", "summarise", "mixed")
+TPOT_RATIO, TTFT_RATIO = 2.5, 10.0
+LOADS = (0.8, 1.0, 1.2, 1.5, 2.0)
+"""Offered, by the capacity."""
+OVERLOADS = (1.5, 2.0)
+SLACK, FCFS = Arm("slack"), Arm("chunked", 512)
+GOOD_AT_CAPACITY = 0.9
+DECILES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run."""
+
+    requests_per_s: float
+    tokens_per_s: float
+    """Prompt and output of the good ones."""
+    kept: float
+    """Of those promised, the share that was good; 1 where nothing was promised."""
+    refused: float
+    good_share: float
+    deciles: tuple[float, ...]
+    """Of each tenth of the requests by prompt length, the share that was good."""
+
+
+def figures(played: Played, promises: Promises) -> Figures:
+    """Fold a run."""
+    met = good(played, promises)
+    tokens = float((played.prompt + played.output)[met].sum())
+    parts = np.array_split(met[np.argsort(played.prompt, kind="stable")], DECILES)
+    return Figures(
+        requests_per_s=float(met.sum()) / played.span_s,
+        tokens_per_s=tokens / played.span_s,
+        kept=float(met[played.promised].mean()) if played.promised.any() else 1.0,
+        refused=float(played.refused.mean()),
+        good_share=float(met.mean()),
+        deciles=tuple(float(part.mean()) for part in parts),
+    )
+
+
+def _figures(case: Case) -> Figures:
+    return figures(play(case), case.promises)
+
+
+def _capacity(workload: str, promises: Promises, seed: int, settings: Settings) -> float:
+    def holds(rate: float) -> bool:
+        case = Case(SLACK, workload, rate, seed, settings.span_s, promises)
+        return _figures(case).good_share >= GOOD_AT_CAPACITY
+
+    guess = 0.8 * estimate(load_profile(PROFILE), workload, promises.tpot_ms)
+    return highest(holds, guess, precision=settings.precision)
+
+
+def measure(workers: Workers, settings: Settings) -> Section:
+    """The capacity by bisection, its median over the seeds; then both arms at multiples of it."""
+    profile = load_profile(PROFILE)
+    promises = {name: cell(profile, name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
+    keys = [(name, seed) for name in WORKLOADS for seed in settings.seeds]
+    searches = [partial(_capacity, name, promises[name], seed, settings) for name, seed in keys]
+    rates = dict(zip(keys, workers.map("overload, capacity", searches), strict=True))
+    capacities = {name: statistics.median(rates[name, seed] for seed in settings.seeds) for name in WORKLOADS}
+    cases = [
+        (name, arm, load, Case(arm, name, load * capacities[name], seed, settings.span_s, promises[name]))
+        for name in WORKLOADS
+        if capacities[name] > 0
+        for arm in (SLACK, FCFS)
+        for load in LOADS
+        for seed in settings.seeds
+    ]
+    found = workers.map("overload", [partial(_figures, case) for *_, case in cases])
+    runs: dict[tuple[str, Arm, float], list[Figures]] = {}
+    for (name, arm, load, _), one in zip(cases, found, strict=True):
+        runs.setdefault((name, arm, load), []).append(one)
+    return section(runs, capacities, settings)
+
+
+Runs = Mapping[tuple[str, Arm, float], Sequence[Figures]]
+
+
+def section(runs: Runs, capacities: Mapping[str, float], settings: Settings) -> Section:
+    """Goals and tables."""
+    goals = [goal for name in WORKLOADS if (name, SLACK, LOADS[0]) in runs for goal in _goals(runs, name)]
+    method = (
+        f"One worker, {settings.words}; TPOT {TPOT_RATIO:g} D, "
+        f"TTFT {TTFT_RATIO:g} × the unloaded median prompt. Capacity of slack, {GOOD_AT_CAPACITY:.0%} good: "
+        + ", ".join(f"{name} {rate:.2f}/s" for name, rate in capacities.items())
+        + ". The peak is the best of the loads, seed by seed."
+    )
+    return Section("overload: past the peak", method, tuple(goals), (_loads(runs), _deciles(runs)))
+
+
+def _goals(runs: Runs, name: str) -> list[Goal]:
+    goals = []
+    for label, read in (("requests", _requests), ("tokens", _tokens)):
+        peaks = [
+            max(at)
+            for at in zip(*([read(one) for one in runs[name, SLACK, load]] for load in LOADS), strict=True)
+        ]
+        for load in OVERLOADS:
+            share = ratios([read(one) for one in runs[name, SLACK, load]], peaks)
+            goals.append(Goal(f"{name}: good {label}/s at {load:g} × capacity / peak", share, 0.95))
+    for load in OVERLOADS:
+        shares = tuple(min(one.deciles) / one.good_share for one in runs[name, SLACK, load] if one.good_share)
+        goals.append(Goal(f"{name}: least length decile's good share / mean, at {load:g} ×", shares, 0.5))
+    kept = tuple(
+        min(runs[name, SLACK, load][at].kept for load in LOADS) for at in range(_num_seeds(runs, name))
+    )
+    goals.append(Goal(f"{name}: promises kept, at the worst load", kept, 0.97, spec=".3f"))
+    return goals
+
+
+def _num_seeds(runs: Runs, name: str) -> int:
+    return len(runs[name, SLACK, LOADS[0]])
+
+
+def _requests(one: Figures) -> float:
+    return one.requests_per_s
+
+
+def _tokens(one: Figures) -> float:
+    return one.tokens_per_s
+
+
+def _loads(runs: Runs) -> str:
+    header = ("workload, arm", "load", "good, 1/s", "good tokens/s", "good share", "refused", "promises kept")
+    rows = [
+        (
+            f"{name}, {arm.name}",
+            f"{load:g} ×",
+            in_words([one.requests_per_s for one in found]),
+            in_words([one.tokens_per_s for one in found], spec=".0f"),
+            in_words([one.good_share for one in found], 100, ".0f") + " %",
+            in_words([one.refused for one in found], 100, ".0f") + " %",
+            in_words([one.kept for one in found], 100, ".1f") + " %" if arm == SLACK else "-",
+        )
+        for (name, arm, load), found in runs.items()
+    ]
+    return markdown(header, rows)
+
+
+def _deciles(runs: Runs) -> str:
+    """Medians over the seeds."""
+    header = ("good share by prompt length", "load", *(f"{place + 1}" for place in range(DECILES)))
+    rows = [
+        (
+            f"{name}, {arm.name}",
+            f"{load:g} ×",
+            *(f"{statistics.median(at):.2f}" for at in zip(*(one.deciles for one in found), strict=True)),
+        )
+        for (name, arm, load), found in runs.items()
+        if arm == SLACK and load in OVERLOADS
+    ]
+    return markdown(header, rows)

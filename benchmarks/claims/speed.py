@@ -1,0 +1,50 @@
+"""How long the simulator takes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.claims.cells import cell, estimate
+from benchmarks.claims.play import PROFILE, Arm, Case, Played, play
+from benchmarks.claims.settings import Settings
+from benchmarks.claims.table import Goal, Section, markdown
+from benchmarks.claims.tasks import Workers
+from services.profiles import load_profile
+
+NUM_WORKERS = 16
+LOAD = 0.8
+SPAN_S = 3600.0
+QUICK_SPAN_S = 300.0
+MOST_S = 120.0
+TPOT_RATIO, TTFT_RATIO = 5.0, 25.0
+
+
+def measure(workers: Workers, settings: Settings) -> Section:
+    """One run, alone on the machine as far as this command can see to it."""
+    profile = load_profile(PROFILE)
+    promises = cell(profile, "chat", TPOT_RATIO, TTFT_RATIO).promises
+    rate = LOAD * estimate(profile, "chat", promises.tpot_ms, NUM_WORKERS)
+    span_s = QUICK_SPAN_S if settings.is_quick else SPAN_S
+    case = Case(Arm("slack", fleet=f"{NUM_WORKERS}d"), "chat", rate, settings.seeds[0], span_s, promises)
+    (played,) = workers.map("speed", [partial(play, case)])
+    return section(played, case)
+
+
+def section(played: Played, case: Case) -> Section:
+    """A shorter run is scaled to an hour."""
+    wall_s = played.wall_s * SPAN_S / case.span_s
+    method = (
+        f"{NUM_WORKERS} workers that do both, chat at {case.rate_per_s:.1f} requests/s, {LOAD:.0%} of what "
+        f"arithmetic says they carry, {case.span_s:g} s simulated in {played.wall_s:.0f} s."
+    )
+    requests = case.rate_per_s * case.span_s
+    rows = [
+        ("requests", f"{requests:.0f}"),
+        ("µs per request", f"{played.wall_s / requests * 1e6:.0f}"),
+        ("events", f"{played.num_events}"),
+        ("µs per event", f"{played.wall_s / played.num_events * 1e6:.0f}"),
+    ]
+    goal = Goal(
+        "wall seconds for one hour of 16 workers at 80 %", (wall_s,), MOST_S, at_least=False, spec=".0f"
+    )
+    return Section("speed: the simulator", method, (goal,), (markdown(("", "figure"), rows),))
