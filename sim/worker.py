@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.events import SequenceFailed, StepReported
-from router.fleet import WorkerFacts, WorkerLoad
+from router.fleet import WorkerFacts
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.preemption import SwapSpeed
@@ -30,10 +29,10 @@ from sim.clock import Clock
 from sim.handoff import Handoffs
 from sim.memory import Memory
 from sim.queues import Queues
+from sim.reporter import Reporter, Usage
 from sim.sequence import Goal, Phase, Sequence
 from sim.spec import Overheads
 from sim.step_times import StepTimes
-from sim.told import Told
 
 LONGEST_STRETCH = 512
 WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
@@ -55,21 +54,6 @@ class Surroundings(Protocol):
     def ended(self, sequence: Sequence) -> None:
         """A sequence is over here; all its times are known."""
         ...
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a worker did, in totals."""
-
-    num_steps: int = 0
-    num_mixed_steps: int = 0
-    busy_s: float = 0.0
-    chunk_tokens: int = 0
-    decode_tokens: int = 0
-    preemptions: int = 0
-    kv_samples: int = 0
-    held_blocks: float = 0.0
-    held_tokens: float = 0.0
 
 
 class SimWorker:
@@ -98,6 +82,14 @@ class SimWorker:
             facts.num_blocks, facts.block_size, self.batch, reserves_maximum=policy.reserves_maximum
         )
         self.queues = Queues(self.batch, self.memory, facts.max_num_seqs, swap)
+        self._reports = Reporter(
+            facts.key,
+            (self.batch, self.memory.pool, self.queues, self.usage),
+            overheads,
+            around.reported,
+            num_routers,
+        )
+        self._tell = self._reports.tell
         self.link_free_at = 0.0
         """When what it sends to other workers will have been sent."""
         self._policy = policy
@@ -109,8 +101,6 @@ class SimWorker:
         self._around = around
         self._send_token_s = send_token_s
         self._stretches = stretch
-        self._told = [Told() for _ in range(num_routers)]
-        self._has_told = [False] * num_routers
         self._inbox: list[Callable[[], None]] = []
         self._is_stepping = False
         self._turn_number = 0
@@ -119,10 +109,7 @@ class SimWorker:
         self._began = 0.0
         self._chunks: list[tuple[Sequence, int]] = []
         self._num_decodes = 0
-        self._shape: StepShape | None = None
-        self._last_step_s = 0.0
-        self._load_due_at = 0.0
-        self._progress_due_at = overheads.progress_every_s
+        self._shape = StepShape.of(0, 0, ())
         self._order = 0
 
     # In
@@ -206,7 +193,7 @@ class SimWorker:
         self._let_in()
         if self._begin():
             return
-        self._emit(self._clock.now, idle=True)
+        self._reports.idle(self._clock.now)
         if not self.queues.all:
             assert self.memory.pool.is_empty, f"{self.key} is idle and holds blocks"
 
@@ -325,7 +312,7 @@ class SimWorker:
                 self._adopt(sequence)
             elif is_last:
                 self._computed(sequence, now)
-        self._emit(now)
+        self._reports.step_done(now, self._shape, now - self._began)
         self._turn()
 
     def _send(self, sequence: Sequence, tokens: int, now: float) -> None:
@@ -353,7 +340,7 @@ class SimWorker:
         now, size = self._clock.now, len(self.batch)
         first = self.usage.num_steps
         count = 1
-        if self._stretches and not any(self._has_told):
+        if self._stretches and not self._reports.has_news:
             most = min(self.batch.steps_to_an_end(), self.queues.turns_in_vain(), LONGEST_STRETCH)
             count = self.memory.steps_with_room(most)
         over = size - self._cost.knee_tokens
@@ -376,7 +363,7 @@ class SimWorker:
         self._clock.at(float(self._ends[-1]), self._stretch_done, self._turn_number)
 
     def _until_report(self, ends: Times) -> Times:
-        due_at = self._report_due_at()
+        due_at = self._reports.due_at
         if ends[-1] <= due_at:
             return ends
         return ends[: int(ends.searchsorted(due_at)) + 1]
@@ -387,12 +374,12 @@ class SimWorker:
         ends = self._ends
         count, end = len(ends), float(ends[-1])
         size, context = self._num_decodes, self.batch.context_tokens + (count - 1) * self._num_decodes
-        self._shape = StepShape(size, size, context, 0.0, 0, size)
+        shape = StepShape(size, size, context, 0.0, 0, size)
         self._count_steps(count, end, 0)
-        self._last_step_s = end - (float(ends[-2]) if count > 1 else self._began)
+        last_step_s = end - (float(ends[-2]) if count > 1 else self._began)
         self.queues.pass_turns(count - 1)
         self._decoded(ends)
-        self._emit(end)
+        self._reports.step_done(end, shape, last_step_s)
         self._turn()
 
     def _count_steps(self, count: int, end: float, chunk_tokens: int) -> None:
@@ -401,7 +388,6 @@ class SimWorker:
         usage.busy_s += end - self._began
         usage.chunk_tokens += chunk_tokens
         usage.decode_tokens += count * self._num_decodes
-        self._last_step_s = end - self._began
 
     def _decoded(self, ends: Times | list[float]) -> None:
         self.memory.grow(self.batch.growth(len(ends)))
@@ -424,59 +410,3 @@ class SimWorker:
             return
         self.queues.forget(sequence)
         self._around.ended(sequence)
-
-    def _tell(self, router: int) -> Told:
-        self._has_told[router] = True
-        return self._told[router]
-
-    def _report_due_at(self) -> float:
-        return min(self._load_due_at, self._progress_due_at)
-
-    def _emit(self, now: float, *, idle: bool = False) -> None:
-        """Report, if there is something to tell or the load is due; a step with prompts is always told."""
-        is_due = now >= self._report_due_at()
-        had_prompts = self._shape is not None and self._shape.num_tokens > self._shape.num_decodes
-        is_news = (is_due or had_prompts) and not idle
-        if not (is_news or any(self._has_told)):
-            return
-        if now >= self._progress_due_at:
-            self._tell_progress(now)
-        load = self._load()
-        for router, told in enumerate(self._told):
-            if is_news or self._has_told[router]:
-                report = told.report(self.key, load, 0.0 if idle else self._last_step_s, self._shape)
-                self._around.reported(router, report)
-                self._told[router], self._has_told[router] = Told(), False
-        self._shape = None
-        self._load_due_at = now + self._overheads.load_every_s
-
-    def _tell_progress(self, now: float) -> None:
-        for sequence in self.batch.rows:
-            generated = self.batch.generated_by(sequence)
-            if generated > sequence.reported:
-                self._tell(sequence.router).add_run(sequence, generated, FinishReason.NONE)
-        self._progress_due_at = now + self._overheads.progress_every_s
-
-    def _load(self) -> WorkerLoad:
-        queues, pool = self.queues, self.memory.pool
-        self._sample()
-        free = max(0, pool.num_available)
-        return WorkerLoad(
-            step=self.usage.num_steps,
-            running=len(self.batch),
-            waiting=queues.num_waiting,
-            pending_prefill_tokens=queues.pending_tokens,
-            free_blocks=free,
-            cached_blocks=min(pool.num_cached, free),
-            context_tokens=self.batch.context_tokens,
-            preempted=len(queues.preempted),
-        )
-
-    def _sample(self) -> None:
-        """Of memory, as of now."""
-        usage, pool = self.usage, self.memory.pool
-        usage.kv_samples += 1
-        usage.held_blocks += pool.num_blocks - pool.num_available
-        usage.held_tokens += self.batch.context_tokens + sum(
-            one.num_computed for one in self.queues.prefilling
-        )
