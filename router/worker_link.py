@@ -84,6 +84,7 @@ class WorkerLink:
                 self._log.exception("link_crashed")
                 reason = f"{type(error).__name__}: {error}"
             was_joined, self._joined = self._joined, False
+            _stop_if_cancelled()
             if was_joined:
                 failures = 0
                 self._submit(WorkerLost(self.record.key, reason))
@@ -153,6 +154,13 @@ class WorkerLink:
         self._joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))
+
+
+def _stop_if_cancelled() -> None:
+    """A task group that is ending over an error drops a cancellation that comes meanwhile, before Python 3.13."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _sentence(error: BaseException) -> str:
