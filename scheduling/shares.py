@@ -1,18 +1,22 @@
 """Fair shares of tenants, by virtual token counters.
 
-Each tenant has a counter of the work admitted for it under contention, divided by its weight:
+Each tenant has a counter of the work admitted for it, divided by its weight:
 
     charge = (prompt tokens + OUTPUT_WEIGHT · expected output tokens) / weight
 
 A tenant that comes back from idleness is lifted to the least counter among the active ones, so that idleness
 earns no credit; what it is ahead by, it stays ahead by until the others have caught up, so that idleness pays
-no debt either. Who is ahead of the least active other tenant by more than a burst is over its share. A tenant
-that is alone never is. The counters of any two tenants that keep asking stay within one burst and one
-request's charge of each other (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, which
-orders requests by these counters; here they decide at admission).
+no debt either (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, which orders requests by
+these counters).
 
-Only what is admitted while work waits is charged. What spare capacity serves takes nothing from anybody, and
-a tenant that asked for little meanwhile has earned nothing by it.
+Here the counters decide at admission: the further a tenant is ahead of the least active other one, the
+shorter the queue that it may still join. With a short queue, or alone, nobody is limited, so that no capacity
+lies idle for fairness. With a long one, those who ask for more than their share meet at one lead, and split
+what is left by weight. Nobody counts as further behind than a band: who asks for less than its share falls
+behind for ever, and is owed nothing for it.
+
+Two tenants that keep asking stay within the allowed lead and one request's charge of each other, per weight,
+as long as both together fit into the band.
 """
 
 from __future__ import annotations
@@ -27,8 +31,12 @@ ACTIVE_MS = 10_000
 """A tenant that asked for nothing for so long is idle."""
 MAX_DEBTS = 1000
 """Idle tenants remembered because they are ahead; beyond, the smallest leads are forgotten."""
+BAND_S = 4.0
+"""Seconds of the whole fleet's work that a tenant counts as ahead by at most: several large requests."""
 BURST_S = 2.0
-"""Seconds of the whole fleet's work that a tenant may be ahead by."""
+"""Of these, what a tenant may be ahead by whatever the queue's length."""
+FREE_S, FULL_S = 1.0, 2.0
+"""Seconds of work in the queue: up to the first anybody may join, from the second only the least served."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
@@ -60,37 +68,47 @@ def virtual_tokens(prompt_tokens: int, output_tokens: float, weight: float) -> f
     return (prompt_tokens + OUTPUT_WEIGHT * output_tokens) / weight
 
 
+def allowed_lead(waiting_s: float, band: float) -> float:
+    """Virtual tokens that a tenant may be ahead by to join a queue of `waiting_s` seconds of work."""
+    if waiting_s <= FREE_S:
+        return math.inf
+    return band * max(0.0, (FULL_S - waiting_s) / (FULL_S - FREE_S))
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a tenant stands, in virtual tokens: after its charge, or uncharged where it is over its share."""
 
     counter: float
     least: float | None
-    """The least counter among the other active tenants; None where there are none."""
+    """What it is measured by: the least counter among the other active tenants, or what is a band behind the
+    greatest, if that is more. None where there are no others."""
     others: int
     """Active tenants besides this one."""
     is_over: bool
 
-    def catch_up_s(self, burst: float, rate: float) -> float:
-        """Seconds until the least of the others is within `burst` of it, if these share `rate` virtual
+    def catch_up_s(self, lead: float, rate: float) -> float:
+        """Seconds until the least of the others is within `lead` of it, if these share `rate` virtual
         tokens per second evenly; 0 within its share.
         """
         if self.least is None:
             return 0.0
-        return max(0.0, self.counter - self.least - burst) * self.others / rate
+        return max(0.0, self.counter - self.least - lead) * self.others / rate
 
 
-def is_over_share(counter: float, least: float | None, burst: float) -> bool:
-    """Whether a tenant is ahead of the least active other one by more than `burst` virtual tokens."""
-    return least is not None and counter - least > burst
+def is_over_share(counter: float, least: float | None, lead: float) -> bool:
+    """Whether a tenant is ahead of the least active other one by more than `lead` virtual tokens."""
+    return least is not None and counter - least > lead
 
 
-def check_charge(tokens: float, burst: float) -> None:
+def check_charge(tokens: float, lead: float = 0.0, band: float = math.inf) -> None:
     """`ValueError` for what would let a counter fall, or be lost."""
     if not 0 <= tokens < math.inf:
         raise ValueError(f"tokens is {tokens}; accepted: finite, from 0")
-    if not burst >= 0:
-        raise ValueError(f"burst is {burst}; accepted: from 0, infinite for no limit")
+    if not lead >= 0:
+        raise ValueError(f"lead is {lead}; accepted: from 0, infinite for no limit")
+    if not band > 0:
+        raise ValueError(f"band is {band}; accepted: above 0, infinite for none")
 
 
 @dataclass(slots=True)
@@ -113,14 +131,20 @@ class TokenCounters:
     def __len__(self) -> int:
         return len(self._active) + len(self._debts)
 
-    def charge(self, tenant: str, tokens: float, burst: float, now_ms: int) -> Standing:
-        """Charge a request, unless its tenant is over its share. Either way the tenant is active."""
-        check_charge(tokens, burst)
+    def charge(
+        self, tenant: str, tokens: float, lead: float, now_ms: int, band: float = math.inf
+    ) -> Standing:
+        """Charge a request, unless its tenant is ahead by more than `lead`; either way that is active."""
+        check_charge(tokens, lead, band)
         self._forget(now_ms)
         least = min((one.counter for name, one in self._active.items() if name != tenant), default=None)
         mine = self._active.get(tenant)
         counter = max(self._debts.pop(tenant, 0.0), least or 0.0) if mine is None else mine.counter
-        is_over = is_over_share(counter, least, burst)
+        floor = max((one.counter for one in self._active.values()), default=0.0) - band
+        counter = max(counter, floor)
+        if least is not None:
+            least = max(least, floor)
+        is_over = is_over_share(counter, least, lead)
         if not is_over:
             counter += tokens
         self._active[tenant] = _Active(counter, now_ms + ACTIVE_MS)
@@ -128,7 +152,7 @@ class TokenCounters:
 
     def refund(self, tenant: str, tokens: float, now_ms: int) -> None:
         """Take back the charge of a request that was not admitted in the end; of an idle tenant, nothing."""
-        check_charge(tokens, 0.0)
+        check_charge(tokens)
         self._forget(now_ms)
         mine = self._active.get(tenant)
         if mine is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from scheduling.shares import Standing
@@ -48,8 +49,10 @@ class AsyncMemoryStore:
     async def queue_status(self) -> QueueStatus:
         return self.memory.queue_status()
 
-    async def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
-        return self.memory.charge_tenant(tenant, tokens, burst)
+    async def charge_tenant(
+        self, tenant: str, tokens: float, lead: float, band: float = math.inf
+    ) -> Standing:
+        return self.memory.charge_tenant(tenant, tokens, lead, band)
 
     async def refund_tenant(self, tenant: str, tokens: float) -> None:
         self.memory.refund_tenant(tenant, tokens)

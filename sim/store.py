@@ -5,6 +5,7 @@ Answers are those of the Lua scripts, which tests demand of the two side by side
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -151,9 +152,9 @@ class MemoryStore:
 
     # Tenants' shares
 
-    def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
-        """Charge a request's virtual tokens to its tenant, unless that is over its share of the fleet."""
-        return self._tenants.charge(tenant, tokens, burst, self._now())
+    def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float = math.inf) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless that is ahead by more than `lead`."""
+        return self._tenants.charge(tenant, tokens, lead, self._now(), band)
 
     def refund_tenant(self, tenant: str, tokens: float) -> None:
         """Take back the charge of a request that was not admitted in the end."""

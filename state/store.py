@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
@@ -179,20 +180,24 @@ class Store:
 
     # Tenants' shares
 
-    async def charge_tenant(self, tenant: str, tokens: float, burst: float) -> Standing:
-        """Charge a request's virtual tokens to its tenant, unless that is over its share of the fleet.
+    async def charge_tenant(
+        self, tenant: str, tokens: float, lead: float, band: float = math.inf
+    ) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless that is ahead by more than `lead`.
 
         Unlike all else here it is not idempotent: repeated after a lost answer, a request is charged twice.
         """
-        check_charge(tokens, burst)
+        check_charge(tokens, lead, band)
         counter, least, others, is_over = await self._run(
-            "charge_tenant", keys.shares(), [tenant, repr(float(tokens)), repr(float(burst))]
+            "charge_tenant",
+            keys.shares(),
+            [tenant, *(repr(float(number)) for number in (tokens, lead, band))],
         )
         return Standing(float(counter), float(least) if least else None, others, bool(is_over))
 
     async def refund_tenant(self, tenant: str, tokens: float) -> None:
         """Take back the charge of a request that was not admitted in the end."""
-        check_charge(tokens, 0.0)
+        check_charge(tokens)
         await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
 
     # Grants, credits and leases

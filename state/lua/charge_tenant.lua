@@ -1,7 +1,7 @@
--- charge_tenant.lua: charge a request to its tenant, unless that is over its share of the fleet. Milliseconds.
+-- charge_tenant.lua: charge a request to its tenant, unless that is over its share of the fleet.
 -- KEYS    as shares.lua
--- ARGV    tenant, virtual tokens, burst in virtual tokens ('inf' for no limit).
--- Returns {counter, least of the other active tenants or '', number of these, 1 when over its share, else 0}.
+-- ARGV    tenant, virtual tokens, allowed lead and band in virtual tokens ('inf' for none).
+-- Returns {counter, what it is measured by or '', number of the other active tenants, 1 when over its share, else 0}.
 forget_idle()
 local tenant, least = ARGV[1], least_but(ARGV[1])
 local counter = tonumber(redis.call('ZSCORE', COUNTERS, tenant))
@@ -9,6 +9,8 @@ if not counter then
   counter = math.max(redis.call('ZSCORE', DEBTS, tenant) or 0, least or 0)
   redis.call('ZREM', DEBTS, tenant)
 end
+local floor = greatest() - ARGV[4]
+counter, least = math.max(counter, floor), least and math.max(least, floor)
 local over = least and counter - least > tonumber(ARGV[3])
 if not over then counter = counter + ARGV[2] end
 redis.call('ZADD', COUNTERS, exact(counter), tenant)

@@ -24,3 +24,7 @@ local function least_but(tenant)
   local found = redis.call('ZRANGE', COUNTERS, 0, 1, 'WITHSCORES')
   return tonumber(found[found[1] == tenant and 4 or 2])
 end
+
+local function greatest()
+  return tonumber(redis.call('ZRANGE', COUNTERS, -1, -1, 'WITHSCORES')[2] or 0)
+end

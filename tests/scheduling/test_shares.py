@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling import shares
-from scheduling.shares import ACTIVE_MS, MAX_DEBTS, Standing, TenantWeights, TokenCounters, virtual_tokens
+from scheduling.shares import (
+    ACTIVE_MS,
+    BAND_S,
+    FREE_S,
+    FULL_S,
+    MAX_DEBTS,
+    Standing,
+    TenantWeights,
+    TokenCounters,
+    allowed_lead,
+    virtual_tokens,
+)
 
 BURST = 50.0
 TENANTS = st.sampled_from("abcd")
@@ -168,10 +179,84 @@ def test_a_charge_that_would_spoil_a_counter_is_refused(tokens: float) -> None:
         TokenCounters().refund("a", tokens, 0)
 
 
-@pytest.mark.parametrize("burst", [-1, math.nan])
-def test_a_burst_below_nothing_is_refused(burst: float) -> None:
-    with pytest.raises(ValueError, match=f"burst is {burst}; accepted: from 0"):
-        TokenCounters().charge("a", 1, burst, 0)
+@pytest.mark.parametrize("wrong", [-1, math.nan])
+def test_a_lead_or_band_below_nothing_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match=f"lead is {wrong}; accepted: from 0"):
+        TokenCounters().charge("a", 1, wrong, 0)
+    with pytest.raises(ValueError, match=f"band is {wrong}; accepted: above 0"):
+        TokenCounters().charge("a", 1, 0, 0, wrong)
+
+
+@given(REQUESTS)
+def test_nobody_is_ahead_by_more_than_a_band_and_its_own_request(
+    requests: list[tuple[str, int, int]],
+) -> None:
+    counters, now = TokenCounters(), 0
+    for tenant, tokens, gap_ms in requests:
+        now += gap_ms
+        standing = counters.charge(tenant, tokens, math.inf, now, BURST)
+        lead = counters.charge(tenant, 0, BURST, now, BURST)
+        assert not lead.is_over
+        assert standing.least is None or standing.counter - tokens - standing.least <= BURST
+
+
+def test_the_longer_the_queue_the_less_a_tenant_may_be_ahead() -> None:
+    assert allowed_lead(FREE_S, 100) == math.inf
+    assert allowed_lead((FREE_S + FULL_S) / 2, 100) == pytest.approx(50)
+    assert allowed_lead(FULL_S, 100) == allowed_lead(9 * FULL_S, 100) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "weights", "expected"),
+    [
+        ({"a": 3.0}, {"a": 500}, {}, {"a": 1.0}),
+        ({"a": 3.0, "b": 0.2}, {"a": 500, "b": 500}, {}, {"a": 0.8, "b": 0.2}),
+        ({"a": 3.0, "b": 3.0}, {"a": 5000, "b": 100}, {}, {"a": 0.5, "b": 0.5}),
+        (
+            {"a": 3.0, "b": 1.0, "c": 0.1},
+            {"a": 500, "b": 500, "c": 50},
+            {},
+            {"a": 0.45, "b": 0.45, "c": 0.1},
+        ),
+        (
+            {"a": 3.0, "b": 3.0, "c": 0.1},
+            {"a": 500, "b": 500, "c": 500},
+            {"a": 2.0},
+            {"a": 0.6, "b": 0.3, "c": 0.1},
+        ),
+    ],
+)
+def test_a_busy_fleet_is_shared_max_min_fairly_and_none_of_it_lies_idle(
+    asked: dict[str, float], sizes: dict[str, int], weights: dict[str, float], expected: dict[str, float]
+) -> None:
+    """Who asks for less than its share gets all of it; the others get the rest by weight."""
+    served = play(asked, sizes, TenantWeights(weights))
+    for tenant, share in expected.items():
+        assert served[tenant] == pytest.approx(share, abs=0.03)
+
+
+def play(asked: dict[str, float], sizes: dict[str, int], weights: TenantWeights) -> dict[str, float]:
+    """Requests at an even pace, `asked` times what one server can do, served in order of arrival."""
+    rate, seconds, longest_s = 10_000.0, 100.0, 5.0
+    arrivals = sorted(
+        (i * sizes[name] / (times * rate), name)
+        for name, times in asked.items()
+        for i in range(int(seconds * times * rate / sizes[name]))
+    )
+    counters, band = TokenCounters(), BAND_S * rate
+    served: Counter[str] = Counter()
+    free_at = 0.0
+    for now, name in arrivals:
+        waiting_s, tokens = max(0.0, free_at - now), sizes[name] / weights.of(name)
+        lead = allowed_lead(waiting_s, band)
+        if counters.charge(name, tokens, lead, round(now * 1000), band).is_over:
+            continue
+        if waiting_s > longest_s:
+            counters.refund(name, tokens, round(now * 1000))
+            continue
+        free_at = max(free_at, now) + sizes[name] / rate
+        served[name] += sizes[name]
+    return {name: served[name] / (rate * max(seconds, free_at)) for name in asked}
 
 
 def test_generated_tokens_weigh_more_and_weights_divide() -> None:

@@ -38,9 +38,9 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
 async def test_shares_hold_for_concurrent_routers(store: Store, redis_url: str) -> None:
     """None of the greedy tenant's requests slips past another router's charge."""
     other = await Store.connect(redis_url)
-    await store.charge_tenant("modest", 0, burst=50)
+    await store.charge_tenant("modest", 0, band=100, lead=50)
     answers = await asyncio.gather(
-        *((store, other)[i % 2].charge_tenant("greedy", 10, burst=50) for i in range(100))
+        *((store, other)[i % 2].charge_tenant("greedy", 10, band=100, lead=50) for i in range(100))
     )
     assert sorted(one.counter for one in answers if not one.is_over) == [10, 20, 30, 40, 50, 60]
     assert {one.counter for one in answers if one.is_over} == {60}

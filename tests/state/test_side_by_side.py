@@ -225,12 +225,13 @@ def test_both_stores_answer_the_same(on_the_tests_clock: None, redis_url: str) -
 
 
 class Charge(NamedTuple):
-    """What one tenant asks for; a refund where `burst` is none."""
+    """What one tenant asks for; a refund where `lead` is none."""
 
     after_ms: int
     tenant: str
     tokens: float
-    burst: float | None
+    band: float
+    lead: float | None
 
 
 CHARGES = st.builds(
@@ -238,6 +239,7 @@ CHARGES = st.builds(
     st.sampled_from([0, 1, ACTIVE_MS // 2, ACTIVE_MS - 1, ACTIVE_MS]),
     st.sampled_from(["", "a", "b", "c"]),
     st.one_of(st.integers(0, 9), st.floats(0, 1e6), st.sampled_from([0.1, 1e17])),
+    st.sampled_from([3.5, 1e5, math.inf]),
     st.sampled_from([0.0, 5.0, 1e5, math.inf, None]),
 )
 
@@ -256,9 +258,9 @@ def test_both_stores_charge_tenants_the_same(on_the_tests_clock: None, redis_url
 
 
 def test_both_stores_remember_as_many_leads(on_the_tests_clock: None, redis_url: str) -> None:
-    charges = [Charge(0, f"t{i:04}", i // 9, math.inf) for i in range(MAX_DEBTS + 20)]
-    charges += [Charge(ACTIVE_MS - 1, "t0000", 0, math.inf), Charge(1, "t0000", 0, math.inf)]
-    charges += [Charge(0, f"t{i:04}", 0, 0.0) for i in range(35)]
+    charges = [Charge(0, f"t{i:04}", i // 9, math.inf, math.inf) for i in range(MAX_DEBTS + 20)]
+    charges += [Charge(wait_ms, "t0000", 0, math.inf, math.inf) for wait_ms in (ACTIVE_MS - 1, 1)]
+    charges += [Charge(0, f"t{i:04}", 0, math.inf, 0.0) for i in range(35)]
     with asyncio.Runner() as runner, contextlib.closing(_admin(redis_url)) as admin:
         store = runner.run(Store.connect(redis_url))
         _charge_both(SideBySide(store, admin, runner.run), charges)
@@ -266,12 +268,12 @@ def test_both_stores_remember_as_many_leads(on_the_tests_clock: None, redis_url:
 
 
 def _charge_both(both: SideBySide, charges: Iterable[Charge]) -> None:
-    for after_ms, tenant, tokens, burst in charges:
+    for after_ms, tenant, tokens, band, lead in charges:
         both.pass_time(after_ms)
-        if burst is None:
+        if lead is None:
             both.demand_same(lambda store: store.refund_tenant(tenant, tokens))  # noqa: B023 -- called at once
         else:
-            both.demand_same(lambda store: store.charge_tenant(tenant, tokens, burst))  # noqa: B023 -- as above
+            both.demand_same(lambda store: store.charge_tenant(tenant, tokens, lead, band))  # noqa: B023 -- as above
         counters, expiries, debts = (set(both.admin.zrange(name, 0, -1)) for name in keys.shares())
         assert counters == expiries
         assert not counters & debts
