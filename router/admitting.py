@@ -95,7 +95,7 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
     session.work_ahead_tokens = judgement.work_ahead_tokens
     book.learnt.admitted.add(group.work_tokens, book.now)
     for one in session.groups:
-        book.waiting.promised(one)
+        book.waiting.promised(one, book.now)
     book.counters.accepted += 1
     tell_accepted(book, session)
     return True

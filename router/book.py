@@ -169,6 +169,6 @@ class Book:
         was_waiting, waits = group.phase in IN_QUEUE, phase in IN_QUEUE
         group.phase = phase
         if waits and not was_waiting:
-            self.waiting.add(group)
+            self.waiting.add(group, self.now)
         elif was_waiting and not waits:
             self.waiting.remove(group)

@@ -42,6 +42,7 @@ class Outlook:
         self._prefill: dict[str, PrefillView] = {}
         self._chunks: dict[str, int] = {}
         self._decode: dict[str, DecodeView] = {}
+        self._unpaced: Capacity | None = None
         self._capacities: dict[int | None, Capacity] = {}
         self._seats: dict[tuple[str, int | None], int] = {}
 
@@ -50,13 +51,23 @@ class Outlook:
         self._refresh()
         found = self._capacities.get(pace_ms)
         if found is None:
-            decode = [
-                replace(self._decode[one.key], seq_capacity=self.seat_limit(one, pace_ms))
-                for one in self._book.fleet.open(DECODE)
-            ]
-            view = FleetView(list(self._prefill.values()), decode)
-            found = self._capacities[pace_ms] = capacity_of(view)
+            found = self._capacities[pace_ms] = self._paced(pace_ms)
         return found
+
+    def _paced(self, pace_ms: int | None) -> Capacity:
+        """The fleet with as many seats as keep this pace."""
+        workers = self._book.fleet.open(DECODE)
+        if self._unpaced is None:
+            view = FleetView(list(self._prefill.values()), [self._decode[one.key] for one in workers])
+            self._unpaced = capacity_of(view)
+        limits = [self.seat_limit(one, pace_ms) for one in workers]
+        roomiest = self._unpaced.roomiest
+        place = next(i for i, one in enumerate(workers) if self._decode[one.key] is roomiest)
+        return replace(
+            self._unpaced,
+            free_seqs=sum(max(0, limit - one.num_seqs) for limit, one in zip(limits, workers, strict=True)),
+            roomiest=replace(roomiest, seq_capacity=limits[place]),
+        )
 
     def decode_view(self, worker: Worker) -> DecodeView:
         """A decode worker, with what its sequences will probably still need."""
@@ -97,6 +108,7 @@ class Outlook:
         if is_new and fleet.version == self._version:
             return
         self._made_at, self._version, self._moves = book.now, fleet.version, fleet.moves
+        self._unpaced = None
         self._capacities.clear()
         self._seats.clear()
         follows_promises = book.config.policy.promises

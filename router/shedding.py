@@ -13,11 +13,10 @@ from router.errors import SloRefused
 from router.promising import Judgement, ask_of, come_back_in_s, judge
 from router.queueing import enqueue, put_behind
 from router.sessions import Group, Phase
-from router.waiting import stake_of
 from scheduling.admission import Verdict
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import SloClass
-from scheduling.shedding import Job, Plan, Service, plan
+from scheduling.shedding import Plan, Service, plan
 
 PLANS_PER_S = 20.0
 EARLIEST = 0.1
@@ -41,7 +40,7 @@ def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | N
         ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
     book.waiting.remove(victim)
     judgement = judge(book, ask, group.session.slo, group.due_at, ahead)
-    book.waiting.add(victim)
+    book.waiting.add(victim, book.now)
     if judgement.decision.verdict is not Verdict.ACCEPTED:
         return None
     _shed(book, victim)
@@ -72,11 +71,7 @@ def full_plan(book: Book) -> Plan:
         num_workers=capacity.num_computing,
         start_tokens=book.fleet.bound_tokens,
     )
-    jobs = (
-        Job(group.key, group.session.slo.slo_class, group.due_at, group.work_tokens, stake_of(group))
-        for group in book.waiting
-    )
-    return plan(jobs, service, may_break=book.capacity_died)
+    return plan(book.waiting.entries, service, may_break=book.capacity_died)
 
 
 def _carry_out(book: Book, made: Plan) -> None:

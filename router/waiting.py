@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator
 
 from router.sessions import Group
 from scheduling.admission import Verdict
-from scheduling.backlog import Backlog, Waiting
+from scheduling.backlog import Backlog, Stake, Waiting
 from scheduling.request import SloClass
-from scheduling.shedding import Stake
 
 
 class WaitingGroups:
@@ -30,20 +29,18 @@ class WaitingGroups:
     def __iter__(self) -> Iterator[Group]:
         return (group for group, _ in self._groups.values())
 
-    def add(self, group: Group) -> None:
+    def add(self, group: Group, now: float) -> None:
         """It asks for a place, or has one."""
         assert group.key not in self._groups, "a group waits once"
         session = group.session
-        one = Waiting(
-            session.slo.slo_class, group.due_at, group.work_tokens, stake_of(group) is Stake.ACCEPTED
-        )
+        one = Waiting(group.key, session.slo.slo_class, group.due_at, group.work_tokens, _stake_of(group))
         self._groups[group.key] = group, one
-        self.backlog.add(one)
+        self.backlog.add(one, now)
         self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
         if session.slo.pace_ms is not None:
             insort(self._paces_ms, session.slo.pace_ms)
         heapq.heappush(self._lines[one.slo_class], (one.due_at, group.key))
-        if stake_of(group) is Stake.AT_RISK:
+        if one.stake is Stake.AT_RISK:
             self._at_risk[group.key] = group
 
     def remove(self, group: Group) -> None:
@@ -58,11 +55,16 @@ class WaitingGroups:
         if pace_ms is not None:
             del self._paces_ms[bisect_left(self._paces_ms, pace_ms)]
 
-    def promised(self, group: Group) -> None:
+    def promised(self, group: Group, now: float) -> None:
         """What it was promised counts from now on."""
         if group.key in self._groups:
             self.remove(group)
-            self.add(group)
+            self.add(group, now)
+
+    @property
+    def entries(self) -> Iterator[Waiting]:
+        """All of them, as plans see them."""
+        return (one for _, one in self._groups.values())
 
     @property
     def head(self) -> Group | None:
@@ -91,7 +93,7 @@ class WaitingGroups:
         return self._paces_ms[0] if self._paces_ms else None
 
 
-def stake_of(group: Group) -> Stake:
+def _stake_of(group: Group) -> Stake:
     """What letting it go would mean. What was started is not let go."""
     session = group.session
     decision = session.decision

@@ -1,34 +1,52 @@
 """What waits, by class and due time, in buckets: an arrival is judged by walking buckets, not requests.
 
-A bucket is as wide as a due time may be off without harm, so there are some hundreds of them however many
-requests wait. Sums are kept as requests come and go and are never negative.
+A bucket is as wide as a due time may be off without harm: a part of the time there is until then. So a class
+has some hundreds of them at most, however many requests wait. Sums are kept as requests come and go and are
+never negative.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+import enum
+import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from scheduling.request import SloClass
 
-WIDTH_S = {SloClass.INTERACTIVE: 0.05, SloClass.STANDARD: 0.25, SloClass.BATCH: 2.5}
+LEAST_WIDTH_S = 0.05
+WIDTH_SHARE = 1 / 32
+"""Width of a bucket as a share of the time until it is due, when it is made."""
+
+
+class Stake(enum.Enum):
+    """What was said to one that waits."""
+
+    NONE = "none"
+    """It asked for no first token by any time: never late, never let go."""
+    AT_RISK = "at_risk"
+    ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One that waits. Times are seconds on the caller's clock."""
+    """One that waits and was not started. Times are seconds on the caller's clock."""
 
+    key: str
     slo_class: SloClass
     due_at: float
     """By which it is ordered, promised or not."""
     tokens: int
     """Prompt tokens to compute."""
-    is_promised: bool
-    """Its first token was promised by then."""
+    stake: Stake
 
 
 @dataclass(slots=True)
 class _Bucket:
+    """Those due from `begin` until before `end`."""
+
+    begin: float
+    end: float
     tokens: int = 0
     requests: int = 0
     promised: int = 0
@@ -46,10 +64,32 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Class:
+    """Buckets in order, none empty, none overlapping."""
+
     tokens: int = 0
     requests: int = 0
-    order: list[int] = field(default_factory=list)
-    buckets: dict[int, _Bucket] = field(default_factory=dict)
+    begins: list[float] = field(default_factory=list)
+    buckets: list[_Bucket] = field(default_factory=list)
+
+    def place(self, due_at: float) -> int | None:
+        """Where the bucket is that holds this due time; None where there is none."""
+        place = bisect_right(self.begins, due_at) - 1
+        return place if place >= 0 and due_at < self.buckets[place].end else None
+
+    def make(self, due_at: float, now: float) -> int:
+        """A new bucket around a due time, in the gap that is left between its neighbours."""
+        place = bisect_right(self.begins, due_at)
+        width = max(LEAST_WIDTH_S, (due_at - now) * WIDTH_SHARE)
+        begin = math.floor(due_at / width) * width
+        begin = min(begin, due_at)  # the quotient may have been rounded up
+        end = max(begin + width, math.nextafter(due_at, math.inf))
+        if place > 0:
+            begin = max(begin, self.buckets[place - 1].end)
+        if place < len(self.begins):
+            end = min(end, self.begins[place])
+        self.begins.insert(place, begin)
+        self.buckets.insert(place, _Bucket(begin, end))
+        return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +106,14 @@ class Pace:
     scale: float = 1.0
     """The whole fleet's waiting tokens per token of these."""
 
+    @property
+    def per_token_s(self) -> float:
+        """Seconds that one of these tokens takes."""
+        return self.stretch * self.scale / self.rate
+
     def done_at(self, tokens: float) -> float:
         """When that many of these tokens, and all before them, are computed."""
-        return self.now + self.stretch * (self.start_tokens + tokens * self.scale) / self.rate
+        return self.now + self.stretch * self.start_tokens / self.rate + tokens * self.per_token_s
 
 
 class Backlog:
@@ -87,43 +132,46 @@ class Backlog:
         """How many wait."""
         return sum(one.requests for one in self._classes.values())
 
+    @property
+    def num_buckets(self) -> int:
+        """How many there are to walk."""
+        return sum(len(one.buckets) for one in self._classes.values())
+
     def of_class(self, slo_class: SloClass) -> int:
         """Work of one class."""
         return self._classes[slo_class].tokens
 
-    def add(self, one: Waiting) -> None:
+    def add(self, one: Waiting, now: float) -> None:
         """It waits."""
-        line, place = self._classes[one.slo_class], _place(one)
-        bucket = line.buckets.get(place)
-        if bucket is None:
-            bucket = line.buckets[place] = _Bucket()
-            insort(line.order, place)
+        line = self._classes[one.slo_class]
+        place = line.place(one.due_at)
+        bucket = line.buckets[line.make(one.due_at, now) if place is None else place]
         line.tokens += one.tokens
         line.requests += 1
         bucket.tokens += one.tokens
         bucket.requests += 1
-        if one.is_promised:
+        if one.stake is Stake.ACCEPTED:
             bucket.promise(one.due_at)
 
     def remove(self, one: Waiting) -> None:
         """It waits no longer. What was not added, exactly as it is, is our own mistake."""
-        line, place = self._classes[one.slo_class], _place(one)
+        line = self._classes[one.slo_class]
+        place = line.place(one.due_at)
+        assert place is not None, "removed once, as it was added"
         bucket = line.buckets[place]
         line.tokens -= one.tokens
         line.requests -= 1
         bucket.tokens -= one.tokens
         bucket.requests -= 1
-        bucket.promised -= one.is_promised
-        assert bucket.tokens >= 0, "removed once, as it was added"
+        bucket.promised -= one.stake is Stake.ACCEPTED
         if bucket.requests == 0:
-            del line.buckets[place]
-            del line.order[bisect_right(line.order, place) - 1]
+            del line.buckets[place], line.begins[place]
 
     def tokens_before(self, slo_class: SloClass, due_at: float) -> int:
         """Work of all that goes first, those due about then included."""
         line = self._classes[slo_class]
-        end = bisect_right(line.order, _index(slo_class, due_at))
-        own = sum(line.buckets[place].tokens for place in line.order[:end])
+        end = bisect_right(line.begins, due_at)
+        own = sum([bucket.tokens for bucket in line.buckets[:end]])
         return own + sum(self._classes[one].tokens for one in SloClass if one < slo_class)
 
     def harm_s(
@@ -135,28 +183,20 @@ class Backlog:
         What is late anyway is no harm of this request.
         """
         before = self.tokens_before(slo_class, due_at) + (0 if waits else own_tokens)
-        harm_s = 0.0
+        start_at, per_token_s = pace.done_at(0), pace.per_token_s
+        own_s, harm_s = own_tokens * per_token_s, 0.0
         for one in SloClass:
-            line = self._classes[one]
-            if one < slo_class or not line.order:
+            if one < slo_class:
                 continue
-            begin = bisect_right(line.order, _index(one, due_at)) if one == slo_class else 0
-            for place in line.order[begin:]:
-                bucket = line.buckets[place]
-                if bucket.promised:
+            line = self._classes[one]
+            begin = bisect_right(line.begins, due_at) if one == slo_class else 0
+            for bucket in line.buckets[begin:]:
+                last = before + bucket.tokens
+                if bucket.promised and start_at + per_token_s * last > bucket.first_due_at:
                     first = before + bucket.tokens / bucket.requests
-                    last = before + bucket.tokens
                     for due, tokens in ((bucket.first_due_at, first), (bucket.last_due_at, last)):
-                        late_s = pace.done_at(tokens) - due
-                        if late_s > harm_s and pace.done_at(max(0.0, tokens - own_tokens)) <= due:
+                        late_s = start_at + per_token_s * tokens - due
+                        if harm_s < late_s <= own_s:
                             harm_s = late_s
-                before += bucket.tokens
+                before = last
         return harm_s
-
-
-def _place(one: Waiting) -> int:
-    return _index(one.slo_class, one.due_at)
-
-
-def _index(slo_class: SloClass, due_at: float) -> int:
-    return int(due_at / WIDTH_S[slo_class])

@@ -3,7 +3,7 @@
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
 Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). Where it does
 not fit, dropping the largest of those due by then, each time one would be late, leaves the most in time
-(Moore, "An n Job, One Machine Sequencing Algorithm for Minimizing the Number of Late Jobs", 1968).
+(Moore, "An n Job, One Machine Sequencing Algorithm for Minimizing the Number of Late Waitings", 1968).
 
 One of `tokens` work is done, at the latest, when a fleet of m workers and total rate μ has done all before it
 and one worker, of rate μ / m, its own (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969):
@@ -15,36 +15,16 @@ Classes are planned from high to low, each behind what the higher ones keep, but
 
 from __future__ import annotations
 
-import enum
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from scheduling.backlog import Stake, Waiting
 from scheduling.request import SloClass
 
 BATCH_SHARE = 0.05
 """Of prefill tokens, that batch has whatever else waits."""
-
-
-class Stake(enum.Enum):
-    """What was said to one that waits."""
-
-    NONE = "none"
-    """It asked for no first token by any time: never late, never let go."""
-    AT_RISK = "at_risk"
-    ACCEPTED = "accepted"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One that waits and was not started. `due_at` is seconds on the caller's clock."""
-
-    key: str
-    slo_class: SloClass
-    due_at: float
-    tokens: int
-    stake: Stake
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +51,9 @@ class Plan:
     """Would be late, and nobody may be let go for them."""
 
 
-def plan(jobs: Iterable[Job], service: Service, *, may_break: bool = False) -> Plan:
+def plan(jobs: Iterable[Waiting], service: Service, *, may_break: bool = False) -> Plan:
     """The full plan. `may_break` where capacity died: then accepted ones may be let go, after all at risk."""
-    lanes: dict[SloClass, list[Job]] = {one: [] for one in SloClass}
+    lanes: dict[SloClass, list[Waiting]] = {one: [] for one in SloClass}
     for job in jobs:
         lanes[job.slo_class].append(job)
     shed: list[str] = []
@@ -111,11 +91,13 @@ class _Pace:
         return self._now + at
 
 
-def _moore(lane: Sequence[Job], pace: _Pace, *, may_break: bool) -> tuple[list[Job], list[Job], int]:
+def _moore(
+    lane: Sequence[Waiting], pace: _Pace, *, may_break: bool
+) -> tuple[list[Waiting], list[Waiting], int]:
     """Victims, those that stay late, and the tokens that are kept, of one class in order of due times."""
     tokens = 0
-    victims: list[Job] = []
-    late: list[Job] = []
+    victims: list[Waiting] = []
+    late: list[Waiting] = []
     largest: list[tuple[bool, int, int]] = []
     for place, job in enumerate(lane):
         tokens += job.tokens

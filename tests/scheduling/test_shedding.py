@@ -7,19 +7,21 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.backlog import Stake, Waiting
 from scheduling.request import SloClass
-from scheduling.shedding import BATCH_SHARE, BatchFloor, Job, Plan, Service, Stake, plan
+from scheduling.shedding import BATCH_SHARE, BatchFloor, Plan, Service, plan
 
 stakes = st.sampled_from(Stake)
 
 
 def jobs_of(
     stakes: st.SearchStrategy[Stake], classes: st.SearchStrategy[SloClass]
-) -> st.SearchStrategy[list[Job]]:
+) -> st.SearchStrategy[list[Waiting]]:
     parts = st.tuples(classes, st.integers(1, 40), st.integers(1, 10), stakes)
     return st.lists(parts, max_size=9).map(
         lambda found: [
-            Job(f"j{i}", one, float(due), tokens, stake) for i, (one, due, tokens, stake) in enumerate(found)
+            Waiting(f"j{i}", one, float(due), tokens, stake)
+            for i, (one, due, tokens, stake) in enumerate(found)
         ]
     )
 
@@ -34,7 +36,7 @@ services = st.builds(
 )
 
 
-def in_time(jobs: list[Job], rate: float) -> bool:
+def in_time(jobs: list[Waiting], rate: float) -> bool:
     done = 0.0
     for job in sorted(jobs, key=lambda one: one.due_at):
         done += job.tokens / rate
@@ -44,7 +46,7 @@ def in_time(jobs: list[Job], rate: float) -> bool:
 
 
 @given(jobs_of(st.just(Stake.AT_RISK), st.just(SloClass.STANDARD)), st.sampled_from([0.25, 0.5, 1.0, 2.0]))
-def test_no_plan_keeps_more(jobs: list[Job], rate: float) -> None:
+def test_no_plan_keeps_more(jobs: list[Waiting], rate: float) -> None:
     shed = set(plan(jobs, Service(0.0, rate, 1)).shed)
     kept = [job for job in jobs if job.key not in shed]
     assert in_time(kept, rate)
@@ -52,7 +54,7 @@ def test_no_plan_keeps_more(jobs: list[Job], rate: float) -> None:
 
 
 @given(any_jobs, services)
-def test_while_capacity_lasts_nobody_accepted_is_a_victim(jobs: list[Job], service: Service) -> None:
+def test_while_capacity_lasts_nobody_accepted_is_a_victim(jobs: list[Waiting], service: Service) -> None:
     made = plan(jobs, service)
     by_key = {job.key: job for job in jobs}
     assert made.broken == ()
@@ -61,14 +63,18 @@ def test_while_capacity_lasts_nobody_accepted_is_a_victim(jobs: list[Job], servi
 
 
 @given(any_jobs, services, st.booleans())
-def test_who_asked_for_nothing_is_never_let_go(jobs: list[Job], service: Service, may_break: bool) -> None:
+def test_who_asked_for_nothing_is_never_let_go(
+    jobs: list[Waiting], service: Service, may_break: bool
+) -> None:
     made = plan(jobs, service, may_break=may_break)
     touched = {*made.shed, *made.broken, *made.late}
     assert not touched & {job.key for job in jobs if job.stake is Stake.NONE}
 
 
 @given(any_jobs, services, st.booleans())
-def test_a_plan_carried_out_asks_for_nothing_more(jobs: list[Job], service: Service, may_break: bool) -> None:
+def test_a_plan_carried_out_asks_for_nothing_more(
+    jobs: list[Waiting], service: Service, may_break: bool
+) -> None:
     made = plan(jobs, service, may_break=may_break)
     gone = {*made.shed, *made.broken}
     again = plan([job for job in jobs if job.key not in gone], service, may_break=may_break)
@@ -77,7 +83,7 @@ def test_a_plan_carried_out_asks_for_nothing_more(jobs: list[Job], service: Serv
 
 @given(any_jobs, services, st.randoms(use_true_random=False))
 def test_a_plan_does_not_depend_on_the_order_it_is_told_in(
-    jobs: list[Job], service: Service, draw: object
+    jobs: list[Waiting], service: Service, draw: object
 ) -> None:
     shuffled = list(jobs)
     draw.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
@@ -85,8 +91,8 @@ def test_a_plan_does_not_depend_on_the_order_it_is_told_in(
 
 
 def test_the_largest_goes_and_at_risk_goes_before_accepted() -> None:
-    def job(key: str, tokens: int, stake: Stake) -> Job:
-        return Job(key, SloClass.STANDARD, 10.0, tokens, stake)
+    def job(key: str, tokens: int, stake: Stake) -> Waiting:
+        return Waiting(key, SloClass.STANDARD, 10.0, tokens, stake)
 
     small, large = job("small", 2, Stake.AT_RISK), job("large", 6, Stake.AT_RISK)
     promised = job("promised", 8, Stake.ACCEPTED)
@@ -98,16 +104,16 @@ def test_the_largest_goes_and_at_risk_goes_before_accepted() -> None:
 
 
 def test_higher_classes_are_planned_first_and_batch_keeps_its_share() -> None:
-    flood = [Job(f"i{i}", SloClass.INTERACTIVE, 1000.0, 100, Stake.ACCEPTED) for i in range(9)]
-    batch = Job("batch", SloClass.BATCH, 201.0, 10, Stake.AT_RISK)
+    flood = [Waiting(f"i{i}", SloClass.INTERACTIVE, 1000.0, 100, Stake.ACCEPTED) for i in range(9)]
+    batch = Waiting("batch", SloClass.BATCH, 201.0, 10, Stake.AT_RISK)
     assert plan([*flood, batch], Service(0.0, 1.0, 1)) == Plan()
-    hasty = Job("batch", SloClass.BATCH, 199.0, 10, Stake.AT_RISK)
+    hasty = Waiting("batch", SloClass.BATCH, 199.0, 10, Stake.AT_RISK)
     assert plan([*flood, hasty], Service(0.0, 1.0, 1)) == Plan(shed=("batch",))
 
 
 def test_one_too_long_for_any_worker_goes_alone() -> None:
-    short = [Job(f"s{i}", SloClass.STANDARD, 10.0, 9, Stake.AT_RISK) for i in range(4)]
-    long = Job("z", SloClass.STANDARD, 10.0, 11, Stake.AT_RISK)
+    short = [Waiting(f"s{i}", SloClass.STANDARD, 10.0, 9, Stake.AT_RISK) for i in range(4)]
+    long = Waiting("z", SloClass.STANDARD, 10.0, 11, Stake.AT_RISK)
     assert plan([*short, long], Service(0.0, 40.0, 40)) == Plan(shed=("z",))
 
 
