@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.claims import classes, grid, overload, paths, speed, strict_itl
+from benchmarks.claims import classes, grid, overload, paths, refusals, speed, strict_itl
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.table import Section
 from benchmarks.claims.tasks import Workers
@@ -22,6 +22,7 @@ SECTIONS: dict[str, Callable[[Workers, Settings], Section]] = {
     "grid": grid.measure,
     "strict_itl": strict_itl.measure,
     "overload": overload.measure,
+    "refusals": refusals.measure,
     "paths": paths.measure,
     "classes": classes.measure,
     "speed": speed.measure,

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.claims.cells import estimate
-from benchmarks.claims.play import PROFILE, Arm, Case, Played, play
+from benchmarks.claims.play import Arm, Case, Played, play, profile
 from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.table import Goal, Section, markdown, ratios
@@ -19,33 +19,32 @@ from benchmarks.report import cell as in_words
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Order
 from scheduling.policies.slack import SLACK
-from scheduling.profiles import Profile
-from services.profiles import load_profile
 from sim.capacity import references
 from sim.workload import Promises, sample
-from workloads.trace import SLO_CLASSES
 
 WORKLOAD = "mixed"
 RATIOS = {"interactive": (5.0, 2.5), "standard": (10.0, 2.5), "batch": (25.0, 5.0)}
 """TTFT in the class's own median prompt without load, TPOT in D."""
+NUM_WORKERS = 4
 LOADS = (1.0, 1.2, 1.5)
 GOOD_AT_CAPACITY = 0.9
-OURS = Arm(SLACK)
-EDF = Arm(replace(SLACK, name="edf", promises=False))
+FLEET = f"{NUM_WORKERS}d"
+OURS = Arm(SLACK, fleet=FLEET)
+EDF = Arm(replace(SLACK, name="edf", promises=False), fleet=FLEET)
 """The same steps; all are taken, and who is due first goes first."""
-SARATHI_EDF = Arm(replace(CHUNKED, name="chunked edf", order=Order.DUE), 512)
-NO_CLASSES = Arm(replace(SLACK, name="slack without classes"))
+SARATHI_EDF = Arm(replace(CHUNKED, name="chunked edf", order=Order.DUE), 512, fleet=FLEET)
+NO_CLASSES = Arm(replace(SLACK, name="slack without classes"), fleet=FLEET)
 ARMS = (OURS, NO_CLASSES, EDF, SARATHI_EDF)
 
 ByClass = tuple[tuple[str, Promises], ...]
 
 
-def promises(profile: Profile) -> ByClass:
+def promises() -> ByClass:
     """What each class asks for."""
     lengths = sample(WORKLOAD, 1.0)
     found = []
     for name, (ttft, tpot) in RATIOS.items():
-        known = references(profile, [one for one in lengths if one.slo_class == name], 1.0)
+        known = references(profile(), [one for one in lengths if one.slo_class == name], 1.0)
         found.append((name, Promises(known.ttft_ms(ttft), known.tpot_ms(tpot))))
     return tuple(found)
 
@@ -80,56 +79,62 @@ def _case(arm: Arm, rate: float, seed: int, settings: Settings, asked: ByClass) 
     )  # fmt: skip
 
 
-def _capacity(seed: int, settings: Settings, asked: ByClass) -> float:
+def _capacity(arm: Arm, seed: int, settings: Settings, asked: ByClass) -> float:
     def holds(rate: float) -> bool:
-        return _shares(_case(OURS, rate, seed, settings, asked)).good >= GOOD_AT_CAPACITY
+        return _shares(_case(arm, rate, seed, settings, asked)).good >= GOOD_AT_CAPACITY
 
-    return highest(holds, 0.7 * estimate(load_profile(PROFILE), WORKLOAD, None), precision=settings.precision)
+    guess = 0.7 * estimate(profile(), WORKLOAD, None, NUM_WORKERS)
+    return highest(holds, guess, precision=settings.precision)
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """The capacity with classes, then all arms at it and beyond."""
-    asked = promises(load_profile(PROFILE))
-    tasks = [partial(_capacity, seed, settings, asked) for seed in settings.seeds]
-    capacity = statistics.median(workers.map("classes, capacity", tasks))
+    """What each arm carries, then all of them past what the classes do."""
+    asked = promises()
+    tasks = [partial(_capacity, arm, seed, settings, asked) for arm in ARMS for seed in settings.seeds]
+    rates = iter(workers.map("classes, capacity", tasks))
+    carried = {arm: [next(rates) for _ in settings.seeds] for arm in ARMS}
+    rate = statistics.median(carried[OURS])
     keys = [(arm, load) for arm in ARMS for load in LOADS]
-    cases = [
-        _case(arm, load * capacity, seed, settings, asked) for arm, load in keys for seed in settings.seeds
-    ]
+    cases = [_case(arm, load * rate, seed, settings, asked) for arm, load in keys for seed in settings.seeds]
     found = iter(workers.map("classes", [partial(_shares, case) for case in cases]))
     runs = {key: [next(found) for _ in settings.seeds] for key in keys}
-    return section(runs, capacity, settings, asked)
+    return section(runs, carried, settings, asked)
 
 
 def section(
-    runs: Mapping[tuple[Arm, float], Sequence[Shares]], capacity: float, settings: Settings, asked: ByClass
+    runs: Mapping[tuple[Arm, float], Sequence[Shares]],
+    carried: Mapping[Arm, Sequence[float]],
+    settings: Settings,
+    asked: ByClass,
 ) -> Section:
-    """Goals and a table."""
+    """Goals and tables."""
 
     def ratio(other: Arm, load: float) -> tuple[float, ...]:
         return ratios([one.per_s for one in runs[OURS, load]], [one.per_s for one in runs[other, load]])
 
-    goals = tuple(
-        Goal(f"classes / plain EDF at {load:g} × capacity", ratio(EDF, load), 1.3) for load in LOADS[1:]
-    )
+    goals = [Goal(f"classes / plain EDF at {load:g} × capacity", ratio(EDF, load), 1.3) for load in LOADS[1:]]
     rows = [
         (
             arm.name,
             f"{load:g} ×",
             in_words([one.per_s for one in found]),
-            *(
-                f"{np.median([one.by_class[place] for one in found]):.2f}"
-                for place in range(len(SLO_CLASSES))
-            ),
+            *(f"{np.median([one.by_class[place] for one in found]):.2f}" for place in range(len(RATIOS))),
             in_words(ratio(arm, load)),
         )
         for (arm, load), found in runs.items()
     ]
     words = "; ".join(f"{name} TTFT {one.ttft_ms} ms, TPOT {one.tpot_ms} ms" for name, one in asked)
     method = (
-        f"One worker, workload mixed, {settings.words}: {words}. "
-        f"Capacity with classes, ≥ {GOOD_AT_CAPACITY:.0%} good: {capacity:.2f}/s. Plain EDF has the same "
-        "steps and takes everybody, in the order of their first tokens' due times."
+        f"{NUM_WORKERS} workers, workload mixed, {settings.words}: {words}. Capacity: the highest rate with "
+        f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and takes everybody, ordered by when their "
+        "first tokens are due."
     )
-    header = ("arm", "load", "good, 1/s", *(f"good of {name}" for name in SLO_CLASSES), "classes by this")
-    return Section("classes: three of them against plain EDF", method, goals, (markdown(header, rows),))
+    header = ("arm", "load", "good, 1/s", *(f"good of {name}" for name in RATIOS), "classes by this")
+    capacities = [
+        (arm.name, in_words(rates), in_words(ratios(carried[OURS], rates))) for arm, rates in carried.items()
+    ]
+    tables = (
+        markdown(("arm", "capacity, 1/s", "classes by this"), capacities),
+        markdown(header, rows),
+    )
+    return Section("classes: three of them against plain EDF", method, tuple(goals), tables)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
-from benchmarks.claims.play import PROFILE, Arm, Case, goodput, play
+from benchmarks.claims.play import Arm, Case, goodput, play, profile
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.table import Goal, Section, geometric_mean, markdown, ratios
 from benchmarks.claims.tasks import Workers
 from benchmarks.report import cell as in_words
-from services.profiles import load_profile
 from sim.workload import Promises
 
 TAUS = (128, 256, 512, 1024, 2048)
@@ -68,11 +67,10 @@ def measure(workers: Workers, settings: Settings) -> Section:
 
 
 def _contests(workers: Workers, settings: Settings, workload: str) -> Iterator[Contest]:
-    profile = load_profile(PROFILE)
-    cells = list(grid(profile, workload))
+    cells = list(grid(profile(), workload))
     if settings.is_quick:
         cells = [one for one in cells if one.ttft_ratio == 10.0]
-    loosest = estimate(profile, workload, max(one.promises.tpot_ms or 0 for one in cells))
+    loosest = estimate(profile(), workload, max(one.promises.tpot_ms or 0 for one in cells))
     rates = [share * loosest for share in SHARES]
     known = _others(workers, settings, workload, cells, rates)
     cases = [

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
-from benchmarks.claims.play import PROFILE, Arm, Case, goodput, play
+from benchmarks.claims.play import Arm, Case, goodput, play, profile
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.table import Goal, Section, markdown, ratios
 from benchmarks.claims.tasks import Workers
 from benchmarks.report import cell as in_words
 from scheduling.placement import Placement
-from services.profiles import load_profile
 
 NUM_WORKERS = 4
 AGGREGATED = Arm("slack", None, Placement.AGGREGATED, "4d")
@@ -37,11 +36,10 @@ ARMS = (AGGREGATED, *(arm for split in SPLITS for arm in arms(split)))
 
 def measure(workers: Workers, settings: Settings) -> Section:
     """Every arm in every cell at the same rates."""
-    profile = load_profile(PROFILE)
-    cells = [one for workload in WORKLOADS for one in grid(profile, workload)]
+    cells = [one for workload in WORKLOADS for one in grid(profile(), workload)]
     if settings.is_quick:
         cells = [one for one in cells if one.ttft_ratio == 10.0]
-    rates = {one: estimate(profile, one.workload, one.promises.tpot_ms, NUM_WORKERS) for one in cells}
+    rates = {one: estimate(profile(), one.workload, one.promises.tpot_ms, NUM_WORKERS) for one in cells}
     keys = [(one, share, arm) for one in cells for share in SHARES for arm in ARMS]
     span_s = settings.span_s / 2  # four workers see as many requests in half the time
     tasks = [

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
+from scheduling.profiles import Profile
 from services.profiles import load_profile
+from sim.capacity import alone_s
 from sim.metrics import WARMUP_SHARE, measure
 from sim.result import End, RequestResult
 from sim.simulation import run
@@ -62,6 +65,16 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """Of simulating."""
+
+    wall_s: float
+    cpu_s: float
+    """Of this process: less where the machine has other things to do."""
+    num_events: int
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
     """Of the requests of one run but its first tenth, a row each; NaN where nothing came of them."""
 
@@ -71,6 +84,7 @@ class Played:
     ttft: Column
     tpot: Column
     queue: Column
+    """TTFT less what the prompt takes alone: whether it waits at the router or at a worker."""
     finished: Flags
     refused: Flags
     promised: Flags
@@ -80,11 +94,16 @@ class Played:
     asked_ttft_ms: Column
     itl_p99_s: float
     """Over all gaps of the run."""
-    wall_s: float
-    num_events: int
+    cost: Cost
 
     def __len__(self) -> int:
         return len(self.prompt)
+
+
+@cache
+def profile() -> Profile:
+    """All claims are of the same hardware."""
+    return load_profile(PROFILE)
 
 
 def trace_of(case: Case) -> tuple[TraceRequest, ...]:
@@ -102,11 +121,11 @@ def _promised(one: TraceRequest, promises: Promises) -> TraceRequest:
     return replace(one, ttft_ms=promises.ttft_ms, tpot_ms=promises.tpot_ms, itl_ms=promises.itl_ms)
 
 
-def play(case: Case) -> Played:
-    """Simulate it."""
+def spec_of(case: Case) -> SimSpec:
+    """As the simulator wants it."""
     arm = case.arm
-    spec = SimSpec(
-        profile=load_profile(PROFILE),
+    return SimSpec(
+        profile=profile(),
         fleet=FleetShape.parse(arm.fleet),
         trace=trace_of(case),
         policy=arm.policy,
@@ -115,17 +134,20 @@ def play(case: Case) -> Played:
         seed=case.seed,
         drain_s=DRAIN_S,
     )
-    began = time.perf_counter()
+
+
+def play(case: Case) -> Played:
+    """Simulate it."""
+    spec = spec_of(case)
+    began, cpu_began = time.perf_counter(), time.process_time()
     result = run(spec)
-    wall_s = time.perf_counter() - began
+    cost = Cost(time.perf_counter() - began, time.process_time() - cpu_began, result.num_events)
     itl = measure(result).itl
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
-    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0, wall_s, result.num_events)
+    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0, cost)
 
 
-def columns(
-    requests: Sequence[RequestResult], span_s: float, itl_p99_s: float, wall_s: float, num_events: int
-) -> Played:
+def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float, cost: Cost) -> Played:
     """Requests as columns."""
     return Played(
         span_s=span_s,
@@ -133,16 +155,21 @@ def columns(
         output=_column([one.asked.output_tokens for one in requests]),
         ttft=_column([one.ttft_s for one in requests]),
         tpot=_column([one.tpot_s for one in requests]),
-        queue=_column([one.queue_s for one in requests]),
+        queue=_column([_queued_s(one) for one in requests]),
         finished=np.array([one.end is End.FINISHED for one in requests]),
         refused=np.array([one.end is End.REFUSED for one in requests]),
         promised=np.array([one.promised_ttft_s is not None and not one.at_risk for one in requests]),
         met_own=np.array([one.good for one in requests]),
         asked_ttft_ms=_column([one.asked.ttft_ms for one in requests]),
         itl_p99_s=itl_p99_s,
-        wall_s=wall_s,
-        num_events=num_events,
+        cost=cost,
     )
+
+
+def _queued_s(one: RequestResult) -> float | None:
+    if one.ttft_s is None:
+        return None
+    return max(0.0, one.ttft_s - alone_s(profile(), one.asked.prompt_tokens))
 
 
 def _column(values: Sequence[float | None]) -> Column:

@@ -9,13 +9,12 @@ from functools import partial
 import numpy as np
 
 from benchmarks.claims.cells import estimate
-from benchmarks.claims.play import PROFILE, Arm, Case, Played, play
+from benchmarks.claims.play import Arm, Case, Played, play, profile
 from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.table import Goal, Section, markdown, ratios
 from benchmarks.claims.tasks import Workers
 from benchmarks.report import cell as in_words
-from services.profiles import load_profile
 from sim.capacity import references
 from sim.workload import Promises, sample
 
@@ -62,12 +61,11 @@ def is_carried(played: Played, itl_ms: int) -> bool:
 
 def measure(workers: Workers, settings: Settings) -> Section:
     """The highest rate that each arm carries, by bisection, seed by seed."""
-    profile = load_profile(PROFILE)
     searches = []
     for workload in WORKLOADS:
-        step_s = references(profile, sample(workload, 1.0), 1.0).decode_step_s
+        step_s = references(profile(), sample(workload, 1.0), 1.0).decode_step_s
         itl_ms = round(STRICT_RATIO * step_s * 1000)
-        guess = 0.5 * estimate(profile, workload, itl_ms)
+        guess = 0.5 * estimate(profile(), workload, itl_ms)
         searches += [
             Search(arm, workload, seed, settings.span_s, settings.precision, itl_ms, guess)
             for arm in ARMS

@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.claims import overload, refusals
 from benchmarks.claims.cells import cell, estimate, grid
 from benchmarks.claims.classes import EDF, OURS, promises, shares
 from benchmarks.claims.grid import FIXED, SLACK, Contest, section
-from benchmarks.claims.overload import DECILES, figures
+from benchmarks.claims.overload import DECILES, Figures, figures
 from benchmarks.claims.paths import AGGREGATED, arms, better, worst
-from benchmarks.claims.play import PROFILE, Arm, Case, Played, columns, good, goodput, play, trace_of
+from benchmarks.claims.play import PROFILE, Arm, Case, Cost, Played, columns, good, goodput, play, trace_of
 from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.strict_itl import is_carried
 from benchmarks.claims.table import Goal, Section, geometric_mean, markdown, ratios
 from services.profiles import load_profile
+from sim.false_refusals import FalseRefusals
 from sim.result import End, RequestResult
 from sim.workload import Promises
 from workloads.trace import TraceRequest
@@ -36,7 +38,6 @@ def request(
     ttft_s: float | None = 0.1,
     tpot_s: float | None = 0.01,
     end: End = End.FINISHED,
-    queue_s: float = 0.0,
     asked_ms: int | None = None,
 ) -> RequestResult:
     return RequestResult(
@@ -44,13 +45,12 @@ def request(
         end,
         ttft_s=ttft_s if end is End.FINISHED else None,
         tpot_s=tpot_s if end is End.FINISHED else None,
-        queue_s=queue_s if end is End.FINISHED else None,
         promised_ttft_s=1.0 if end is End.FINISHED else None,
     )
 
 
 def played(*requests: RequestResult, itl_p99_s: float = 0.01) -> Played:
-    return columns(requests, 10.0, itl_p99_s, 1.0, 100)
+    return columns(requests, 10.0, itl_p99_s, Cost(1.0, 0.5, 100))
 
 
 # Searching
@@ -157,7 +157,7 @@ def test_what_is_carried_keeps_gaps_and_queues_short_and_serves_nearly_all() -> 
     served = [request() for _ in range(200)]
     assert is_carried(played(*served), 10)
     assert not is_carried(played(*served), 9)
-    assert not is_carried(played(*[request(queue_s=3.0) for _ in range(200)]), 10)
+    assert not is_carried(played(*[request(ttft_s=2.1) for _ in range(200)]), 10)
     assert is_carried(played(*served, request(end=End.REFUSED)), 10)
     assert not is_carried(played(*served, *[request(end=End.REFUSED)] * 3), 10)
     assert not is_carried(played(*served, *[request(end=End.UNFINISHED)] * 300), 10)
@@ -187,7 +187,7 @@ def test_each_class_is_judged_by_its_own_promise_whatever_the_fleet_hears_of_it(
 
 
 def test_without_classes_the_same_requests_come_as_standard() -> None:
-    asked = promises(H200)
+    asked = promises()
     case = Case(OURS, "mixed", 20.0, 1, 10.0, by_class=asked)
     plain = Case(EDF, "mixed", 20.0, 1, 10.0, by_class=asked, has_classes=False)
     ours, theirs = trace_of(case), trace_of(plain)
@@ -200,6 +200,34 @@ def test_without_classes_the_same_requests_come_as_standard() -> None:
         assert (one.ttft_ms, one.tpot_ms) == next(
             (two.ttft_ms, two.tpot_ms) for name, two in asked if name == one.slo_class
         )
+
+
+def test_waiting_at_a_worker_is_waiting_too() -> None:
+    short, long = played(request(prompt=100, ttft_s=2.0), request(prompt=8000, ttft_s=2.0)).queue
+    assert 1.7 < long < short < 2.0
+
+
+def test_false_refusals_are_a_goal_wherever_anybody_was_refused() -> None:
+    found = {("chat", 1.5): [FalseRefusals(20, 0.02, -0.5), FalseRefusals(20, 0.0, -0.1)], ("mixed", 1.5): []}
+    (goal,) = refusals.section(found, SETTINGS).goals
+    assert goal.figures == (0.02, 0.0)
+    assert goal.is_met
+
+
+def test_a_peak_that_is_not_reached_yet_is_no_collapse() -> None:
+    runs = {
+        ("chat", arm, load): [Figures(10 * load, 100 * load, 1.0, 0.0, 1.0, (1.0,) * DECILES)]
+        for arm in (overload.SLACK, overload.FCFS)
+        for load in overload.LOADS
+    }
+    goals = overload.section(runs, {"chat": 5.0}, SETTINGS).goals
+    assert all(goal.is_met for goal in goals)
+    runs["chat", overload.SLACK, 1.5] = [Figures(11.0, 110.0, 1.0, 0.0, 1.0, (1.0,) * DECILES)]
+    missed = [goal for goal in overload.section(runs, {"chat": 5.0}, SETTINGS).goals if not goal.is_met]
+    assert [goal.claim for goal in missed] == [
+        "chat: good requests/s at 1.5 × capacity / peak",
+        "chat: good tokens/s at 1.5 × capacity / peak",
+    ]
 
 
 # Comparing arms
