@@ -157,7 +157,7 @@ class WorkerLink:
 
 
 def _stop_if_cancelled() -> None:
-    """A task group that is ending over an error drops a cancellation that comes meanwhile, before Python 3.13."""
+    """A task group that is ending over an error drops a cancellation that comes meanwhile (before 3.13)."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
