@@ -55,6 +55,7 @@ from router.events import (
 )
 from router.fleet import Worker
 from router.granting import ask_grants
+from router.migrating import migrate
 from router.promising import Judgement, judge
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
@@ -239,6 +240,9 @@ class RouterCore:
                 self._help(group.key)
             elif group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
                 enqueue(book, group)
+        for worker in list(book.fleet.workers.values()):
+            if worker.preempted:
+                migrate(book, worker)
         self._renew()
         if not book.store_reachable:
             book.do(AskQueue())

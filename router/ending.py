@@ -48,6 +48,7 @@ def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = No
             del worker.groups[group.handle]
             if worker.key == group.decode_key:
                 worker.let_go(group)
+                worker.preempted.pop(group.handle, None)
             if tell_workers and worker.key != but:
                 book.do(SendCancel(worker.key, (group.handle,)))
     release(book, group)

@@ -67,6 +67,8 @@ class Worker:
     drain_asked: bool = False
     step_s: float = 0.0
     groups: dict[int, Group] = field(default_factory=dict)
+    preempted: dict[int, Group] = field(default_factory=dict)
+    """Groups that wait here for blocks they had."""
     sent_tokens: int = 0
     """Prompt tokens dispatched since its last report."""
     asking: bool = False

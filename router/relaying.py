@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router import ending, recovery
+from router import ending, migrating, recovery
 from router.actions import Relay, RelayRun, TellChoiceFinished
 from router.book import Book
 from router.events import StepReported, TokenRun
@@ -35,6 +35,10 @@ def on_step_reported(book: Book, event: StepReported) -> None:
         _take_tokens(book, worker, event.tokens)
     for run in event.runs:
         _take_run(book, worker, run)
+    if event.resumed:
+        migrating.on_resumed(worker, event.resumed)
+    if event.preempted:
+        migrating.on_preempted(book, worker, event.preempted)
     for failure in event.failures:
         group = worker.groups.get(failure.handle)
         if group is not None:

@@ -1,0 +1,76 @@
+"""A core that is told events at one time, with two decode workers that compute prompts too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.actions import Action, AskGrants, SendDecode, Settle
+from router.book import CoreConfig
+from router.core import RouterCore
+from router.events import (
+    Arrived,
+    Enqueued,
+    Event,
+    Granted,
+    GrantsAnswered,
+    SettleAnswered,
+    WorkerJoined,
+)
+from router.fleet import WorkerFacts, WorkerLoad
+from scheduling.cost_model import CostModel
+from scheduling.placement import Placement
+from scheduling.policies import by_name
+from scheduling.request import SamplingParams, Slo, StopRules
+from state.records import Settled
+
+COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+ONE, TWO = (WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "fp", 4, 64, 8, 64) for i in (1, 2))
+ARRIVAL = Arrived(
+    listener=1,
+    tenant="t",
+    request_id="r1",
+    session=0,
+    digest=b"",
+    prompt_token_ids=range(6),
+    sampling=SamplingParams(),
+    seed_given=True,
+    stop=StopRules(max_tokens=50),
+    slo=Slo(),
+    received_at=1.0,
+)
+
+
+def core_of(
+    policy: str, *workers: WorkerFacts, placement: Placement = Placement.AGGREGATED, cost: CostModel = COST
+) -> RouterCore:
+    """Its workers have joined."""
+    core = RouterCore(CoreConfig("router-a", by_name(policy), placement))
+    for facts in workers or (ONE, TWO):
+        core.on(WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), cost), 1.0)
+    return core
+
+
+def tell(core: RouterCore, *events: Event, now: float = 1.0) -> list[Action]:
+    """What the core wants done, of all events together."""
+    return [action for event in events for action in core.on(event, now)]
+
+
+def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:
+    """A request is queued behind so many, none of which has much to compute."""
+    named = replace(event, listener=number, request_id=f"r{number}")
+    return tell(core, named, Enqueued(f"t/r{number}/0", position, 0))
+
+
+def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str, int]:
+    """Take a request in and dispatch it; returns its worker and handle."""
+    asks = [one for one in arrive(core, number, event) if isinstance(one, AskGrants)]
+    (send,) = grant(core, number, asks[0].worker.key)
+    return send.worker_key, send.spec.handle
+
+
+def grant(core: RouterCore, number: int, worker_key: str, now: float = 1.0) -> list[SendDecode]:
+    """A worker's capacity is given to a request, and the lease made; what is sent to decode workers."""
+    given = (Granted(f"t/r{number}/0", worker_key), GrantsAnswered(worker_key))
+    (settle,) = [one for one in tell(core, *given, now=now) if isinstance(one, Settle)]
+    settled = SettleAnswered(settle.request_key, settle.prefill_key, settle.decoder.key, Settled.OK)
+    return [one for one in tell(core, settled, now=now) if isinstance(one, SendDecode)]
