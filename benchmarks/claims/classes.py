@@ -126,8 +126,8 @@ def section(
     words = "; ".join(f"{name} TTFT {one.ttft_ms} ms, TPOT {one.tpot_ms} ms" for name, one in asked)
     method = (
         f"{NUM_WORKERS} workers, workload mixed, {settings.words}: {words}. Capacity: the highest rate with "
-        f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and takes everybody, ordered by when their "
-        "first tokens are due."
+        f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and takes everybody, by when "
+        "their first tokens are due."
     )
     header = ("arm", "load", "good, 1/s", *(f"good of {name}" for name in RATIOS), "classes by this")
     capacities = [
