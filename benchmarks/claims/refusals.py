@@ -69,9 +69,9 @@ def section(found: Found, settings: Settings) -> Section:
         )
     method = (
         f"One worker, {settings.words}; TPOT {TPOT_RATIO:g} D, TTFT {TTFT_RATIO:g} × the unloaded median "
-        "prompt. Sampled refusals, each replayed with that request taken at risk: false if it is good then, and "
-        "the number of good ones around it rises. Steps after it shift, so others turn either way by chance; the "
-        "mean change of that number is beside."
+        "prompt. Sampled refusals, each replayed with that request taken at risk: false if it is good then, "
+        "and the number of good ones around it rises. Steps after it shift, so others turn either way by "
+        "chance; the mean change of that number is beside."
     )
     header = ("workload", "load", "replayed", "false", "good requests gained by taking one")
     return Section("refusals: which of them were needless", method, tuple(goals), (markdown(header, rows),))
