@@ -54,15 +54,15 @@ def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:
     assert head is not None, "somebody waits"
     hits, block_size = head.session.prefix_hits, book.fleet.block_size
     if not hits:
-        return sorted(workers, key=lambda one: (one.key in head.avoided, one.bound_tokens, one.key))
+        return sorted(workers, key=lambda one: (one.key in head.avoided, *_bound(one)))
 
-    def first_token(worker: Worker) -> tuple[bool, float, str]:
+    def first_token(worker: Worker) -> tuple[bool, float, int, str]:
         view = book.outlook.prefill_view(worker)
         chunk = book.outlook.chunk(worker)
         cached = hits.get(worker.key, 0) * block_size
         wait_s = worker.bound_tokens / chunk * mixed_step_s(view, chunk)
         own_s = own_prefill_s(Ask(head.work_tokens, cached, head.blocks, head.num_seqs), view)
-        return worker.key in head.avoided, wait_s + own_s, worker.key
+        return worker.key in head.avoided, wait_s + own_s, worker.leased_blocks, worker.key
 
     return sorted(workers, key=first_token)
 
@@ -83,6 +83,7 @@ def _outstanding(worker: Worker) -> tuple[int, int, str]:
 
 
 def _bound(worker: Worker) -> tuple[int, int, str]:
+    """The least prompt work; among equals, as idle ones are, the one whose steps are shared by the fewest."""
     return worker.bound_tokens, worker.leased_blocks, worker.key
 
 
