@@ -74,7 +74,8 @@ class Discovery:
                     self._take(await self._store.list_workers())
                 await asyncio.sleep(INTERVAL_S)
         finally:
-            for _, task in self._links.values():
+            for link, task in self._links.values():
+                link.close()
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._links.values()), return_exceptions=True)
 
@@ -90,6 +91,7 @@ class Discovery:
                 self._missing_since.pop(key, None)
             elif now - self._missing_since.setdefault(key, now) > GONE_S:
                 self._log.info("worker_gone", worker=link.record.worker_id)
+                link.close()
                 task.cancel()
                 del self._links[key], self._missing_since[key]
 

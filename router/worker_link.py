@@ -55,6 +55,7 @@ class WorkerLink:
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
         self._joined = False
+        self._closed = False
 
     @property
     def joined(self) -> bool:
@@ -72,10 +73,16 @@ class WorkerLink:
             assert self._call is not None, "a joined link has a call"
             self._call.cancel()
 
+    def close(self) -> None:
+        """Before `run` is cancelled: before Python 3.13 a task group that is ending over an error, as one is
+        whose worker leaves at that moment, drops the cancellation.
+        """
+        self._closed = True
+
     async def run(self) -> None:
-        """Connect, serve, and connect again, until cancelled."""
+        """Connect, serve, and connect again, until cancelled after `close`."""
         failures = 0
-        while True:
+        while not self._closed:
             try:
                 reason = await self._serve_once()
             except Exception as error:  # noqa: BLE001 - a loop's top
@@ -84,7 +91,6 @@ class WorkerLink:
                 self._log.exception("link_crashed")
                 reason = f"{type(error).__name__}: {error}"
             was_joined, self._joined = self._joined, False
-            _stop_if_cancelled()
             if was_joined:
                 failures = 0
                 self._submit(WorkerLost(self.record.key, reason))
@@ -154,13 +160,6 @@ class WorkerLink:
         self._joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))
-
-
-def _stop_if_cancelled() -> None:
-    """A task group that is ending over an error drops a cancellation that comes meanwhile (before 3.13)."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _sentence(error: BaseException) -> str:
