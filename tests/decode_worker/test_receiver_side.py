@@ -86,7 +86,7 @@ async def test_blocks_set_aside_are_fetched_and_the_engine_is_told(scene: Scene)
     scene.set_aside(1)
     scene.receiver.answer.set_result(RESULT)
     await scene.until_answered()
-    assert scene.engine == [KVArrived(1, 3, RESULT.first_tokens)]
+    assert scene.engine == [KVArrived(1, 3, RESULT.first_tokens, first_token_age_s=RESULT.exposed_s)]
     [task] = scene.receiver.tasks
     assert (task.blocks, task.num_held, task.source_address) == ((4, 5, 6), 1, "host:1")
     assert scene.outcomes("corrupt") == 1

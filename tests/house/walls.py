@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "router": {"baton", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
     "sim": {"router", "scheduling", "services", "state", "workloads"},
-    "benchmarks": {"baton", "engine", "router", "scheduling", "services", "sim", "worker", "workloads"},
+    "benchmarks": {"baton", "engine", "router", "scheduling", "services", "sim", "state", "worker", "workloads"},
     "tools": {"baton", "benchmarks", "engine", "scheduling", "worker"},
 }
 
