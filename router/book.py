@@ -10,12 +10,14 @@ from router.fleet import Fleet
 from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
-from scheduling.admission import AdmittedLoad
+from scheduling.admission import AdmittedLoad, Spread
 from scheduling.learnt import LearntRatios, OutputLengths
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
+from scheduling.prediction import Prediction
 from scheduling.request import SloClass
+from scheduling.roles import Roles
 from scheduling.shares import TenantWeights
 from scheduling.shedding import BatchFloor
 from state.records import QueueStatus
@@ -62,12 +64,24 @@ class Learnt:
     """What admission has learnt from those it admitted."""
 
     ttft: LearntRatios = field(default_factory=LearntRatios)
+    ttft_after_slot: LearntRatios = field(default_factory=LearntRatios)
+    """Of those that waited for a decode slot: ends of outputs are harder to foresee than prompts."""
     tpot: LearntRatios = field(default_factory=LearntRatios)
     lengths: dict[SloClass, OutputLengths] = field(
         default_factory=lambda: {one: OutputLengths() for one in SloClass}
     )
     admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
     virtual_finish: float = 0.0
+
+    def learn_ttft(self, predicted: Prediction, work_ahead: int, observed_s: float, now: float) -> None:
+        """One got its first token."""
+        learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
+        learnt.add(work_ahead, observed_s / predicted.ttft_s, now)
+
+    def ttft_spread(self, predicted: Prediction, work_ahead: int, now: float) -> Spread:
+        """What to judge such a prediction by."""
+        after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
+        return Spread(*(self.ttft_after_slot if after_slot else self.ttft).quantiles(work_ahead, now))
 
 
 IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
@@ -87,6 +101,7 @@ class Book:
         self.retained: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self.groups: dict[str, Group] = {}
         self.waiting = WaitingGroups()
+        self.stranded: dict[str, Group] = {}
         self.outlook = Outlook(self)
         self.counters = Counters()
         self.learnt = Learnt()
@@ -97,6 +112,7 @@ class Book:
         self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
         """An ordered set: what the store did not hear of while it was away."""
         self.batch_floor = BatchFloor()
+        self.roles = Roles()
         self.plan_wanted = False
         self.planned_at = float("-inf")
         self.capacity_died = False
@@ -172,3 +188,7 @@ class Book:
             self.waiting.add(group, self.now)
         elif was_waiting and not waits:
             self.waiting.remove(group)
+        if phase is Phase.STRANDED:
+            self.stranded[group.key] = group
+        else:
+            self.stranded.pop(group.key, None)

@@ -60,9 +60,11 @@ from router.promising import Judgement, judge
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
+from router.roles import rebalance_roles
 from router.sessions import Phase
 from router.shedding import plan_if_due
 from scheduling.ordering import due_at
+from scheduling.placement import Placement
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import FinishReason, Slo
 from state.records import QueueStatus
@@ -235,10 +237,10 @@ class RouterCore:
         book.chores_set = False
         book.plan_wanted = True
         book.forget_old()
-        for group in list(book.groups.values()):
-            if group.phase is Phase.STRANDED:
-                self._help(group.key)
-            elif group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
+        for request_key in list(book.stranded):
+            self._help(request_key)
+        for group in list(book.waiting):
+            if group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
                 enqueue(book, group)
         for worker in list(book.fleet.workers.values()):
             if worker.preempted:
@@ -265,10 +267,14 @@ class RouterCore:
             dispatch_unleased(book, group)
 
     def _renew(self) -> None:
-        groups = self.book.groups.values()
+        book = self.book
+        if book.now - self._renewed_at < RENEW_S:
+            return
+        groups = book.groups.values()
         credit_holds = tuple((group.key, group.credit_on) for group in groups if group.credit_on is not None)
         lease_holds = tuple((group.key, group.lease_on) for group in groups if group.lease_on is not None)
-        due = self.book.now - self._renewed_at >= RENEW_S
-        if due and (credit_holds or lease_holds):
-            self._renewed_at = self.book.now
-            self.book.do(Renew(credit_holds, lease_holds))
+        if credit_holds or lease_holds:
+            self._renewed_at = book.now
+            book.do(Renew(credit_holds, lease_holds))
+        if book.fleet.placement is Placement.CONDITIONAL:
+            rebalance_roles(book)

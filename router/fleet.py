@@ -73,6 +73,10 @@ class Worker:
     """Prompt tokens dispatched since its last report."""
     asking: bool = False
     """A grant call for it is under way."""
+    prefill_share: float = 0.0
+    """Of its time, that it spends on prompts and on decodes: moving averages."""
+    decode_share: float = 0.0
+    reported_at: float = float("-inf")
     key: str = field(init=False)
     decode_groups: int = 0
     """Groups of this router that decode, or will decode, here; and their sequences, blocks and tokens."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from router.actions import AskGrants
 from router.book import Book
 from router.fleet import DECODE, Worker
+from router.paths import best_paths, first_token_s
 from router.sessions import Group
-from scheduling.placement import DecodeCandidate, DecodeChoice, choose_decode_worker
-from scheduling.prediction import Ask, decode_step_s, mixed_step_s, own_prefill_s
+from scheduling.placement import DecodeCandidate, DecodeChoice, Placement, choose_decode_worker
+from scheduling.prediction import decode_step_s
 from state.records import DecodeRoom, PrefillRoom
 
 UNLIMITED = 10**12
@@ -33,7 +34,9 @@ def ask_grants(book: Book) -> None:
     ]
     if not free:
         return
-    if len(free) > len(book.waiting):
+    if book.fleet.placement is Placement.CONDITIONAL:
+        free = best_paths(book, free)
+    elif len(free) > len(book.waiting):
         free = _soonest(book, free)[: len(book.waiting)]
     pace_ms = book.waiting.tightest_pace_ms
     rooms = {one.key: decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE)}
@@ -52,19 +55,12 @@ def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:
     """Workers by when the first token of our head would come from them, its cached prefix counted."""
     head = book.waiting.head
     assert head is not None, "somebody waits"
-    hits, block_size = head.session.prefix_hits, book.fleet.block_size
-    if not hits:
+    if not head.session.prefix_hits:
         return sorted(workers, key=lambda one: (one.key in head.avoided, *_bound(one)))
-
-    def first_token(worker: Worker) -> tuple[bool, float, int, str]:
-        view = book.outlook.prefill_view(worker)
-        chunk = book.outlook.chunk(worker)
-        cached = hits.get(worker.key, 0) * block_size
-        wait_s = worker.bound_tokens / chunk * mixed_step_s(view, chunk)
-        own_s = own_prefill_s(Ask(head.work_tokens, cached, head.blocks, head.num_seqs), view)
-        return worker.key in head.avoided, wait_s + own_s, worker.leased_blocks, worker.key
-
-    return sorted(workers, key=first_token)
+    return sorted(
+        workers,
+        key=lambda one: (one.key in head.avoided, first_token_s(book, head, one), one.leased_blocks, one.key),
+    )
 
 
 def _bind(book: Book) -> None:

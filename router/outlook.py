@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from router.fleet import DECODE, Worker
+from scheduling.cost_model import CostModel
+from scheduling.policies.slack import ARRIVAL_S
 from scheduling.prediction import (
     NO_LIMIT_S,
     Capacity,
@@ -18,6 +20,7 @@ from scheduling.prediction import (
     PrefillView,
     capacity_of,
     chunk_tokens,
+    free_seats,
     seq_capacity,
 )
 
@@ -65,9 +68,17 @@ class Outlook:
         place = next(i for i, one in enumerate(workers) if self._decode[one.key] is roomiest)
         return replace(
             self._unpaced,
-            free_seqs=sum(max(0, limit - one.num_seqs) for limit, one in zip(limits, workers, strict=True)),
-            roomiest=replace(roomiest, seq_capacity=limits[place]),
+            free_seqs=free_seats([limit - one.num_seqs for limit, one in zip(limits, workers, strict=True)]),
+            roomiest=replace(
+                roomiest, seq_capacity=limits[place], prefill=self._joined(roomiest.prefill, pace_ms)
+            ),
         )
+
+    def _joined(self, view: PrefillView | None, pace_ms: int | None) -> PrefillView | None:
+        """How a decode worker computes prompts once one has joined that asks for this pace."""
+        if view is None or pace_ms is None or not is_cut(self._book, view.cost):
+            return view
+        return replace(view, limit_s=min(view.limit_s, pace_ms / 1000))
 
     def decode_view(self, worker: Worker) -> DecodeView:
         """A decode worker, with what its sequences will probably still need."""
@@ -98,8 +109,11 @@ class Outlook:
         if tightest == NO_LIMIT_S:
             return most
         book = self._book
-        _, q90 = book.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, book.now)
-        return seq_capacity(self.decode_view(worker), most, tightest / q90)
+        if is_cut(book, worker.cost):
+            late = worker.cost.ratio_q95
+        else:
+            _, late = book.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, book.now)
+        return seq_capacity(self.decode_view(worker), most, tightest / late)
 
     def _refresh(self) -> None:
         book, fleet = self._book, self._book.fleet
@@ -111,22 +125,25 @@ class Outlook:
         self._unpaced = None
         self._capacities.clear()
         self._seats.clear()
-        follows_promises = book.config.policy.promises
         self._prefill = {
-            worker.key: _prefill_view(worker, follows_promises=follows_promises) for worker in fleet.computing
+            one.key: _prefill_view(one, is_short=is_cut(book, one.cost)) for one in fleet.computing
         }
         self._chunks = {key: chunk_tokens(view) for key, view in self._prefill.items()}
         self._decode = {one.key: _decode_view(one, self._prefill.get(one.key)) for one in fleet.open(DECODE)}
 
 
-def _prefill_view(worker: Worker, *, follows_promises: bool) -> PrefillView:
-    budget = worker.facts.token_budget
-    if worker.facts.role != DECODE:
-        return PrefillView(worker.cost, budget)
-    decodes = min(worker.load.running, budget - 1)
-    limited = follows_promises and decodes > 0 and worker.cost.is_trusted and any(worker.cost.coefficients)
-    limit_s = worker.tightest_pace_s() if limited else NO_LIMIT_S
-    return PrefillView(worker.cost, budget, decodes, worker.load.context_tokens, limit_s)
+def is_cut(book: Book, cost: CostModel) -> bool:
+    """Steps are as long as promises allow; otherwise they are filled to the budget."""
+    return book.config.policy.promises and cost.is_trusted and any(cost.coefficients)
+
+
+def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
+    cost, budget = worker.cost, worker.facts.token_budget
+    decodes = min(worker.num_seqs, budget - 1) if worker.facts.role == DECODE else 0
+    if decodes == 0:
+        return PrefillView(cost, budget, limit_s=ARRIVAL_S if is_short else NO_LIMIT_S)
+    limit_s = worker.tightest_pace_s() if is_short else NO_LIMIT_S
+    return PrefillView(cost, budget, decodes, worker.load.context_tokens, limit_s)
 
 
 def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from router.actions import Promise, TellAccepted
 from router.book import Book
-from router.outlook import TPOT_SCALE
+from router.outlook import TPOT_SCALE, is_cut
 from router.sessions import Group, Session
 from scheduling.admission import (
     Decision,
     Spread,
     Verdict,
+    at_most,
     at_rest,
     decide,
     next_virtual_finish,
@@ -44,8 +45,12 @@ def judge(
     work_ahead = ahead.tokens + book.fleet.bound_tokens
     load = min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
     predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load)
-    ttft = Spread(*book.learnt.ttft.quantiles(work_ahead, book.now))
+    # A wait for a decode slot is work ahead as well.
+    work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
+    ttft = book.learnt.ttft_spread(predicted, work_ahead, book.now)
     tpot = Spread(*book.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, book.now))
+    if slo.tpot_ms is not None and is_cut(book, capacity.roomiest.cost):
+        tpot = at_most(tpot, max(predicted.itl_s, slo.tpot_ms / 1000) / predicted.tpot_s)
     if ahead.requests == 0 and book.fleet.idle:
         ttft, tpot = at_rest(ttft), at_rest(tpot)
     if not book.config.policy.promises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router import ending, migrating, recovery
+from router import ending, migrating, recovery, roles
 from router.actions import Relay, RelayRun, TellChoiceFinished
 from router.book import Book
 from router.events import StepReported, TokenRun
@@ -15,6 +15,7 @@ from router.fleet import Worker
 from router.queueing import release_credit
 from router.sessions import Choice, Group, Session, TokenLogprobs
 from scheduling.columns import TokenColumns
+from scheduling.placement import Placement
 from scheduling.request import FinishReason
 
 STEP_WEIGHT = 0.2
@@ -30,6 +31,8 @@ def on_step_reported(book: Book, event: StepReported) -> None:
         worker.cost = event.cost
     if event.step_s > 0:
         worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
+    if book.fleet.placement is Placement.CONDITIONAL:
+        roles.observe(book, worker, event)
     _take_prefilled(book, worker, event)
     if event.tokens.handles:
         _take_tokens(book, worker, event.tokens)
@@ -210,7 +213,7 @@ def _gap(book: Book, session: Session, choice: Choice) -> float:
 def _learn_ttft(book: Book, session: Session) -> None:
     if session.predicted is not None and session.attempts == 1:
         observed_s = book.now - session.timeline.received_at
-        book.learnt.ttft.add(session.work_ahead_tokens, observed_s / session.predicted.ttft_s, book.now)
+        book.learnt.learn_ttft(session.predicted, session.work_ahead_tokens, observed_s, book.now)
 
 
 def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:

@@ -44,6 +44,13 @@ def at_rest(spread: Spread) -> Spread:
     return Spread(min(spread.q10, 1.0), min(spread.q90, 1.0))
 
 
+def at_most(spread: Spread, ratio: float) -> Spread:
+    """The spread where steps are kept short enough for what is promised: outputs of a few tokens come slower
+    than the mean of many, and what was learnt of them must not refuse what the step rule will keep.
+    """
+    return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A verdict, with the 90 % quantiles it was made on."""

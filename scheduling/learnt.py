@@ -57,6 +57,10 @@ class LearntRatios:
         self._buckets[_bucket(work_ahead)].add(ratio, now)
         self._all.add(ratio, now)
 
+    def knows_enough(self, now: float) -> bool:
+        """It speaks from what was seen, not from what is believed."""
+        return len(self._all.fresh(now)) >= ENOUGH
+
     def quantiles(self, work_ahead: float, now: float) -> tuple[float, float]:
         """The 10 % and 90 % quantiles for a request that has `work_ahead` before it."""
         ordered = self._buckets[_bucket(work_ahead)].fresh(now)

@@ -73,6 +73,7 @@ class Capacity:
     """A full step of that worker."""
     num_decoding: int
     free_seqs: int
+    """Below 0: so many must end before there is a seat, since promises leave fewer than are taken."""
     free_blocks: int
     blocks_per_end: float
     ends_per_s: float
@@ -109,6 +110,8 @@ class Prediction:
     batch_size: int
     """Sequences in the decode steps it would join."""
     itl_s: float = 0.0
+    waits_for_slot: bool = False
+    """Decode workers are full, or will be by its turn: then it is their ends that it waits for."""
 
 
 def capacity_of(fleet: FleetView) -> Capacity:
@@ -126,7 +129,7 @@ def capacity_of(fleet: FleetView) -> Capacity:
         quickest=quickest,
         step_s=quickest_s * chunk_tokens(quickest),
         num_decoding=len(fleet.decode),
-        free_seqs=sum(max(0, view.seq_capacity - view.num_seqs) for view in fleet.decode),
+        free_seqs=free_seats([view.seq_capacity - view.num_seqs for view in fleet.decode]),
         free_blocks=sum(view.free_blocks for view in fleet.decode),
         blocks_per_end=max(view.mean_blocks for view in fleet.decode),
         ends_per_s=sum(_ends_per_s(view) for view in fleet.decode),
@@ -134,9 +137,18 @@ def capacity_of(fleet: FleetView) -> Capacity:
     )
 
 
+def free_seats(by_worker: Sequence[int]) -> int:
+    """Seats of all workers, where a crowded one takes none from another. Where all are crowded, the least
+    crowded is free first; of all that end, it has one in as many as there are workers.
+    """
+    free = sum(seats for seats in by_worker if seats > 0)
+    return free or max(by_worker) * len(by_worker)
+
+
 def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.0) -> Prediction:
     """Predict one request. `prefill_load` is the share of time in which prompts are computed."""
-    wait_s = max(prefill_wait_s(ahead, capacity), slot_wait_s(ask, ahead, capacity))
+    slot_s = slot_wait_s(ask, ahead, capacity)
+    wait_s = max(prefill_wait_s(ahead, capacity), slot_s)
     view = capacity.roomiest
     share = math.ceil(ahead.requests / capacity.num_decoding)
     batch_size = max(ask.num_seqs, min(view.seq_capacity, view.num_seqs + share + ask.num_seqs))
@@ -146,7 +158,7 @@ def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.
         tpot_s += prefill_load * max(0.0, full_s - tpot_s)
         itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
     own_s = own_prefill_s(ask, capacity.quickest)
-    return Prediction(wait_s + own_s, tpot_s, wait_s, batch_size, itl_s * view.cost.ratio_q95)
+    return Prediction(wait_s + own_s, tpot_s, wait_s, batch_size, itl_s * view.cost.ratio_q95, slot_s > 0)
 
 
 def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: float) -> float:
@@ -179,9 +191,9 @@ def _largest(square: float, linear: float, limit: float) -> float:
     """The largest x from 0 with square · x² + linear · x ≤ limit."""
     if limit <= 0:
         return 0.0
-    if square == 0:
-        return limit / linear if linear else NO_LIMIT_S
-    return (math.sqrt(linear * linear + 4 * square * limit) - linear) / (2 * square)
+    # Of the two forms of the root this one takes no difference of nearly equal numbers.
+    slope = linear + math.sqrt(linear * linear + 4 * square * limit)
+    return 2 * limit / slope if slope else NO_LIMIT_S
 
 
 def mixed_step_s(view: PrefillView, chunk: int) -> float:
