@@ -18,8 +18,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": {"router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
     "benchmarks": {
-        "baton", "engine", "router", "scheduling", "services", "sim", "state", "worker", "workloads",
-    },  # fmt: skip
+        "baton",
+        "engine",
+        "router",
+        "scheduling",
+        "services",
+        "sim",
+        "state",
+        "worker",
+        "workloads",
+    },
     "tools": {"baton", "benchmarks", "engine", "scheduling", "worker"},
 }
 
