@@ -64,7 +64,13 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
 
 
 async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool) -> None:
-    core_config = CoreConfig(config.router_id, config.policy, config.placement, config.queue_capacity)
+    core_config = CoreConfig(
+        config.router_id,
+        config.policy,
+        config.placement,
+        queue_capacity=config.queue_capacity,
+        weights=config.weights,
+    )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder)

@@ -12,6 +12,7 @@ from scheduling import policies
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.profiles import Profile
+from scheduling.shares import TenantWeights
 from services.profiles import load_timed, names
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,6 +32,7 @@ class RouterConfig:
     placement: Placement
     timed: Profile | None
     """The workers': its context is longer than the model's own."""
+    weights: TenantWeights
     queue_capacity: int
     tokenizer_processes: int
     metrics_port: int
@@ -79,6 +81,9 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument(
         "--timed", metavar="PROFILE", help=f"the workers' too; one of {', '.join(names())}, or a file"
     )
+    parser.add_argument(
+        "--tenant-weights", default="", metavar="NAME=W,...", help="shares of the fleet; unnamed tenants: 1"
+    )
     parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
     parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
@@ -91,5 +96,21 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
         "policy": policies.by_name(given["policy"]),
         "placement": Placement(given["placement"]),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),
+        "weights": parse_weights(given.pop("tenant_weights")),
     }
     return RouterConfig(**(given | named))
+
+
+def parse_weights(text: str) -> TenantWeights:
+    """`a=2,b=0.5`; raises `ValueError` naming the flag."""
+    weights: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, weight = part.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise ValueError(f"--tenant-weights has {part!r}; accepted: NAME=NUMBER,...") from None
+    try:
+        return TenantWeights(weights)
+    except ValueError as error:
+        raise ValueError(f"--tenant-weights: {error}") from error

@@ -38,9 +38,9 @@ async def quote(shell: Shell, checked: Checked) -> Quoted:
     ask, ahead = Ask(prompt_tokens, 0, blocks, n), Ahead(queue.waiting_tokens, queue.waiting)
     decision = shell.core.quote(ask, checked.slo, ahead, shell.now()).decision
     at_risk = decision.verdict is Verdict.AT_RISK
-    promise = Promise(
-        decision.ttft_s * 1000, decision.tpot_s * 1000, checked.slo.ttft_ms, checked.slo.tpot_ms, at_risk
-    )
+    slo = checked.slo
+    predicted_ms = decision.ttft_s * 1000, decision.tpot_s * 1000
+    promise = Promise(*predicted_ms, slo.ttft_ms, slo.tpot_ms, at_risk, slo.itl_ms)
     refused = None
     if decision.verdict is Verdict.REFUSED:
         wait_s = max(MIN_RETRY_S, decision.ttft_s - (checked.slo.ttft_ms or 0) / 1000)

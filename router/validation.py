@@ -19,6 +19,7 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 DEFAULT_MAX_TOKENS = 256
 MAX_RESUME_GRACE_MS = 60_000
+MAX_SLO_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,12 @@ def checked_slo(raw: RawRequest) -> Slo:
     if raw.slo_class not in (0, *SloClass):
         accepted = ", ".join(f"SLO_CLASS_{one.name}" for one in SloClass)
         raise ValidationError("slo.slo_class", raw.slo_class, accepted)
-    for name, value in (("ttft_ms", raw.ttft_ms), ("tpot_ms", raw.tpot_ms), ("itl_ms", raw.itl_ms)):
-        if value == 0:
-            raise ValidationError(f"slo.{name}", value, "1 or more, or unset")
     if raw.deadline_ms == 0:
         raise DeadlineExpired(raw.deadline_ms)
+    for name in ("ttft_ms", "tpot_ms", "itl_ms", "deadline_ms"):
+        value = getattr(raw, name)
+        if value is not None and not 1 <= value <= MAX_SLO_MS:
+            raise ValidationError(f"slo.{name}", value, f"1 to {MAX_SLO_MS} (a day), or unset")
     slo_class = SloClass(raw.slo_class or SloClass.STANDARD)
     return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk, raw.itl_ms)
 

@@ -1,0 +1,38 @@
+"""The router's flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.config import parse_config
+from scheduling.placement import Placement
+
+
+def test_policy_placement_and_weights_are_taken_by_name() -> None:
+    config = parse_config(
+        ["--model=m", "--policy=chunked", "--placement=conditional", "--tenant-weights=a=2,b=0.5"], 1
+    )
+    assert config.policy.name == "chunked"
+    assert config.placement is Placement.CONDITIONAL
+    assert [config.weights.of(tenant) for tenant in ("a", "b", "else")] == [2.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ("a=-1", "is -1.0; accepted: from 0.001 to 1000"),
+        ("a=0", "is 0.0; accepted: from 0.001 to 1000"),
+        ("a=nan", "is nan; accepted: from 0.001 to 1000"),
+        ("a", "has 'a'; accepted: NAME=NUMBER"),
+    ],
+)
+def test_wrong_weights_are_refused_with_what_is_accepted(weights: str, said: str) -> None:
+    with pytest.raises(ValueError, match="--tenant-weights") as refused:
+        parse_config(["--model=m", f"--tenant-weights={weights}"], 1)
+    assert said in str(refused.value)
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_config(["--model=m", "--policy=fifo"], 1)
+    assert "slack" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""Requests take the path that serves them best, where both kinds of workers compute prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.actions import AskGrants
+from router.core import RouterCore
+from router.events import StepReported
+from router.fleet import WorkerFacts, WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel, StepShape
+from scheduling.placement import Placement
+from scheduling.request import Slo
+from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
+
+COST = CostModel((0.005, 0.0001, 0.00005, 0.0, 0.0, 0.0), 0.0)
+PREFILL = WorkerFacts("p1", "1", "prefill", "p1:1", "fp", 4, 4000, 64, 2048)
+DECODE = WorkerFacts("d1", "1", "decode", "d1:1", "fp", 4, 4000, 64, 2048)
+LONG = replace(ARRIVAL, prompt_token_ids=range(1000), slo=Slo(ttft_ms=10_000, tpot_ms=20))
+
+
+def conditional(*workers: WorkerFacts) -> RouterCore:
+    return core_of("slack", *workers, placement=Placement.CONDITIONAL, cost=COST)
+
+
+def loaded(
+    core: RouterCore, facts: WorkerFacts, running: int = 0, context: int = 0, pending: int = 0
+) -> None:
+    """The worker says what it has to do."""
+    load = WorkerLoad(
+        running=running, context_tokens=context, pending_prefill_tokens=pending, free_blocks=4000
+    )
+    tell(core, StepReported(facts.key, TokenColumns(), load))
+
+
+def asked_first(core: RouterCore, number: int = 1) -> list[str]:
+    return [one.worker.key for one in arrive(core, number, LONG) if isinstance(one, AskGrants)]
+
+
+def test_an_idle_prefill_worker_computes_what_a_busy_decode_worker_would_in_small_pieces() -> None:
+    core = conditional(PREFILL, DECODE)
+    loaded(core, DECODE, running=60, context=6000)
+    assert asked_first(core) == [PREFILL.key]
+
+
+def test_an_idle_decode_worker_computes_what_would_wait_for_a_prefill_worker() -> None:
+    core = conditional(PREFILL, DECODE)
+    loaded(core, PREFILL, pending=3000)
+    assert asked_first(core) == [DECODE.key]
+
+
+def test_a_free_worker_is_left_alone_where_waiting_for_another_is_better() -> None:
+    core = conditional(PREFILL, DECODE)
+    loaded(core, PREFILL, pending=2100)
+    assert core.book.outlook.chunk(core.book.fleet.workers[PREFILL.key]) < 1050
+    loaded(core, DECODE, running=64, context=6000)
+    assert asked_first(core) == []
+
+
+def test_a_held_prefix_draws_a_request_to_its_worker() -> None:
+    other = replace(PREFILL, worker_id="p2", address="p2:1")
+    core = conditional(PREFILL, other, DECODE)
+    hits = replace(LONG, prefix_hits={other.key: 240})
+    (asked,) = [one.worker.key for one in arrive(core, 1, hits) if isinstance(one, AskGrants)]
+    assert asked == other.key
+
+
+def test_what_workers_spend_their_time_on_is_followed() -> None:
+    core = conditional(PREFILL, DECODE)
+    mixed = StepShape.of(10, 1000, ((0, 500),))
+    for tenth in range(1000):
+        step = StepReported(
+            DECODE.key,
+            TokenColumns(),
+            WorkerLoad(running=10, free_blocks=4000),
+            step_s=0.1,
+            shape=mixed,
+        )
+        tell(core, step, now=1 + tenth / 10)
+    worker = core.book.fleet.workers[DECODE.key]
+    decodes = COST.predict(StepShape.of(10, 1000, ())) / COST.predict(mixed)
+    assert abs(worker.decode_share - decodes) < 0.01
+    assert abs(worker.prefill_share - (1 - decodes)) < 0.01

@@ -1,0 +1,149 @@
+"""Who is let go while waiting: at risk for a smaller one, by the full plan, and when capacity dies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.actions import (
+    Action,
+    ChargeTenant,
+    Dequeue,
+    Enqueue,
+    PromiseBroken,
+    RefundTenant,
+    Reject,
+    RequestShed,
+    TellAccepted,
+)
+from router.core import RouterCore
+from router.errors import SloRefused
+from router.events import Charged, Enqueued, StepReported, Timer, TimerFired, TimerKind, WorkerLost
+from router.fleet import WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.request import Slo, SloClass
+from scheduling.shares import Standing
+from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
+
+COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
+"""A millisecond for each token: two workers compute two of them in one."""
+CHORES = TimerFired(Timer(TimerKind.CHORES))
+WITHIN_SHARE = Standing(0.0, None, 0, is_over=False)
+
+
+def core_with(bound: int) -> RouterCore:
+    """Both workers have so many prompt tokens to compute."""
+    core = core_of("slack", cost=COST)
+    load = WorkerLoad(running=1, pending_prefill_tokens=bound, free_blocks=64, context_tokens=8)
+    for facts in (ONE, TWO):
+        tell(core, StepReported(facts.key, TokenColumns(), load))
+    return core
+
+
+def ask(
+    core: RouterCore, number: int, tokens: int, slo: Slo, ahead: int, standing: Standing = WITHIN_SHARE
+) -> list[Action]:
+    """A request of so many tokens comes, behind so many that wait."""
+    event = replace(ARRIVAL, prompt_token_ids=range(tokens), slo=slo)
+    key = f"t/r{number}/0"
+    named = replace(event, listener=number, request_id=f"r{number}")
+    told = tell(core, named, Enqueued(key, 1 if ahead else 0, ahead))
+    if any(isinstance(one, ChargeTenant) for one in told):
+        told += tell(core, Charged(key, standing))
+    return told
+
+
+def test_the_largest_at_risk_makes_room_for_a_smaller_newcomer() -> None:
+    core = core_with(bound=100)
+    risky = Slo(ttft_ms=220, allow_at_risk=True)
+    (taken,) = [one for one in ask(core, 1, 100, risky, 0) if isinstance(one, TellAccepted)]
+    assert taken.promise.at_risk
+    firm = Slo(ttft_ms=300)
+    told = ask(core, 2, 10, firm, 100)
+    assert RequestShed("t/r1/0") in told
+    assert Dequeue("t/r1/0") in told
+    (rejected,) = [one for one in told if isinstance(one, Reject)]
+    assert rejected.listener == 1
+    assert isinstance(rejected.error, SloRefused)
+    assert rejected.error.retry_after_s > 0
+    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
+    assert core.book.counters.shed == 1
+
+
+def test_who_was_accepted_never_makes_room() -> None:
+    core = core_with(bound=100)
+    ask(core, 1, 100, Slo(ttft_ms=1000), 0)
+    told = ask(core, 2, 10, Slo(ttft_ms=300), 100)
+    (rejected,) = [one for one in told if isinstance(one, Reject)]
+    assert rejected.listener == 2
+    assert not core.book.counters.shed
+
+
+def test_the_full_plan_lets_go_who_at_risk_cannot_be_in_time_any_more() -> None:
+    core = core_with(bound=100)
+    ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
+    assert not [one for one in tell(core, CHORES, now=1.05) if isinstance(one, RequestShed)]
+    assert [one for one in tell(core, CHORES, now=1.2) if isinstance(one, RequestShed)]
+    assert not core.book.live
+
+
+def test_when_capacity_dies_a_promise_is_given_up_behind_those_that_can_be_kept() -> None:
+    core = core_with(bound=100)
+    ask(core, 1, 100, Slo(ttft_ms=500), 0)
+    ask(core, 2, 10, Slo(ttft_ms=600), 100)
+    assert not core.book.counters.promises_given_up
+    told = tell(core, WorkerLost(TWO.key, "killed"), now=1.38)
+    assert [one.request_key for one in told if isinstance(one, PromiseBroken)] == ["t/r1/0"]
+    behind = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
+    assert behind[-1].due_in_ms > 100_000
+    assert Dequeue("t/r1/0") in told
+    assert ("t", "r1") in core.book.live
+
+
+def test_full_plans_are_made_at_most_twenty_times_a_second() -> None:
+    core = core_with(bound=100)
+    ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
+    tell(core, CHORES, now=1.01)
+    assert core.book.planned_at == 1.01
+    tell(core, CHORES, now=1.05)
+    assert core.book.planned_at == 1.01
+    tell(core, CHORES, now=1.07)
+    assert core.book.planned_at == 1.07
+
+
+def test_a_tenant_over_its_share_is_refused_what_it_asks_to_be_promised() -> None:
+    over = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
+    asked = Slo(ttft_ms=50_000)
+    told = ask(core_with(bound=100), 1, 10, asked, 100, over)
+    (rejected,) = [one for one in told if isinstance(one, Reject)]
+    assert isinstance(rejected.error, SloRefused)
+    within = ask(core_with(bound=100), 1, 10, asked, 100)
+    assert [one for one in within if isinstance(one, TellAccepted)]
+
+
+def test_a_tenant_over_its_share_that_asks_for_nothing_is_put_behind() -> None:
+    over = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
+    told = ask(core_with(bound=100), 1, 10, Slo(), 100, over)
+    assert [one for one in told if isinstance(one, TellAccepted)]
+    first, again = (one.entry.due_in_ms for one in told if isinstance(one, Enqueue))
+    assert again > first
+    assert Dequeue("t/r1/0") in told
+
+
+def test_who_is_refused_gives_its_charge_back_and_nobody_is_charged_where_none_waits() -> None:
+    core = core_with(bound=100)
+    told = ask(core, 1, 100, Slo(ttft_ms=1), 100)
+    (charged,) = [one for one in told if isinstance(one, ChargeTenant)]
+    assert RefundTenant("t", charged.tokens) in told
+    assert not [one for one in ask(core, 2, 5, Slo(), 0) if isinstance(one, ChargeTenant)]
+
+
+def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
+    core = core_with(bound=0)
+    ask(core, 1, 10, Slo(slo_class=SloClass.BATCH), 0)
+    core.book.batch_floor.owed_tokens = 9.9
+    ask(core, 2, 6, Slo(slo_class=SloClass.INTERACTIVE), 0)
+    grant(core, 2, ONE.key)
+    promoted = [one.key for one in core.book.groups.values() if one.is_promoted]
+    assert promoted == ["t/r1/0"]
+    assert core.book.waiting.head_of(SloClass.BATCH) is core.book.groups["t/r1/0"]
