@@ -87,14 +87,19 @@ def finish(book: Book, session: Session) -> None:
     book.close_session(session, remember=True)
     _learn(book, session)
     _count(book, session)
-    book.do(RequestEnded(session.group_key(0), outcome_of(session)))
-    tell_finished(book, session)
+    outcome = outcome_of(session)
+    book.do(RequestEnded(session.group_key(0), outcome))
+    _tell(book, session, outcome)
 
 
 def tell_finished(book: Book, session: Session) -> None:
     """The last event, if anyone listens."""
+    _tell(book, session, outcome_of(session))
+
+
+def _tell(book: Book, session: Session, outcome: Outcome) -> None:
     if session.listener is not None:
-        book.do(TellFinished(session.listener, outcome_of(session)))
+        book.do(TellFinished(session.listener, outcome))
         book.unlisten(session)
 
 

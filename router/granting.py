@@ -13,11 +13,6 @@ from state.records import DecodeRoom, PrefillRoom
 
 UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""
-STEPS_BOUND = 2
-"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
-worker that runs dry while the next grant travels is idle."""
-LEAST_BOUND = 256
-"""Tokens; where promises cut steps short, two of them are over before a grant has travelled."""
 
 
 def ask_grants(book: Book) -> None:
@@ -27,10 +22,11 @@ def ask_grants(book: Book) -> None:
     if book.config.policy.binds_at_arrival:
         _bind(book)
         return
+    limits = book.outlook.bound_limits
     free = [
         worker
         for worker in book.fleet.computing
-        if not worker.asking and worker.bound_tokens < bound_limit(book, worker)
+        if not worker.asking and worker.bound_tokens < limits[worker.key]
     ]
     if not free:
         return
@@ -39,16 +35,15 @@ def ask_grants(book: Book) -> None:
     elif len(free) > len(book.waiting):
         free = _soonest(book, free)[: len(book.waiting)]
     pace_ms = book.waiting.tightest_pace_ms
-    rooms = {one.key: decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE)}
+    rooms: tuple[DecodeRoom, ...] | None = None
     for worker in free:
         worker.asking = True
-        decoders = (rooms[worker.key],) if worker.facts.role == DECODE else tuple(rooms.values())
-        book.do(AskGrants(PrefillRoom(worker.key, bound_limit(book, worker)), decoders))
-
-
-def bound_limit(book: Book, worker: Worker) -> int:
-    """Prompt tokens from which on nothing more is bound to a worker."""
-    return max(LEAST_BOUND, STEPS_BOUND * book.outlook.chunk(worker))
+        if worker.facts.role == DECODE:
+            decoders: tuple[DecodeRoom, ...] = (decode_room(book, worker, pace_ms),)
+        else:
+            rooms = rooms or tuple(decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE))
+            decoders = rooms
+        book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key]), decoders))
 
 
 def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:

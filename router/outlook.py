@@ -6,6 +6,7 @@ what moves fastest. A worker that joins, leaves or begins to drain is seen at on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 MAX_AGE_S = 0.05
 MOVES_PER_WORKER = 4
 """Reports and dispatches per worker after which it is old too: what little a small fleet has moves fast."""
+STEPS_BOUND = 2
+"""Steps' worth of prompts bound to a worker: what has entered an engine can no longer be reordered, but a
+worker that runs dry while the next grant travels is idle."""
+LEAST_BOUND = 256
+"""Tokens; where promises cut steps short, two of them are over before a grant has travelled."""
 TPOT_SCALE = 64.0
 """Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
@@ -44,6 +50,7 @@ class Outlook:
         self._moves = 0
         self._prefill: dict[str, PrefillView] = {}
         self._chunks: dict[str, int] = {}
+        self._bound_limits: dict[str, int] = {}
         self._decode: dict[str, DecodeView] = {}
         self._unpaced: Capacity | None = None
         self._capacities: dict[int | None, Capacity] = {}
@@ -91,6 +98,12 @@ class Outlook:
         self._refresh()
         return self._chunks.get(worker.key, worker.facts.token_budget)
 
+    @property
+    def bound_limits(self) -> Mapping[str, int]:
+        """By worker that computes prompts: tokens from which on nothing more is bound to it."""
+        self._refresh()
+        return self._bound_limits
+
     def prefill_view(self, worker: Worker) -> PrefillView:
         """A worker that computes prompts."""
         self._refresh()
@@ -129,6 +142,9 @@ class Outlook:
             one.key: _prefill_view(one, is_short=is_cut(book, one.cost)) for one in fleet.computing
         }
         self._chunks = {key: chunk_tokens(view) for key, view in self._prefill.items()}
+        self._bound_limits = {
+            key: max(LEAST_BOUND, STEPS_BOUND * tokens) for key, tokens in self._chunks.items()
+        }
         self._decode = {one.key: _decode_view(one, self._prefill.get(one.key)) for one in fleet.open(DECODE)}
 
 
