@@ -14,6 +14,7 @@ from scheduling.admission import (
     AdmittedLoad,
     Spread,
     Verdict,
+    at_most,
     decide,
     next_virtual_finish,
     retry_after_s,
@@ -131,3 +132,12 @@ def test_admitted_load_forgets_within_its_window() -> None:
         load.add(100, tenth / 10)
     assert load.rate(100.0) == pytest.approx(1000, rel=0.02)
     assert load.rate(110.0) == pytest.approx(1000 / math.e, rel=0.02)
+
+
+@given(slos, predictions, spreads, st.floats(0.1, 5.0))
+def test_where_the_step_rule_keeps_a_pace_what_was_learnt_refuses_less_and_never_more(
+    slo: Slo, p: Prediction, tpot: Spread, ratio: float
+) -> None:
+    learnt, kept = decide(slo, p, CERTAIN, tpot), decide(slo, p, CERTAIN, at_most(tpot, ratio))
+    assert kept.tpot_s <= learnt.tpot_s
+    assert kept.verdict <= learnt.verdict

@@ -20,6 +20,7 @@ from scheduling.prediction import (
     capacity_of,
     chunk_tokens,
     decode_step_s,
+    free_seats,
     mixed_step_s,
     own_prefill_s,
     predict,
@@ -153,3 +154,23 @@ def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_st
     assert alone_s < gap_s(0.01)
     late = replace(DECODE, cost=replace(COST, ratio_q95=2.0))
     assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(late,))).itl_s == pytest.approx(2 * alone_s)
+
+
+@given(st.lists(st.integers(-10, 10), min_size=1, max_size=8))
+def test_a_crowded_worker_takes_no_seat_from_another_and_with_all_crowded_ends_are_waited_for(
+    by_worker: list[int],
+) -> None:
+    free = free_seats(by_worker)
+    if max(by_worker) > 0:
+        assert free == sum(max(0, seats) for seats in by_worker)
+    else:
+        assert free == max(by_worker) * len(by_worker)
+
+
+def test_seats_that_promises_took_back_are_waited_for() -> None:
+    full = replace(DECODE, num_seqs=8, context_tokens=800, seq_capacity=8)
+    crowded = replace(full, seq_capacity=5)
+    waits_s = [foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(one,))).wait_s for one in (full, crowded)]
+    assert waits_s[1] == pytest.approx(4 * waits_s[0])
+    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(full,))).waits_for_slot
+    assert not foresee(ASK, Ahead(0, 0), FLEET).waits_for_slot
