@@ -36,7 +36,7 @@ def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
     """The workers that our waiting should be offered to, best first, one for each that waits.
 
     All computing workers are compared, and where the best one left is not free, waiting for it is better than
-    what is free.
+    what is free. A head that is late is offered all the same: waiting makes it no earlier.
     """
     head = book.waiting.head
     assert head is not None, "somebody waits"
@@ -49,7 +49,7 @@ def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
         best = choose_conditional(list(candidates.values()), load)
         if best is None or best.candidate.prefill_key not in by_key:
             break
-        if not best.holds and best.candidate.path is Path.AGGREGATED and book.fleet.open(PREFILL):
+        if best.candidate.harms and book.fleet.open(PREFILL):
             break
         chosen.append(by_key[best.candidate.prefill_key])
         del candidates[best.candidate.prefill_key]
@@ -68,15 +68,14 @@ def _candidate(book: Book, group: Group, worker: Worker) -> PathCandidate:
         return PathCandidate(Path.DISAGGREGATED, worker.key, "", ttft_s * q90, worker_s, meets)
     view = book.outlook.decode_view(worker)
     limit, num_seqs = book.outlook.seat_limit(worker, slo.pace_ms), worker.num_seqs + group.num_seqs
-    has_room = num_seqs <= limit and worker.free_blocks >= group.blocks
     return PathCandidate(
         path=Path.AGGREGATED,
         prefill_key=worker.key,
         decode_key=worker.key,
         ttft_s=ttft_s * q90,
         worker_s=_added_s(book, own_s, group, worker) if view.num_seqs else own_s,
-        meets=meets and has_room,
-        harms=num_seqs > CROWDED * limit,
+        meets=meets,
+        harms=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
         within_share=worker.prefill_share <= book.roles.weight(worker.key),
     )
 

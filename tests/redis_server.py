@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ import redis.asyncio
 from state.store import Store
 
 
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A server that listens on a unix socket only, so that parallel runs never meet."""
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """The URL of a server that listens on a unix socket only, so that parallel runs never meet."""
     binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
     with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
         socket = f"{folder}/redis.sock"
@@ -29,6 +30,13 @@ def redis_url() -> Iterator[str]:
         yield f"unix://{socket}"
         server.terminate()
         server.wait()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """One server for all tests of a process."""
+    with redis_server() as url:
+        yield url
 
 
 @pytest.fixture

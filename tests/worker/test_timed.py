@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from baton.v1 import worker_pb2 as pb
 from engine.kv_pool import KVPool
 from scheduling.cost_model import StepShape
 from services.profiles import load_profile
+from tests.redis_server import redis_server
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import ROOT, Workshop
 from tests.worker.timed_steps import BLOCK, generate
@@ -23,6 +25,13 @@ from worker.timed_runner import TimedRunner, layout, logits_table
 PROFILE = "h200-llama-3.1-8b"
 PROMPT = [3 + i % 90 for i in range(75)]
 TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """Of their own: the computing workers that other tests share would be another fleet to these."""
+    with redis_server() as url:
+        yield url
 
 
 @pytest.mark.integration
