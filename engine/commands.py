@@ -71,11 +71,16 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class HandBack:
+    """Give up what no work has gone into yet, with `FailureReason.DRAINING`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetCost:
     """What steps cost from now on, as far as planning them goes."""
 
     cost: CostModel
 
 
-SequenceCommand = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel
+SequenceCommand = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack
 Command = SequenceCommand | SetCost

@@ -9,7 +9,17 @@ from engine.admission import EngineLimits, refusal
 from engine.batch import Batch
 from engine.block_manager import BlockManager
 from engine.block_tables import BlockTables
-from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release, SequenceCommand
+from engine.commands import (
+    Cancel,
+    Decode,
+    HandBack,
+    KVArrived,
+    KVFailed,
+    Prefill,
+    Receive,
+    Release,
+    SequenceCommand,
+)
 from engine.detokenizer import Detokenizer
 from engine.due_times import after_first_token
 from engine.forecast import WITHOUT_BLOCKS, Forecast
@@ -103,6 +113,8 @@ class Groups:
                 self._release(handle)
             case Cancel(handle):
                 self._cancel(handle)
+            case HandBack():
+                self._hand_back()
 
     def start_waiting(self) -> list[SequenceGroup]:
         """Let groups in while memory and the batch have room: who came first goes first.
@@ -395,9 +407,21 @@ class Groups:
             del self._parts[group.handle]
             self.report.freed.append(group.handle)
 
+    def _hand_back(self) -> None:
+        for parts in list(self._parts.values()):
+            if all(_has_not_begun(group) for group in parts):
+                self.fail(parts[0], FailureReason.DRAINING, "this worker is draining")
+
     def _leave_prefill(self, group: SequenceGroup) -> None:
         del self._prefilling[group.key]
         self._num_promised_rows -= group.num_rows
+
+
+def _has_not_begun(group: SequenceGroup) -> bool:
+    if group.is_resuming:
+        return False
+    has_computed = group.num_computed_tokens > group.num_cached_tokens
+    return group.phase is Phase.WAITING or (group.phase is Phase.PREFILLING and not has_computed)
 
 
 def _by_arrival(group: SequenceGroup) -> tuple[int, int]:

@@ -52,7 +52,7 @@ SERVER_OPTIONS = (
 
 
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
-    """Serve until asked to stop, then finish what runs within the grace."""
+    """Serve until asked to stop, then finish what runs within `drain_s`."""
     store = await Store.connect(config.redis)
     pool = TokenizerPool(facts.tokenizer_file, config.tokenizer_processes)
     try:
@@ -87,7 +87,7 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
     await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     shell.submit(RouterLeaving())
-    await _drain(shell, config.grace_s)
+    await _drain(shell, config.drain_s)
     await server.stop(grace=1.0)
     await shell.settle_store_calls()
     if recorder is not None:
@@ -127,17 +127,17 @@ def _say_ready(router_id: str, address: str, metrics: str) -> None:
 
 
 async def _until_stopped(running: asyncio.Task[None]) -> None:
-    """Wait for SIGTERM or SIGINT; a second SIGINT leaves at once. Raises what ended the shell, if it did."""
+    """Wait for SIGTERM or SIGINT; a second one leaves at once. Raises what ended the shell, if it did."""
     stop = asyncio.Event()
 
-    def on_interrupt() -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
-            os._exit(130)
+            os._exit(128 + number)
         stop.set()
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
@@ -145,9 +145,9 @@ async def _until_stopped(running: asyncio.Task[None]) -> None:
         await running
 
 
-async def _drain(shell: Shell, grace_s: float) -> None:
+async def _drain(shell: Shell, drain_s: float) -> None:
     loop = asyncio.get_running_loop()
-    end = loop.time() + grace_s
+    end = loop.time() + drain_s
     while shell.core.book.live and loop.time() < end:  # noqa: ASYNC110 -- once per process, at its end
         await asyncio.sleep(0.05)
     shell.submit(RouterStopping())

@@ -36,7 +36,7 @@ class RouterConfig:
     queue_capacity: int
     tokenizer_processes: int
     metrics_port: int
-    grace_s: float
+    drain_s: float
     record: Path | None
     log_level: str
     log_format: str
@@ -49,7 +49,7 @@ class RouterConfig:
         for flag, number, low in (
             ("--queue-capacity", self.queue_capacity, 1),
             ("--tokenizer-processes", self.tokenizer_processes, 1),
-            ("--grace-s", self.grace_s, 0),
+            ("--drain-s", self.drain_s, 0),
         ):
             if number < low:
                 raise ValueError(f"{flag} is {number}; accepted: {low} or more")
@@ -87,7 +87,9 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
     parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
-    parser.add_argument("--grace-s", default=10.0, type=float, metavar="S", help="for what runs, on SIGTERM")
+    parser.add_argument(
+        "--drain-s", default=20.0, type=float, metavar="S", help="for what runs, on SIGTERM (20)"
+    )
     parser.add_argument("--record", default=None, type=Path, metavar="FILE", help="every event, to replay")
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)

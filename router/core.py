@@ -27,6 +27,7 @@ from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queu
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
 from router.dispatching import dispatch, dispatch_unleased
+from router.draining import clear
 from router.events import (
     Arrived,
     CancelAsked,
@@ -243,7 +244,9 @@ class RouterCore:
             if group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
                 enqueue(book, group)
         for worker in list(book.fleet.workers.values()):
-            if worker.preempted:
+            if worker.draining:
+                clear(book, worker)
+            elif worker.preempted:
                 migrate(book, worker)
         self._renew()
         if not book.store_reachable:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from router import ending
-from router.actions import GroupMigrated, GroupPreempted
+from router.actions import GroupPreempted
 from router.book import Book
 from router.fleet import DECODE, Worker
-from router.queueing import enqueue, new_groups
+from router.recovery import start_elsewhere
 from router.sessions import Group, Phase
 from scheduling.prediction import Ask, decode_step_s, own_prefill_s
 
@@ -45,13 +44,14 @@ def migrate(book: Book, worker: Worker) -> None:
     for group in list(worker.preempted.values()):
         if book.now - group.migrated_at < LEAST_BETWEEN_S or group.phase is not Phase.RUNNING:
             continue
-        others = (one for one in book.fleet.open(DECODE) if one is not worker and _has_room(book, group, one))
+        others = (one for one in book.fleet.open(DECODE) if one is not worker and has_room(book, group, one))
         elsewhere_s = min((_elsewhere_s(book, group, one) for one in others), default=float("inf"))
         if elsewhere_s < _here_s(book, group, worker):
             _move(book, group, worker)
 
 
-def _has_room(book: Book, group: Group, worker: Worker) -> bool:
+def has_room(book: Book, group: Group, worker: Worker) -> bool:
+    """Whether a group could go on there at once."""
     seats = book.outlook.seat_limit(worker, group.session.slo.pace_ms) - worker.num_seqs
     return worker.free_blocks >= group.blocks and seats >= group.num_seqs and not worker.preempted
 
@@ -87,11 +87,5 @@ def _computed_s(book: Book, group: Group, worker: Worker) -> float:
 
 
 def _move(book: Book, group: Group, worker: Worker) -> None:
-    book.counters.migrated += 1
-    book.do(GroupMigrated(group.key, worker.key))
     group.migrated_at = book.now
-    ending.detach(book, group, tell_workers=True)
-    group.avoided |= {worker.key}
-    open_choices = [choice for choice in group.choices if choice.open]
-    for successor in new_groups(book, group.session, open_choices, group):
-        enqueue(book, successor)
+    start_elsewhere(book, group, worker.key)

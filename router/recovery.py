@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router import ending
-from router.actions import AttemptFailed
+from router.actions import AttemptFailed, GroupMigrated
 from router.book import Book
 from router.fleet import Worker
 from router.queueing import enqueue, new_groups, release_credit
@@ -32,13 +32,30 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
         enqueue(book, successor)
 
 
+def start_elsewhere(book: Book, group: Group, worker_key: str) -> None:
+    """Take a group off its workers and queue it with what was delivered; no attempt has failed."""
+    book.counters.migrated += 1
+    book.do(GroupMigrated(group.key, worker_key))
+    ending.detach(book, group, tell_workers=True)
+    group.avoided |= {worker_key}
+    open_choices = [choice for choice in group.choices if choice.open]
+    for successor in new_groups(book, group.session, open_choices, group):
+        enqueue(book, successor)
+
+
 def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
-    """Everything dispatched over its stream is over, except what has been handed over already."""
+    """Everything dispatched over its stream is over, except what has been handed over already.
+
+    One that was draining left when it had nothing any more, or no more time: neither is a failure, and who
+    fetches from it knows best whether the fetch was done.
+    """
     worker = book.fleet.lose(worker_key)
     if worker is None:
         return
     for group in list(worker.groups.values()):
-        if _was_handed_over(group, worker):
+        if worker.draining and group.decode_key == worker.key:
+            start_elsewhere(book, group, worker.key)
+        elif worker.draining or _was_handed_over(group, worker):
             release_credit(book, group)
             group.prefill_key = None  # should it come back under this key, it knows nothing of the group
         else:

@@ -16,7 +16,7 @@ from router.queueing import release_credit
 from router.sessions import Choice, Group, Session, TokenLogprobs
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
-from scheduling.request import FinishReason
+from scheduling.request import FailureReason, FinishReason
 
 STEP_WEIGHT = 0.2
 
@@ -44,7 +44,11 @@ def on_step_reported(book: Book, event: StepReported) -> None:
         migrating.on_preempted(book, worker, event.preempted)
     for failure in event.failures:
         group = worker.groups.get(failure.handle)
-        if group is not None:
+        if group is None:
+            continue
+        if failure.reason is FailureReason.DRAINING:
+            recovery.start_elsewhere(book, group, worker.key)
+        else:
             recovery.fail_attempt(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
 
 

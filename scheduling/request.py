@@ -88,6 +88,7 @@ class FailureReason(enum.IntEnum):
     NO_BLOCKS = 2
     HANDOFF = 3
     INTERNAL = 4
+    DRAINING = 5
 
 
 @dataclass(frozen=True, slots=True)

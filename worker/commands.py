@@ -33,7 +33,7 @@ class CancelHandles:
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker:
-    """Take nothing new, finish what runs, end."""
+    """Take nothing new, let go of what runs, end."""
 
 
 RouterCommand = Dispatch | CancelHandles | DrainWorker

@@ -50,7 +50,7 @@ class WorkerConfig:
     transport: TransportMode
     shm_dir: Path
     metrics_port: int
-    grace_s: float
+    drain_s: float
     log_level: str
     log_format: str
     cache: Path
@@ -69,7 +69,7 @@ class WorkerConfig:
             ("--token-budget", self.token_budget, 1),
             ("--threads", self.threads, 0),
             ("--metrics-port", self.metrics_port, 0),
-            ("--grace-s", self.grace_s, 0),
+            ("--drain-s", self.drain_s, 0),
         ):
             if value < low:
                 raise ValueError(f"{flag} is {value}; accepted: {low} or more")
@@ -133,7 +133,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")
     add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
     add("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
-    add("--grace-s", default=10.0, type=float, metavar="S", help="for what runs, on SIGTERM")
+    add("--drain-s", default=20.0, type=float, metavar="S", help="to hand over what runs, on SIGTERM (20)")
     add("--log-level", default="info", choices=LOG_LEVELS)
     add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     given = vars(parser.parse_args(argv))

@@ -99,14 +99,29 @@ class Hub:
                         self._end(running)
             case DrainWorker():
                 log.info("drain_requested", router=session.router_id)
-                self.draining.set()
+                self.drain()
 
-    def refuse(self, session: RouterSession, router_handle: int | None, message: str) -> None:
+    def drain(self) -> None:
+        """Takes nothing new and hands back what has not begun; routers hear of it at once."""
+        if self.draining.is_set():
+            return
+        self.draining.set()
+        self._submit(engine_commands.HandBack())
+        for session in self._sessions:
+            session.put(StepReport(load=self.load), self._clock())
+
+    def refuse(
+        self,
+        session: RouterSession,
+        router_handle: int | None,
+        message: str,
+        reason: FailureReason = FailureReason.REFUSED,
+    ) -> None:
         """Says that a command was wrong; of one without a sequence there is nobody to tell but the log."""
         self._metrics.refused.inc()
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
         if router_handle is not None:
-            failure = Failure(router_handle, FailureReason.REFUSED, message)
+            failure = Failure(router_handle, reason, message)
             session.fail(failure, self.load, self._clock())
 
     def fail(self, handle: int, reason: FailureReason, message: str) -> None:
@@ -117,6 +132,10 @@ class Hub:
 
     def _dispatch(self, session: RouterSession, dispatch: Dispatch) -> None:
         spec = dispatch.spec
+        if self.draining.is_set():
+            message = "this worker is draining; accepted: another one"
+            self.refuse(session, spec.handle, message, FailureReason.DRAINING)
+            return
         reason = self._reason_against(session, dispatch)
         if reason is not None:
             self.refuse(session, spec.handle, reason)
@@ -130,8 +149,6 @@ class Hub:
         self._submit(_engine_command(dispatch, running.handle))
 
     def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> str | None:
-        if self.draining.is_set():
-            return "this worker is draining; accepted: another one"
         if dispatch.task not in self.role.tasks:
             tasks = ", ".join(sorted(task.value for task in self.role.tasks))
             return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}"

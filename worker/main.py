@@ -223,21 +223,20 @@ class _Worker:
         print(line, flush=True)  # noqa: T201
 
     async def _until_drained(self, signals: StopSignals) -> None:
-        """Serves until asked to stop or drain; then finishes what runs, after a signal within the grace."""
+        """Serves until asked to stop or drain; then lets go of what it has, for `drain_s` at most."""
         stopping = asyncio.create_task(signals.stop.wait())
         draining = asyncio.create_task(self._hub.draining.wait())
         await self._first_of(stopping, draining)
-        self._hub.draining.set()
+        self._hub.drain()
         log.info("draining")
         assert self._registration is not None
         await self._registration.stop()
         await self._server.set_serving(serving=False)
         empty = asyncio.create_task(self._hub.wait_until_empty())
-        await self._first_of(stopping, empty)
+        waited = (empty, self._thread.ended)
+        await asyncio.wait(waited, timeout=self._config.drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not empty.done():
-            limit_s = self._config.grace_s
-            waited = (empty, self._thread.ended)
-            await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            log.warning("drain_cut_short", after_s=self._config.drain_s)
         for task in (draining, empty, stopping):
             task.cancel()
         self._hub.close()

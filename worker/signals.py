@@ -14,15 +14,12 @@ class StopSignals:
         self.stop = asyncio.Event()
         self.serving = False
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
-        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
 
-    def _on_terminate(self) -> None:
+    def _on_signal(self, number: int) -> None:
         if not self.serving:
             os._exit(0)
-        self.stop.set()
-
-    def _on_interrupt(self) -> None:
         if self.stop.is_set():
-            os._exit(130)  # asked twice: at once
-        self._on_terminate()
+            os._exit(128 + number)  # asked twice: at once
+        self.stop.set()

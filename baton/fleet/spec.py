@@ -162,7 +162,7 @@ def _service(
 ) -> ProcessSpec:
     kind = name.split("-", maxsplit=1)[0]
     common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
-    common += ["--grace-s", f"{spec.stop_grace_s:g}"]
+    common += ["--drain-s", f"{spec.stop_grace_s:g}"]
     if spec.policy is not None:
         common += ["--policy", spec.policy]
     if spec.timed is not None:

@@ -69,7 +69,7 @@ class FleetServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """The worker takes nothing new and finishes what it has.
+        """The worker takes nothing new, hands over what it has and ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

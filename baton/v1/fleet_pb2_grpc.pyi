@@ -113,7 +113,7 @@ class FleetServiceStub(typing.Generic[_FleetServiceWatchType, _FleetServiceDescr
     """The fleet's fixed facts."""
 
     Drain: _FleetServiceDrainType
-    """The worker takes nothing new and finishes what it has."""
+    """The worker takes nothing new, hands over what it has and ends."""
 
 FleetServiceAsyncStub: typing_extensions.TypeAlias = FleetServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
@@ -153,6 +153,6 @@ class FleetServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.fleet_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.fleet_pb2.DrainResponse, collections.abc.Awaitable[baton.v1.fleet_pb2.DrainResponse]]:
-        """The worker takes nothing new and finishes what it has."""
+        """The worker takes nothing new, hands over what it has and ends."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -93,18 +93,24 @@ class ResumeResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
 
 class GenerationEvent(_message.Message):
-    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished")
+    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished", "leaving")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     accepted: Accepted
     queued: Queued
     tokens: Tokens
     choice_finished: ChoiceFinished
     finished: Finished
-    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    leaving: Leaving
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("request_id", "promise", "seed", "prompt_tokens")

@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReceiveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECEIVE_KIND_UNSPECIFIED: _ClassVar[ReceiveKind]
+    RECEIVE_KIND_PROMPT: _ClassVar[ReceiveKind]
+    RECEIVE_KIND_AHEAD: _ClassVar[ReceiveKind]
+    RECEIVE_KIND_STOPPED: _ClassVar[ReceiveKind]
+
 class WorkerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WORKER_ROLE_UNSPECIFIED: _ClassVar[WorkerRole]
@@ -20,6 +27,11 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_NO_BLOCKS: _ClassVar[FailureReason]
     FAILURE_REASON_HANDOFF: _ClassVar[FailureReason]
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
+    FAILURE_REASON_DRAINING: _ClassVar[FailureReason]
+RECEIVE_KIND_UNSPECIFIED: ReceiveKind
+RECEIVE_KIND_PROMPT: ReceiveKind
+RECEIVE_KIND_AHEAD: ReceiveKind
+RECEIVE_KIND_STOPPED: ReceiveKind
 WORKER_ROLE_UNSPECIFIED: WorkerRole
 WORKER_ROLE_PREFILL: WorkerRole
 WORKER_ROLE_DECODE: WorkerRole
@@ -28,22 +40,27 @@ FAILURE_REASON_REFUSED: FailureReason
 FAILURE_REASON_NO_BLOCKS: FailureReason
 FAILURE_REASON_HANDOFF: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
+FAILURE_REASON_DRAINING: FailureReason
 
 class WorkRequest(_message.Message):
-    __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain")
+    __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain", "lend", "hand_over")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     RECEIVE_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    LEND_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     prefill: Prefill
     receive: Receive
     decode: Decode
     cancel: Cancel
     drain: Drain
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., receive: _Optional[_Union[Receive, _Mapping]] = ..., decode: _Optional[_Union[Decode, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    lend: Lend
+    hand_over: HandOver
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., receive: _Optional[_Union[Receive, _Mapping]] = ..., decode: _Optional[_Union[Decode, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., hand_over: _Optional[_Union[HandOver, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("router_id",)
@@ -82,12 +99,14 @@ class Prefill(_message.Message):
     def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ...) -> None: ...
 
 class Receive(_message.Message):
-    __slots__ = ("sequence", "source_address")
+    __slots__ = ("sequence", "source_address", "kind")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     sequence: SequenceSpec
     source_address: str
-    def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ..., source_address: _Optional[str] = ...) -> None: ...
+    kind: ReceiveKind
+    def __init__(self, sequence: _Optional[_Union[SequenceSpec, _Mapping]] = ..., source_address: _Optional[str] = ..., kind: _Optional[_Union[ReceiveKind, str]] = ...) -> None: ...
 
 class Decode(_message.Message):
     __slots__ = ("sequence",)
@@ -104,6 +123,32 @@ class Cancel(_message.Message):
 class Drain(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("handle", "fence")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    fence: _generation_pb2.Fence
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ...) -> None: ...
+
+class Lend(_message.Message):
+    __slots__ = ("handle", "part", "num_blocks")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    part: Part
+    num_blocks: int
+    def __init__(self, handle: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., num_blocks: _Optional[int] = ...) -> None: ...
+
+class HandOver(_message.Message):
+    __slots__ = ("handle", "parts")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, handle: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class WorkResponse(_message.Message):
     __slots__ = ("welcome", "step", "heartbeat")
@@ -196,7 +241,7 @@ class WorkerLoad(_message.Message):
     def __init__(self, step: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., pending_prefill_tokens: _Optional[int] = ..., free_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., context_tokens: _Optional[int] = ..., draining: bool = ..., preempted: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles")
+    __slots__ = ("tokens", "load", "step_seconds", "failures", "prefilled_handles", "cached_tokens", "cost_model", "shape", "preempted_handles", "resumed_handles", "parked_handles")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +252,7 @@ class StepReport(_message.Message):
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PREEMPTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     RESUMED_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    PARKED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     tokens: _generation_pb2.TokenColumns
     load: WorkerLoad
     step_seconds: float
@@ -217,7 +263,8 @@ class StepReport(_message.Message):
     shape: StepShape
     preempted_handles: _containers.RepeatedScalarFieldContainer[int]
     resumed_handles: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ...) -> None: ...
+    parked_handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceFailure(_message.Message):
     __slots__ = ("handle", "reason", "message")

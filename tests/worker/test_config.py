@@ -21,7 +21,7 @@ from worker.config import parse_config
         ("--token-budget=-3", "--token-budget is -3; accepted: 1 or more"),
         ("--threads=-1", "--threads is -1; accepted: 0 or more"),
         ("--metrics-port=70000", "--metrics-port is 70000; accepted: 0 to 65535"),
-        ("--grace-s=-1", "--grace-s is -1.0; accepted: 0 or more"),
+        ("--drain-s=-1", "--drain-s is -1.0; accepted: 0 or more"),
         ("--worker-id=a b", "--worker-id is 'a b'; accepted: printable characters without space or colon"),
         ("--redis=localhost", "--redis is 'localhost'; accepted: a URL such as redis://127.0.0.1:6379/0"),
         ("--shm-dir=/nowhere", "--shm-dir is '/nowhere'; accepted: a directory that exists"),

@@ -190,7 +190,7 @@ async def test_heartbeats_come_when_nothing_else_does(pair: Pair) -> None:
 
 
 async def test_sigterm_lets_running_sequences_finish(workshop: Workshop, model: Path) -> None:
-    worker = workshop.start("decode", "--grace-s=600")
+    worker = workshop.start("decode", "--drain-s=600")
     async with WorkClient(worker.address) as client:
         target = client.welcome.incarnation
         handle = await client.decode(spec_of(PROMPT, target=target, max_tokens=60))

@@ -1,0 +1,162 @@
+"""A process is told to leave in mid-stream: what it had goes on elsewhere, as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
+from baton.fleet import Fleet, FleetSpec, ManagedProcess
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+
+pytestmark = pytest.mark.integration
+
+ARGS = ("--dtype", "float64", "--num-blocks", "256")
+PROMPT = [3 + i % 90 for i in range(70)]
+SAMPLING = Sampling(
+    temperature=1.0, seed=3, n=2, logprobs=2, repetition_penalty=1.3, presence_penalty=0.5, top_p=0.95
+)
+STOP = Stop(max_tokens=160, ignore_eos=True)
+# Logprobs are 32-bit floats; a recomputed KV differs in the last bits of 64.
+LOGPROB_TOLERANCE = 1e-5
+
+
+def spec(run_dir: Path, **counts: int) -> FleetSpec:
+    return FleetSpec(
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        extra_args={"prefill": ARGS, "decode": ARGS},
+        **counts,  # type: ignore[arg-type]
+    )
+
+
+@dataclass
+class Heard:
+    """All that one generation said, by choice."""
+
+    token_ids: dict[int, list[int]] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, list[float]] = field(default_factory=dict)
+    ends: dict[int, str] = field(default_factory=dict)
+    finished: Finished | None = None
+
+    def take(self, event: object) -> None:
+        if isinstance(event, Tokens):
+            known = self.token_ids.setdefault(event.choice, [])
+            assert event.first_index == len(known), "a token was lost or repeated"
+            known += event.token_ids
+            self.texts[event.choice] = self.texts.get(event.choice, "") + event.text
+            self.logprobs.setdefault(event.choice, []).extend(one.logprob for one in event.logprobs)
+        elif isinstance(event, ChoiceFinished):
+            self.ends[event.choice] = event.reason.name
+        elif isinstance(event, Finished):
+            self.finished = event
+
+    def assert_like(self, other: Heard) -> None:
+        assert self.token_ids == other.token_ids
+        assert self.texts == other.texts
+        assert self.ends == other.ends
+        for choice, logprobs in self.logprobs.items():
+            assert logprobs == pytest.approx(other.logprobs[choice], abs=LOGPROB_TOLERANCE)
+
+
+async def generation(
+    client: AsyncClient,
+    strike: Callable[[], Awaitable[None]] | None = None,
+    *,
+    stop: Stop = STOP,
+    sampling: Sampling = SAMPLING,
+    at_index: int = 20,
+) -> Heard:
+    """One generation; `strike` comes once index `at_index` of a choice is there."""
+    heard = Heard()
+    async for event in client.generate(PROMPT, sampling=sampling, stop=stop):
+        heard.take(event)
+        if strike is not None and len(heard.token_ids.get(0, ())) > at_index:
+            now, strike = strike, None
+            await now()
+    assert strike is None, "it ended before the strike"
+    assert heard.finished is not None
+    return heard
+
+
+async def busy_decoder(fleet: Fleet, client: AsyncClient) -> ManagedProcess:
+    workers = (await snapshot(client)).workers
+    [busy] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
+    return fleet.process(busy.worker_id)
+
+
+async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) -> None:
+    async with (
+        Fleet(spec(run_dir, decode=2)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        free = await generation(client)
+        # A stop string of which a part was said before: it ends the first choice where it did.
+        text = free.texts[0]
+        at = len(text) * 3 // 4
+        stop = Stop(max_tokens=160, ignore_eos=True, strings=(text[at : at + 12],))
+        expected = await generation(client, stop=stop)
+        assert expected.ends[0] == "STOP"
+        left: list[ManagedProcess] = []
+
+        async def drain() -> None:
+            left.append(await busy_decoder(fleet, client))
+            left[0].terminate()
+
+        found = await generation(client, drain, stop=stop)
+        found.assert_like(expected)
+        async with asyncio.timeout(5.0):
+            assert await left[0].wait() == 0
+        await assert_all_is_freed(fleet, client)
+
+
+async def test_without_another_decode_worker_what_runs_is_served_to_its_end(run_dir: Path) -> None:
+    async with (
+        Fleet(spec(run_dir)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await generation(client)
+
+        async def drain() -> None:
+            await client.drain("decode-0")
+
+        found = await generation(client, drain)
+        found.assert_like(expected)
+        assert found.finished is not None
+        assert found.finished.usage.attempts == 1
+        assert await fleet.process("decode-0").wait() == 0
+
+
+async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run_dir: Path) -> None:
+    slow = FleetSpec(
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        prefill=2,
+        extra_args={"prefill": (*ARGS, "--token-budget", "2"), "decode": ARGS},
+    )
+    prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(6)]
+    short = Stop(max_tokens=3, ignore_eos=True)
+    async with (
+        Fleet(slow) as fleet,
+        AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = [await other.complete(one, sampling=SAMPLING, stop=short) for one in prompts]
+        asked = [client.complete(one, sampling=SAMPLING, stop=short) for one in prompts]
+        answers = [asyncio.create_task(one) for one in asked]
+
+        async def both_compute() -> bool:
+            workers = (await snapshot(client)).workers
+            return all(one.pending_prefill_tokens > 0 for one in workers if "prefill" in one.worker_id)
+
+        await until(both_compute, "prompts on both")
+        fleet.process("prefill-0").terminate()
+        found = await asyncio.gather(*answers)
+        assert [one.choices for one in found] == [one.choices for one in expected]
+        assert await fleet.process("prefill-0").wait() == 0
+        await assert_all_is_freed(fleet, client)
