@@ -9,7 +9,7 @@ from router.errors import RouterError
 from router.events import Timer
 from router.sessions import TokenLogprobs
 from scheduling.request import FinishReason, SequenceSpec, SloClass
-from state.records import DecodeRoom, PrefillRoom, QueueEntry
+from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
 # To clients
 
@@ -180,6 +180,14 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeHolds:
+    """Every credit and lease held, for a store that may have forgotten them."""
+
+    credits: tuple[Hold, ...]
+    leases: tuple[Hold, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskQueue:
     """Look at the queue; the answer also shows that the store is back."""
 
@@ -326,6 +334,7 @@ Action = (
     | ReleaseCredit
     | ReleaseLease
     | Renew
+    | TakeHolds
     | AskQueue
     | ChargeTenant
     | RefundTenant

@@ -22,6 +22,7 @@ from router.actions import (
     SendDrain,
     SetTimer,
     StoreChanged,
+    TakeHolds,
 )
 from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queue_full
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
@@ -47,6 +48,7 @@ from router.events import (
     StepReported,
     StoreCall,
     StoreFailed,
+    StoreForgot,
     Timer,
     TimerFired,
     TimerKind,
@@ -68,7 +70,7 @@ from scheduling.ordering import due_at
 from scheduling.placement import Placement
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import FinishReason, Slo
-from state.records import QueueStatus
+from state.records import Hold, QueueStatus
 
 CHORES_S = 0.1
 RENEW_S = 1.0
@@ -149,6 +151,8 @@ class RouterCore:
                 self._store_answered()
             case StoreFailed():
                 self._store_failed(event)
+            case StoreForgot():
+                self._enter_again()
             case WorkerJoined(facts, load, cost):
                 on_worker_lost(book, facts.key, "joined again")
                 book.fleet.join(Worker(facts, load, cost))
@@ -188,7 +192,6 @@ class RouterCore:
             return
         book.store_reachable = True
         book.do(StoreChanged(reachable=True, reason=""))
-        # It may have forgotten everything: whatever waits asks for its place again.
         for group in list(book.waiting):
             enqueue(book, group)
         for request_key in sorted(book.to_dequeue - book.groups.keys()):
@@ -198,6 +201,19 @@ class RouterCore:
         for release in releases:
             if not self._is_held(release):
                 book.do(release)
+
+    def _enter_again(self) -> None:
+        """What runs enters what it holds, before anybody is granted it; whatever waits asks for a place."""
+        book = self.book
+        groups = book.groups.values()
+        holds = TakeHolds(
+            tuple(Hold(one.key, one.credit_on, one.work_tokens) for one in groups if one.credit_on),
+            tuple(Hold(one.key, one.lease_on, one.blocks) for one in groups if one.lease_on),
+        )
+        if holds.credits or holds.leases:
+            book.do(holds)
+        for group in list(book.waiting):
+            enqueue(book, group)
 
     def _is_held(self, release: ReleaseCredit | ReleaseLease) -> bool:
         """A later attempt has, or is about to have, what an earlier one could not return."""

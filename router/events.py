@@ -117,6 +117,11 @@ class QueueSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreForgot:
+    """The store came back without what was held there, or had to be taken for such."""
+
+
+@dataclass(frozen=True, slots=True)
 class Charged:
     """A newcomer's tenant was charged, or is over its share."""
 
@@ -285,6 +290,7 @@ Event = (
     | Charged
     | Nudged
     | StoreFailed
+    | StoreForgot
     | WorkerJoined
     | WorkerLost
     | WorkerLoaded

@@ -37,6 +37,7 @@ from router.actions import (
     SetTimer,
     Settle,
     StoreChanged,
+    TakeHolds,
     TellAccepted,
     TellChoiceFinished,
     TellFinished,
@@ -57,6 +58,7 @@ from router.events import (
     SettleAnswered,
     StoreCall,
     StoreFailed,
+    StoreForgot,
     TimerFired,
 )
 from router.metrics import RouterMetrics
@@ -85,6 +87,7 @@ class Shell:
     ) -> None:
         self.core = core
         self.store = store
+        store.on_new_epoch(lambda: self.submit_soon(StoreForgot()))
         self.metrics = metrics
         self.now = clock
         self._recorder = recorder
@@ -155,6 +158,8 @@ class Shell:
                 self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
             case Renew():
                 self._call("", StoreCall.OTHER, self._renew(action))
+            case TakeHolds():
+                self._call("", StoreCall.OTHER, self._take_holds(action))
             case AskQueue():
                 self._call("", StoreCall.OTHER, self._ask_queue())
             case ChargeTenant(request_key):
@@ -302,6 +307,9 @@ class Shell:
 
     async def _renew(self, action: Renew) -> None:
         await self.store.renew(action.credits, action.leases, LEASE_TTL_S)
+
+    async def _take_holds(self, action: TakeHolds) -> None:
+        await self.store.take_holds(action.credits, action.leases, LEASE_TTL_S)
 
     async def _ask_queue(self) -> None:
         status = await self.store.queue_status()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from scheduling.shares import Standing
 from sim.store import MemoryStore
 from state.records import (
     DecodeRoom,
     Grant,
+    Hold,
     Notice,
     Nudge,
     PrefillRoom,
@@ -30,6 +31,9 @@ class AsyncMemoryStore:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    def on_new_epoch(self, call: Callable[[], None]) -> None:
+        """Nothing is ever forgotten."""
 
     async def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
         self.memory.register_worker(record, ttl_s)
@@ -73,6 +77,11 @@ class AsyncMemoryStore:
         self, credits_held: Iterable[tuple[str, str]], leases_held: Iterable[tuple[str, str]], ttl_s: float
     ) -> None:
         self.memory.renew(credits_held, leases_held, ttl_s)
+
+    async def take_holds(
+        self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
+    ) -> None:
+        self.memory.take_holds(credits_held, leases_held, ttl_s)
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         return self.memory.leases(worker_key)

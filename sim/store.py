@@ -22,6 +22,7 @@ from state.records import (
     DecodeRoom,
     Grant,
     Granted,
+    Hold,
     Notice,
     Nudge,
     PrefillRoom,
@@ -260,6 +261,15 @@ class MemoryStore:
         for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
             for request_key, worker_key in held:
                 ledgers[worker_key].purge(now).keep(request_key, now + round(ttl_s * 1000))
+
+    def take_holds(self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float) -> None:
+        """Enter again what is not held any more."""
+        now = self._now()
+        for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
+            for one in held:
+                ledger = ledgers[one.worker_key].purge(now)
+                if one.request_key not in ledger:
+                    ledger.put(one.request_key, one.amount, now + round(ttl_s * 1000))
 
     def leases(self, worker_key: str) -> dict[str, int]:
         """Blocks leased on a decode worker, by request."""

@@ -5,6 +5,16 @@ from __future__ import annotations
 _PREFIX = "{baton}"
 
 
+def all_keys() -> str:
+    """Pattern of every key below."""
+    return f"{_PREFIX}:*"
+
+
+def epoch() -> str:
+    """hash: `id`, `run_id` of the server it was opened on, `quiet_until` when nothing is granted."""
+    return f"{_PREFIX}:epoch"
+
+
 def worker_expiries() -> str:
     """zset: worker id, scored by when its announcement expires."""
     return f"{_PREFIX}:workers"

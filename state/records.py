@@ -90,6 +90,15 @@ class Grant:
     worker_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A credit's prompt tokens or a lease's blocks, as its router knows them."""
+
+    request_key: str
+    worker_key: str
+    amount: int
+
+
 class Settled(enum.Enum):
     """What became of a grant."""
 

@@ -6,32 +6,22 @@ for the fleet to agree on; the workers have the last word on memory, and nothing
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import math
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import asdict
-from importlib import resources
-from typing import Any, Self
+from typing import Self
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
-
-from scheduling.shares import ACTIVE_MS, MAX_DEBTS, Standing, check_charge
+from scheduling.shares import Standing, check_charge
 from state import keys
+from state.connection import Connection
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
-    CLASS_SCORE,
-    GRANT_TTL_MS,
-    MAX_GRANTS_LOST,
     PREFIX_TTL_MS,
     DecodeRoom,
     Grant,
     Granted,
+    Hold,
     Notice,
     Nudge,
     PrefillRoom,
@@ -43,84 +33,33 @@ from state.records import (
 )
 
 CONNECT_TIMEOUT_S = 5.0
-CALL_TIMEOUT_S = 1.0
-RECONNECT_S = 0.5
-MAX_CONNECTIONS = 32
-"""A burst of calls waits for its turn: a connection for each would find the end of them."""
-TURN_S = 2.0
-"""For the wait. Calls are short; one that waits longer than this finds a Redis that does not answer."""
-
-_FAILURES = (RedisError, OSError)
-"""A server that answers with an error (out of memory, read-only) serves no better than one that is silent."""
-
-_SCRIPTS: dict[str, tuple[str, ...]] = {
-    "register_worker": (),
-    "unregister_worker": (),
-    "list_workers": (),
-    "enqueue": ("line",),
-    "dequeue": ("line",),
-    "grant": ("line", "ledger"),
-    "settle": ("line", "ledger"),
-    "queue_status": ("line",),
-    "release": ("ledger",),
-    "renew": ("ledger",),
-    "amounts": ("ledger",),
-    "charge_tenant": ("shares",),
-    "refund_tenant": ("shares",),
-}
-"""Each with what is put before it, besides the constants and the prelude."""
-
-_CONSTANTS = f"""\
-local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
-local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
-"""
 
 
 class Store:
     """A connection to the fleet's Redis; every method may raise `StoreUnavailable`."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=TURN_S,
-            decode_responses=True,
-            socket_timeout=CALL_TIMEOUT_S,
-            socket_connect_timeout=CALL_TIMEOUT_S,
-            retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
-        )
-        self._redis = redis.asyncio.Redis.from_pool(pool)
-        self._scripts = {name: self._redis.register_script(_source(name)) for name in _SCRIPTS}
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._run = connection.run
 
     @classmethod
     async def connect(cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
         """Wait for Redis to answer, at most `timeout_s`."""
-        store = cls(url)
+        connection = Connection(url)
         try:
-            async with asyncio.timeout(timeout_s):
-                await store._wait_until_ready()
-        except TimeoutError as error:
-            await store.close()
-            raise StoreUnavailable(url, f"waited {timeout_s:g} s") from error
-        return store
-
-    async def _wait_until_ready(self) -> None:
-        while True:
-            try:
-                await self._redis.ping()
-            except RedisError:
-                await asyncio.sleep(0.1)
-            else:
-                return
+            await connection.wait_until_ready(timeout_s)
+        except StoreUnavailable:
+            await connection.close()
+            raise
+        return cls(connection)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._redis.aclose()
+        await self._connection.close()
 
-    async def _run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        with self._answering():
-            return await self._scripts[script](keys=list(script_keys), args=list(args))
+    def on_new_epoch(self, call: Callable[[], None]) -> None:
+        """`call` whenever Redis turns out to have forgotten what this process once entered."""
+        self._connection.on_new_epoch = call
 
     # Registry
 
@@ -252,6 +191,18 @@ class Store:
         for key, request_keys in by_key.items():
             await self._run("renew", [key], [round(ttl_s * 1000), *request_keys])
 
+    async def take_holds(
+        self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
+    ) -> None:
+        """Enter again what a Redis that came back may have forgotten. What is held already stays as it is."""
+        by_key: dict[str, list[str | int]] = {}
+        for one in credits_held:
+            by_key.setdefault(keys.credits_of(one.worker_key), []).extend((one.request_key, one.amount))
+        for one in leases_held:
+            by_key.setdefault(keys.leases_of(one.worker_key), []).extend((one.request_key, one.amount))
+        for key, holds in by_key.items():
+            await self._run("take_holds", [key], [round(ttl_s * 1000), *holds])
+
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Blocks leased on a decode worker, by request."""
         return await self._amounts(keys.leases_of(worker_key))
@@ -269,8 +220,8 @@ class Store:
     async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
         """Say which blocks a worker's prefix cache has gained and lost."""
         key = keys.prefixes_of(worker_key)
-        with self._answering():
-            async with self._redis.pipeline(transaction=True) as pipeline:
+        with self._connection.answering() as redis:
+            async with redis.pipeline(transaction=True) as pipeline:
                 if removed:
                     pipeline.srem(key, *(one.hex() for one in removed))
                 if added:
@@ -283,8 +234,8 @@ class Store:
         if not hashes:
             return dict.fromkeys(worker_keys, 0)
         members = [one.hex() for one in hashes]
-        with self._answering():
-            async with self._redis.pipeline(transaction=False) as pipeline:
+        with self._connection.answering() as redis:
+            async with redis.pipeline(transaction=False) as pipeline:
                 for worker_key in worker_keys:
                     pipeline.smismember(keys.prefixes_of(worker_key), members)
                 answers = await pipeline.execute()
@@ -300,66 +251,10 @@ class Store:
 
         A lost connection is opened again; what was published meanwhile is made up for by one `Nudge`.
         """
-        while True:
-            pubsub = self._redis.pubsub()
-            try:
-                with _keeping_cancellation():
-                    await pubsub.subscribe(keys.router_channel(router_id), keys.nudge_channel())
+        nudges = keys.nudge_channel()
+        async for message in self._connection.messages([keys.router_channel(router_id), nudges]):
+            if message is None or message[0] == nudges:
                 yield Nudge()
-                async for notice in _listen(pubsub):
-                    yield notice
-            except _FAILURES:
-                await asyncio.sleep(RECONNECT_S)
-            finally:
-                # A failure to close must not take the place of the cancellation that closes.
-                with contextlib.suppress(*_FAILURES):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis annotates it not
-
-    @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        try:
-            with _keeping_cancellation():
-                yield
-        except _FAILURES as error:
-            raise StoreUnavailable(self._url, _reason(error)) from error
-
-
-def _source(script: str) -> str:
-    folder = resources.files("state") / "lua"
-    parts = ("prelude", *_SCRIPTS[script], script)
-    return _CONSTANTS + "".join((folder / f"{part}.lua").read_text() for part in parts)
-
-
-@contextlib.contextmanager
-def _keeping_cancellation() -> Iterator[None]:
-    """Put a cancellation back that was lost inside.
-
-    redis-py sends through `asyncio.wait_for`, which before Python 3.12 answers a cancellation with the result
-    if the send has just ended: whoever cancelled would wait for a call, or a loop of calls, that goes on.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    finally:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError
-
-
-def _reason(error: Exception) -> str:
-    """A word for a broken connection, the server's own words for a refusal."""
-    return str(error) if isinstance(error, ResponseError) else type(error).__name__
-
-
-async def _listen(pubsub: redis.asyncio.client.PubSub) -> AsyncGenerator[Notice, None]:
-    while True:
-        with _keeping_cancellation():
-            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
-        if message is None:
-            continue
-        if message["channel"] == keys.nudge_channel():
-            yield Nudge()
-        else:
-            worker_key, _, request_key = message["data"].partition(" ")
-            router_id = message["channel"].rpartition(":")[2]
-            yield Granted(Grant(request_key, router_id, worker_key))
+            else:
+                worker_key, _, request_key = message[1].partition(" ")
+                yield Granted(Grant(request_key, router_id, worker_key))

@@ -11,32 +11,63 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 import redis.asyncio
 
+from state import keys
 from state.store import Store
 
 
-@contextmanager
-def redis_server() -> Iterator[str]:
-    """The URL of a server that listens on a unix socket only, so that parallel runs never meet."""
-    binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
-    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
-        socket = f"{folder}/redis.sock"
-        server = subprocess.Popen(
+class RedisServer:
+    """A server on a unix socket only, so that parallel runs never meet. It can die and come back."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"unix://{folder}/redis.sock"
+
+    def start(self) -> None:
+        """With what it saved, if it did."""
+        binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
+        socket = self.url.removeprefix("unix://")
+        self._process = subprocess.Popen(
             [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
-            cwd=folder,
+            cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )
-        yield f"unix://{socket}"
-        server.terminate()
-        server.wait()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Wait for its end."""
+        assert self._process is not None, "not started"
+        if kill:
+            self._process.kill()
+        else:
+            self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def redis_server() -> Iterator[RedisServer]:
+    """One that runs until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="baton-redis-") as folder:
+        server = RedisServer(folder)
+        server.start()
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """One server for all tests of a process."""
-    with redis_server() as url:
-        yield url
+    with redis_server() as server:
+        yield server.url
+
+
+def empty(admin: redis.Redis) -> None:
+    """Remove all but the epoch: the server stays one whose state is trusted."""
+    stale = [key for key in admin.scan_iter() if key != keys.epoch()]
+    if stale:
+        admin.delete(*stale)
 
 
 @pytest.fixture
@@ -44,5 +75,6 @@ async def store(redis_url: str) -> AsyncIterator[Store]:
     opened = await Store.connect(redis_url)
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         await admin.flushall()
+    await opened.list_workers()  # enters the epoch
     yield opened
     await opened.close()

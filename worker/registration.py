@@ -59,6 +59,7 @@ class Registration:
         self._record = record
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
+        store.on_new_epoch(self.prefixes.forget_telling)
 
     async def start(self) -> None:
         """Raises ForeignFleetError or StoreUnavailable; afterwards the worker is announced."""

@@ -4,8 +4,10 @@
 --         each decode worker.
 -- Returns the caller's request keys that were granted; the other routers are told over their channels.
 -- A head that fits nowhere waits and is not passed: what is behind it may be granted only after it.
+-- Nor is anything granted while peers have yet to enter what they hold (see enter.lua).
 local CREDITS, FIRST_ROOM = KEYS[7], 8
 return_expired()
+if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
 
 local taken = {}
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import state.store
+import state.connection
 from scheduling.shares import ACTIVE_MS, MAX_DEBTS
 from sim.async_store import AsyncMemoryStore
 from sim.store import MemoryStore
@@ -29,6 +29,7 @@ from state.errors import QueueFull
 from state.records import (
     DecodeRoom,
     Granted,
+    Hold,
     Notice,
     Nudge,
     PrefillRoom,
@@ -36,6 +37,7 @@ from state.records import (
     WorkerRecord,
 )
 from state.store import Store
+from tests.redis_server import empty
 from tests.state.common import AnyStore
 
 NOW_KEY = "{baton}:now"
@@ -49,6 +51,8 @@ DECODERS = st.sampled_from([DecodeRoom("d1:a", 12, 3), DecodeRoom("d2:a", 20, 9)
 DUE_MS = st.one_of(st.integers(-20, 20), st.integers(0, 300), st.integers(0, 100_000))
 TTL_S = st.sampled_from([0.05, 0.5, 5.0])
 PAIRS = st.lists(st.tuples(REQUESTS, st.sampled_from(["p1:a", "p2:a", "d1:a", "d2:a"])), max_size=6)
+HOLDERS = st.sampled_from(["p1:a", "p2:a", "d1:a"])
+HOLDS = st.lists(st.builds(Hold, REQUESTS, HOLDERS, st.integers(1, 9)), max_size=4)
 
 Operation = Callable[[AnyStore], Coroutine[Any, Any, Any]]
 
@@ -59,7 +63,7 @@ class SideBySide(RuleBasedStateMachine):
     def __init__(self, store: Store, admin: redis.Redis, run: Callable[[Coroutine[Any, Any, Any]], Any]):
         super().__init__()
         self.store, self.admin, self.run_async = store, admin, run
-        admin.flushall()
+        empty(admin)
         seconds, micros = admin.time()
         self.now_ms = seconds * 1000 + micros // 1000
         self.memory = MemoryStore(lambda: (self.now_ms + 0.5) / 1000)
@@ -149,6 +153,10 @@ class SideBySide(RuleBasedStateMachine):
     ) -> None:
         self.demand_same(lambda store: store.renew(credits_held, leases_held, ttl))
 
+    @rule(credits_held=HOLDS, leases_held=HOLDS, ttl=TTL_S)
+    def take_holds(self, credits_held: list[Hold], leases_held: list[Hold], ttl: float) -> None:
+        self.demand_same(lambda store: store.take_holds(credits_held, leases_held, ttl))
+
     @rule(worker=st.sampled_from(["w1", "w2"]), incarnation=st.sampled_from("ab"), ttl=TTL_S)
     def register(self, worker: str, incarnation: str, ttl: float) -> None:
         record = WorkerRecord(worker, incarnation, "decode", "127.0.0.1:1", "f", "demo", 16, 64)
@@ -199,14 +207,14 @@ async def _answer(operation: Operation, store: AnyStore) -> object:
 @pytest.fixture
 def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts read the time from a key instead of from the server."""
-    source = state.store._source
+    source = state.connection.source
 
     def with_other_clock(script: str) -> str:
         text = source(script)
         return text.replace("redis.call('TIME')", f"{{math.floor(redis.call('GET', '{NOW_KEY}') / 1000), "
                             f"redis.call('GET', '{NOW_KEY}') % 1000 * 1000}}")  # fmt: skip
 
-    monkeypatch.setattr(state.store, "_source", with_other_clock)
+    monkeypatch.setattr(state.connection, "source", with_other_clock)
 
 
 def test_both_stores_answer_the_same(on_the_tests_clock: None, redis_url: str) -> None:

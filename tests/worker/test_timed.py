@@ -30,8 +30,8 @@ TOKENS = 24
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     """Of their own: the computing workers that other tests share would be another fleet to these."""
-    with redis_server() as url:
-        yield url
+    with redis_server() as server:
+        yield server.url
 
 
 @pytest.mark.integration

@@ -1,0 +1,113 @@
+"""A Redis that comes back is entered anew: what it remembers is not believed, what it forgot is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis.asyncio
+
+from state import keys
+from state.connection import QUIET_MS
+from state.records import Grant, Hold
+from state.store import Store
+from tests.redis_server import RedisServer, redis_server
+from tests.state.common import DECODE, PREFILL, entry, subscribed
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as one:
+        yield one
+
+
+@pytest.fixture
+async def peers(server: RedisServer) -> AsyncIterator[tuple[Store, Store]]:
+    """Two processes of a fleet, both in the epoch."""
+    stores = await Store.connect(server.url), await Store.connect(server.url)
+    for one in stores:
+        await one.list_workers()
+    yield stores
+    for one in stores:
+        await one.close()
+
+
+async def grants(server: RedisServer, store: Store, *, wait: bool) -> list[Grant]:
+    """What is granted, once nothing holds grants back any more where `wait`."""
+    if wait:
+        async with redis.asyncio.Redis.from_url(server.url) as admin:
+            await admin.hdel(keys.epoch(), "quiet_until")
+    return await store.grant("r1", PREFILL, [DECODE])
+
+
+async def test_what_was_saved_to_disk_is_not_believed(
+    server: RedisServer, peers: tuple[Store, Store]
+) -> None:
+    store, _ = peers
+    await store.enqueue(entry("old"), 10)
+    async with redis.asyncio.Redis.from_url(server.url) as admin:
+        await admin.save()
+    server.stop(kill=True)
+    server.start()
+    forgotten: list[None] = []
+    store.on_new_epoch(lambda: forgotten.append(None))
+    await _until_it_answers(server)
+    assert (await store.queue_status()).waiting == 0
+    assert len(forgotten) == 1
+
+
+async def test_each_peer_hears_once_that_all_was_forgotten(
+    server: RedisServer, peers: tuple[Store, Store]
+) -> None:
+    heard: list[str] = []
+    for name, store in zip("ab", peers, strict=True):
+        store.on_new_epoch(lambda name=name: heard.append(name))  # type: ignore[misc]  # a default has no annotation
+    await _forget(server)
+    for _ in range(2):
+        for store in peers:
+            await store.list_workers()
+    assert heard == ["a", "b"]
+
+
+async def test_a_process_that_starts_forgets_nothing(server: RedisServer, peers: tuple[Store, Store]) -> None:
+    await peers[0].enqueue(entry("waiting"), 10)
+    newcomer = await Store.connect(server.url)
+    assert (await newcomer.queue_status()).waiting == 1
+    await newcomer.close()
+
+
+async def test_nothing_is_granted_before_the_others_had_time_to_say_what_they_hold(
+    server: RedisServer, peers: tuple[Store, Store]
+) -> None:
+    first, second = peers
+    heard = await subscribed(first, "r1")
+    await _forget(server)
+    await first.enqueue(entry("new", router="r1", tokens=1), 10)
+    assert await grants(server, first, wait=False) == []
+    async with redis.asyncio.Redis.from_url(server.url) as admin:
+        seconds, micros = await admin.time()
+        quiet_until = int(await admin.hget(keys.epoch(), "quiet_until") or 0)
+    assert 0 < quiet_until - (seconds * 1000 + micros // 1000) <= QUIET_MS
+
+    await second.take_holds([], [Hold("running", DECODE.key, DECODE.num_blocks)], ttl_s=30)
+    assert await grants(server, first, wait=True) == [], "all blocks are leased again"
+    await second.release_lease("running", DECODE.key)
+    assert [one.request_key for one in await grants(server, first, wait=True)] == ["new"]
+    await heard.aclose()
+
+
+async def test_what_is_held_is_not_entered_twice(store: Store) -> None:
+    await store.take_holds([Hold("q", "p:1", 5)], [Hold("q", "d:1", 3)], ttl_s=30)
+    await store.take_holds([Hold("q", "p:1", 7)], [Hold("q", "d:1", 4)], ttl_s=30)
+    assert await store.credits("p:1") == {"q": 5}
+    assert await store.leases("d:1") == {"q": 3}
+
+
+async def _forget(server: RedisServer) -> None:
+    async with redis.asyncio.Redis.from_url(server.url) as admin:
+        await admin.flushall()
+
+
+async def _until_it_answers(server: RedisServer) -> None:
+    probe = await Store.connect(server.url)
+    await probe.close()
