@@ -70,6 +70,7 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
         config.placement,
         queue_capacity=config.queue_capacity,
         weights=config.weights,
+        serves_without_store=config.without_redis == "local",
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)

@@ -10,6 +10,7 @@ from router import ending
 from router.actions import ChargeTenant, RefundTenant, Reject, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
+from router.local_service import serve_stranded, work_before
 from router.promising import Judgement, ask_of, come_back_in_s, judge, tell_accepted
 from router.queueing import expected_output, put_behind, strand, take_grant
 from router.sessions import Group, Phase, Session
@@ -129,9 +130,18 @@ def on_queue_full(book: Book, request_key: str, capacity: int) -> None:
 
 
 def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
-    """Without the store nobody new is admitted; what was admitted survives in this router."""
+    """Without the store newcomers are served by what this router knows, if it may; else none is admitted.
+
+    What was admitted survives in this router.
+    """
     if group.session.admitted:
         strand(book, group)
+    elif book.config.serves_without_store:
+        if len(book.stranded) >= book.config.queue_capacity:
+            on_queue_full(book, group.key, book.config.queue_capacity)
+        elif _admit(book, group.session, group, work_before(book, group), 0.0):
+            strand(book, group)
+            serve_stranded(book)
     else:
         _turn_away(
             book,

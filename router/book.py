@@ -36,6 +36,8 @@ class CoreConfig:
     retention_s: float = 60.0
     max_retained: int = 1024
     weights: TenantWeights = EVEN
+    serves_without_store: bool = False
+    """Whether newcomers are served by what this router alone knows while the store is away, or refused."""
     no_worker_grace_s: float = 30.0
     """How long an admitted request waits for a worker that could run it."""
 

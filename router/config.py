@@ -15,6 +15,7 @@ from scheduling.profiles import Profile
 from scheduling.shares import TenantWeights
 from services.profiles import load_timed, names
 
+WITHOUT_REDIS = ("refuse", "local")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
 
@@ -33,6 +34,7 @@ class RouterConfig:
     timed: Profile | None
     """The workers': its context is longer than the model's own."""
     weights: TenantWeights
+    without_redis: str
     queue_capacity: int
     tokenizer_processes: int
     metrics_port: int
@@ -83,6 +85,12 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     )
     parser.add_argument(
         "--tenant-weights", default="", metavar="NAME=W,...", help="shares of the fleet; unnamed tenants: 1"
+    )
+    parser.add_argument(
+        "--without-redis",
+        default=WITHOUT_REDIS[0],
+        choices=WITHOUT_REDIS,
+        help="newcomers while Redis is away: refused, or served by what this router alone knows",
     )
     parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
     parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")

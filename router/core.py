@@ -27,7 +27,7 @@ from router.actions import (
 from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queue_full
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
-from router.dispatching import dispatch, dispatch_unleased
+from router.dispatching import dispatch
 from router.draining import clear
 from router.events import (
     Arrived,
@@ -58,6 +58,7 @@ from router.events import (
 )
 from router.fleet import Worker
 from router.granting import ask_grants
+from router.local_service import serve_stranded
 from router.migrating import migrate
 from router.promising import Judgement, judge
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
@@ -256,6 +257,8 @@ class RouterCore:
         book.forget_old()
         for request_key in list(book.stranded):
             self._help(request_key)
+        if not book.store_reachable:
+            serve_stranded(book)
         for group in list(book.waiting):
             if group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
                 enqueue(book, group)
@@ -282,8 +285,6 @@ class RouterCore:
                 ending.cut_off(book, group.session, FinishReason.FAILED, error)
         elif book.store_reachable:
             enqueue(book, group)
-        elif group.attempt > 0 or group.session.number > 0:
-            dispatch_unleased(book, group)
 
     def _renew(self) -> None:
         book = self.book

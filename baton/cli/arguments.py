@@ -10,7 +10,7 @@ from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, seconds, unsigned
-from baton.fleet.spec import PLACEMENTS, POLICIES
+from baton.fleet.spec import PLACEMENTS, POLICIES, WITHOUT_REDIS
 from baton.types import Sampling, Slo, SloClass, Stop
 
 
@@ -86,6 +86,11 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--policy", choices=POLICIES, help="what steps are made of, and who goes first")
     command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed")
+    command.add_argument(
+        "--without-redis",
+        choices=WITHOUT_REDIS,
+        help="newcomers while Redis is away: refused (the default), or served by what each router knows",
+    )
     command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"
     )

@@ -25,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
         router_port=args.port,
         policy=args.policy,
         placement=args.placement,
+        without_redis=args.without_redis,
         timed=args.timed,
     )
     return run_to_the_end(_up(spec, Console()))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from baton.fleet.process import ProcessSpec
 
+WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 ROUTER_HOST = "127.0.0.1"
@@ -25,8 +26,8 @@ class FleetSpec:
     come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
     `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
-    are the services' own choice. `timed` names a profile, or a file with one: the workers compute nothing and
-    take the time it says.
+    are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
+    compute nothing and take the time it says.
     """
 
     model: Path
@@ -37,6 +38,7 @@ class FleetSpec:
     router_port: int = 0
     policy: str | None = None
     placement: str | None = None
+    without_redis: str | None = None
     timed: str | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class FleetSpec:
         for name, chosen, accepted in (
             ("policy", self.policy, POLICIES),
             ("placement", self.placement, PLACEMENTS),
+            ("without_redis", self.without_redis, WITHOUT_REDIS),
         ):
             if chosen is not None and chosen not in accepted:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
@@ -147,6 +150,8 @@ def _router(spec: FleetSpec, around: Surroundings, index: int) -> ProcessSpec:
     own = ["--router-id", f"router-{index}", "--listen", f"{ROUTER_HOST}:{port}"]
     if spec.placement is not None:
         own += ["--placement", spec.placement]
+    if spec.without_redis is not None:
+        own += ["--without-redis", spec.without_redis]
     return _service(spec, around, "router", f"router-{index}", own)
 
 

@@ -11,6 +11,7 @@ from router.actions import (
     SendDecode,
     SendReceive,
     Settle,
+    TakeHolds,
     TellFinished,
 )
 from router.book import CoreConfig
@@ -27,6 +28,7 @@ from router.events import (
     StepReported,
     StoreCall,
     StoreFailed,
+    StoreForgot,
     WorkerJoined,
     WorkerLost,
 )
@@ -34,7 +36,7 @@ from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
-from state.records import Settled
+from state.records import Hold, Settled
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 PREFILL, DECODE = (
@@ -51,6 +53,7 @@ class Driver:
         self.waiting: list[str] = []
         self.finished: list[int] = []
         self.released: list[ReleaseCredit | ReleaseLease] = []
+        self.entered: list[TakeHolds] = []
         for facts in workers:
             self.tell(WorkerJoined(facts, WorkerLoad(free_blocks=64), COST))
 
@@ -75,6 +78,8 @@ class Driver:
                 self.specs.append(spec)
             case ReleaseCredit() | ReleaseLease():
                 self.released.append(action)
+            case TakeHolds():
+                self.entered.append(action)
             case TellFinished(listener):
                 self.finished.append(listener)
 
@@ -140,6 +145,18 @@ def test_what_redis_did_not_hear_was_returned_is_returned_when_it_is_back() -> N
     driver.tell(QueueSeen(0, 0))
     driver.tell(QueueSeen(0, 0))
     assert driver.released == [credit, lease, credit, lease]
+
+
+def test_what_runs_is_entered_again_where_the_store_forgot_it() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    running = Hold("t/r/0", DECODE.key, driver.core.book.groups["t/r/0"].blocks)
+    bound = Hold("t/r/0", DECODE.key, driver.core.book.groups["t/r/0"].work_tokens)
+    driver.tell(StoreForgot())
+    assert driver.entered == [TakeHolds((bound,), (running,))]
+    driver.step(DECODE, 0, FinishReason.LENGTH)
+    driver.tell(StoreForgot())
+    assert len(driver.entered) == 1, "nothing runs any more"
 
 
 def test_what_an_earlier_attempt_did_not_return_is_kept_when_a_later_one_holds_it() -> None:

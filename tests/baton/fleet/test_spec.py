@@ -7,7 +7,8 @@ import pytest
 from baton.fleet import FleetSpec
 from baton.fleet.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, next_run_dir
-from baton.fleet.spec import PLACEMENTS, POLICIES, Surroundings, service_processes
+from baton.fleet.spec import PLACEMENTS, POLICIES, WITHOUT_REDIS, Surroundings, service_processes
+from router import config
 from scheduling import policies
 from scheduling.placement import Placement
 
@@ -54,6 +55,7 @@ def test_several_routers_take_consecutive_ports_or_free_ones() -> None:
 
 def test_the_names_are_those_that_the_services_take() -> None:
     assert set(POLICIES) == set(policies.NAMES)
+    assert config.WITHOUT_REDIS == WITHOUT_REDIS
     assert set(PLACEMENTS) == {placement.value for placement in Placement}
 
 
