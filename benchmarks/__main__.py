@@ -1,6 +1,6 @@
-"""Everything that measures a fleet, one command each.
+"""Everything that is measured, one command each.
 
-Exit codes: 0 measured, 1 a request failed or a bound does not hold, 2 a wrong setting or file.
+Exit codes: 0 measured, 1 a request failed or a goal is missed, 2 a wrong setting or file.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from baton.fleet import FleetError
+from benchmarks.registry import COMMANDS
 
-COMMANDS = {
-    "bench": "a workload at a rate, under several policies side by side",
-    "batching": "continuous against static batching, as three separate ratios",
-    "memory": "how much of the KV pool is at work under load, and what preemption costs",
-    "plot": "a page from the JSON of measurements and simulations",
-    "fidelity": "the simulator against a live fleet, request by request",
-}
 EXIT_WRONG = 2
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS:
-        _add(commands, name)
+    asked = argv[0] if argv else ""
+    for name, command in COMMANDS.items():
+        if name == asked:
+            _add(commands, name)
+        else:
+            commands.add_parser(name, help=command.summary, add_help=False)
     args = parser.parse_args(argv)
     args.argv = list(argv[1:])
     try:
-        code: int = importlib.import_module(f"benchmarks.{args.command}").run(args)
+        code: int = importlib.import_module(COMMANDS[args.command].module).run(args)
     except (ValueError, OSError, FleetError) as error:
         print(f"{args.command}: {error}", file=sys.stderr)
         return EXIT_WRONG
@@ -40,11 +38,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    module = importlib.import_module(f"benchmarks.{name}")
+    module = importlib.import_module(COMMANDS[name].module)
     summary, _, details = (module.__doc__ or "").partition("\n\n")
     command = commands.add_parser(
         name,
-        help=COMMANDS[name],
+        help=COMMANDS[name].summary,
         description=summary,
         epilog=details,
         formatter_class=argparse.RawDescriptionHelpFormatter,

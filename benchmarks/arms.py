@@ -9,9 +9,9 @@ from pathlib import Path
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
+from benchmarks.flags import DEMO_MODEL
 
 DEFAULT = "default"
-DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
 @dataclass(frozen=True, slots=True)

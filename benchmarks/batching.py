@@ -28,17 +28,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-
-from benchmarks.arms import DEMO_MODEL, Arm, Build, Target, started
+from benchmarks.arms import Arm, Build, Target, started
 from benchmarks.bench import by_turns
+from benchmarks.flags import add_model_flag, add_shared_flags, whole_numbers
 from benchmarks.load import Job, jobs, open_loop
-from benchmarks.metrics import RequestRecord, Summary, summarise
-from benchmarks.report import cell, machine, print_facts
-from benchmarks.results import Results, Run, figure, paired_ratios
-from benchmarks.values import whole_numbers
+from benchmarks.metrics import RequestRecord, summarise
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.results import Results, Run, figure, paired_ratios
+from reporting.section import Goal, Section, markdown
+from reporting.summary import Summary
+from reporting.tables import cell
 from workloads.shapes import RequestShape, shapes
 
 AT_ONCE = math.inf
@@ -47,6 +47,7 @@ PLAIN = "plain transformers"
 BLOCK_SIZE = 16
 MOST_SEQS = 64
 METRIC = "total_tokens_per_s"
+COLUMNS = ((METRIC, ".0f"), ("output_tokens_per_s", ".0f"), ("completed_per_s", ".1f"))
 RATIOS = (
     ("continuous, memory", PLAIN),
     ("continuous, batch", "static, batch"),
@@ -76,15 +77,14 @@ class Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", type=Path, default=DEMO_MODEL)
     add("--policy", default="slack", help="the continuous one (slack)")
     add("--batch", type=int, default=8, help="requests at once where that is fixed (8)")
     add("--memory-seqs", type=int, default=16, help="KV blocks for so many of the longest requests (16)")
     add("--caps", type=whole_numbers, default=[512], metavar="N,N", help="on outputs, before scaling (512)")
     add("--scale", type=float, default=0.25, help="multiplies all lengths (0.25)")
     add("--requests", type=int, default=128, help="per run (128)")
-    add("--seeds", type=whole_numbers, default=[1, 2, 3, 4, 5], metavar="N,N", help="1,2,3,4,5")
-    add("--json", type=Path, metavar="FILE", help="write everything measured")
+    add_model_flag(parser)
+    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,16 +92,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def batching(args: argparse.Namespace) -> int:
-    """The exit code: 1 when a request failed."""
-    console = Console()
+    """The exit code: 1 when a request failed, or a goal is missed."""
     cases = [Case(f"exponential outputs up to {cap}", cap) for cap in args.caps] + [Case("one length", None)]
-    measured: list[Results] = []
+    telling, failed = Telling(args), 0
     for case in cases:
-        measured.append(await _measure(args, case))
-        _print(console, measured[-1])
-        if args.json:
-            args.json.write_text(json.dumps([asdict(results) for results in measured], indent=1))
-    return 1 if any(run.summary.failed for results in measured for run in results.runs) else 0
+        results = await _measure(args, case)
+        failed += sum(run.summary.failed for run in results.runs)
+        telling.add(section(case, results))
+    return 1 if telling.end() or failed else 0
 
 
 @contextlib.asynccontextmanager
@@ -122,19 +120,25 @@ async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[T
         yield targets
 
 
-def _print(console: Console, results: Results) -> None:
-    """Arms as rows, then the three ratios."""
-    columns = (("prompt + output tokens/s", METRIC), ("output tokens/s", "output_tokens_per_s"))
-    table = Table("", *(label for label, _ in columns), title=results.title)
-    for arm in results.arms:
-        runs = results.of(arm, AT_ONCE)
-        found = [[figure(run.summary, metric) or 0.0 for run in runs] for _, metric in columns]
-        table.add_row(arm, *(cell(values, spec=".0f") for values in found))
-    console.print(table)
-    for ours, theirs in RATIOS:
-        ratios = paired_ratios(results, METRIC, ours, theirs, AT_ONCE)
-        console.print(f"{ours} / {theirs}: {cell(ratios)}", highlight=False)
-    print_facts(console, results)
+def section(case: Case, results: Results) -> Section:
+    """The three ratios, then every arm. Where all outputs are of one length nothing is claimed."""
+    ratios = {
+        f"{ours} / {theirs}": paired_ratios(results, METRIC, ours, theirs, AT_ONCE) for ours, theirs in RATIOS
+    }
+    goals = [Goal(name, tuple(found), 1.0) for name, found in ratios.items() if case.cap is not None]
+    shown = markdown(("ratio", "measured"), [(name, cell(found)) for name, found in ratios.items()])
+    rows = [
+        (arm, *(_cell(results.of(arm, AT_ONCE), name, spec) for name, spec in COLUMNS))
+        for arm in results.arms
+    ]
+    arms = markdown(("arm", "prompt + output tokens/s", "output tokens/s", "requests/s"), rows)
+    method = "; ".join(f"{name} {said}" for name, said in results.facts.items()) + "."
+    tables = (arms,) if goals else (shown, arms)
+    return Section(f"Batching: {results.title}", method, tuple(goals), tables, {"results": asdict(results)})
+
+
+def _cell(runs: Sequence[Run], metric: str, spec: str) -> str:
+    return cell([figure(run.summary, metric) or 0.0 for run in runs], spec=spec)
 
 
 async def _measure(args: argparse.Namespace, case: Case) -> Results:
@@ -142,7 +146,7 @@ async def _measure(args: argparse.Namespace, case: Case) -> Results:
     runs: list[Run] = []
     async with _fleets(args, blocks) as fleets:
         arms: list[Target | None] = [None, *fleets]
-        with Progress(console=Console(stderr=True)) as progress:
+        with progress_bars() as progress:
             task = progress.add_task(case.name, total=len(args.seeds) * len(arms))
             for turn, seed in enumerate(args.seeds):
                 for at in by_turns(arms, turn):
@@ -151,11 +155,9 @@ async def _measure(args: argparse.Namespace, case: Case) -> Results:
     runs.sort(key=lambda one: ([PLAIN, *(at.name for at in fleets)].index(one.arm), one.seed))
     memory = f"{blocks} blocks of {BLOCK_SIZE} tokens, {args.memory_seqs} of the longest requests"
     facts = {
-        "command": " ".join(["python -m benchmarks batching", *args.argv]),
         "workload": f"burst × {args.scale:g}, {args.requests} requests at once, {case.name}",
         "memory": memory,
         "batch": str(args.batch),
-        **machine(),
     }
     return Results(f"burst × {args.scale:g}, {case.name}", facts, tuple(runs))
 

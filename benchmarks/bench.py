@@ -24,29 +24,33 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
-from benchmarks.arms import DEMO_MODEL, Build, Target, arms, reached, started
+from benchmarks.arms import Build, Target, arms, reached, started
+from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
 from benchmarks.load import Job, jobs, open_loop
-from benchmarks.metrics import RequestRecord, Summary, summarise
+from benchmarks.metrics import RequestRecord, summarise
 from benchmarks.observe import KVObserver, RouterCost
 from benchmarks.recorded import TimedStep, Window, step_samples, timed_steps
 from benchmarks.reference import measure_capacity, measure_references
-from benchmarks.report import machine, print_results
-from benchmarks.results import Results, Run, write
-from benchmarks.values import names, numbers, whole_numbers
+from reporting.machine import machine
+from reporting.progress import progress_bars
+from reporting.results import Results, Run, write
+from reporting.summary import Summary
+from reporting.tables import print_results
 from router.replay import RecordingError
 from workloads.shapes import WORKLOADS, arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 BURST_REQUESTS = 64
+SEEDS = (1, 2, 3)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--address", action="append", metavar="HOST:PORT", help="a router of a running fleet; repeatable")
     add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help="for its CPU per token")
-    add("--model", type=Path, default=DEMO_MODEL, help="for fleets of its own")
+    add_model_flag(parser)
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
     add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
@@ -61,14 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
     add("--duration-s", type=float, default=30.0, help="of arrivals, per run (30)")
     add("--requests", type=int, metavar="N", help=f"at most so many per run (burst: {BURST_REQUESTS})")
-    add("--seeds", type=whole_numbers, default=[1, 2, 3], metavar="N,N", help="1,2,3")
     add("--ttft-x", type=float, metavar="X", help=f"promise, × unloaded prefill: {_listed(TTFT_RATIOS)}")
     add("--tpot-x", type=float, metavar="X", help=f"promise, × decode step: {_listed(TPOT_RATIOS)}")
     add("--ttft-ms", type=int, help="the same, absolute")
     add("--tpot-ms", type=int, help="the same, absolute")
     add("--record", type=Path, metavar="DIR", help="keep each router's event log in this folder")
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
-    add("--json", type=Path, metavar="FILE", help="write everything measured")
+    add_shared_flags(parser, SEEDS)
 
 
 def _listed(values: Sequence[float]) -> str:
@@ -99,7 +102,7 @@ async def bench(args: argparse.Namespace) -> int:
     if args.json:
         write(results, args.json)
     if args.report:
-        from benchmarks.report_html import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+        from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
         write_page(results, args.report)
     return 1 if any(run.summary.failed for run in results.runs) else 0
@@ -218,8 +221,7 @@ def _fleet(args: argparse.Namespace) -> str:
 
 
 async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting: Setting) -> Results:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with progress_bars() as progress:
         runs = [
             await _run(args, at, setting, rate, seed, progress)
             for rate in setting.rates

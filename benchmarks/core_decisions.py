@@ -1,4 +1,4 @@
-"""How long the router's core takes to decide: `python -m benchmarks.core_decisions`. Microseconds.
+"""How long the router's core takes to decide, in microseconds.
 
 A core with many waiting requests and busy workers, told events as a shell tells them; no store, no network.
 Of each figure the median and the 95th percentile over many different requests, since each is another one.
@@ -9,11 +9,17 @@ from __future__ import annotations
 import argparse
 import gc
 import random
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from benchmarks.flags import add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
+from reporting.tables import cell
 from router.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
 from router.book import CoreConfig
 from router.core import RouterCore
@@ -39,6 +45,9 @@ from state.records import Settled
 COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
 """About those of an 8B model on an H200."""
 ROUTER = "router"
+MOST_ARRIVAL_US = 200.0
+MOST_PLAN_US = 20_000.0
+PLANS = 20
 
 
 @dataclass
@@ -48,10 +57,12 @@ class Bench:
     num_workers: int
     core: RouterCore = field(init=False)
     now: float = 1000.0
-    draw: random.Random = field(default_factory=lambda: random.Random(1))
+    seed: int = 1
+    draw: random.Random = field(init=False)
     arrived: int = 0
 
     def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
         self.core = RouterCore(CoreConfig(ROUTER, placement=Placement.AGGREGATED, queue_capacity=10**6))
         self.workers = [
             WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "f", 16, 100_000, 512, 8192)
@@ -137,9 +148,9 @@ def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float
     return taken
 
 
-def arrivals(num_workers: int, waiting: int, calls: int) -> list[float]:
+def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """A newcomer behind half of the queue, with every kind of SLO."""
-    bench = Bench(num_workers)
+    bench = Bench(num_workers, seed)
     bench.fill(waiting)
 
     def prepare() -> Callable[[], object]:
@@ -153,15 +164,13 @@ def arrivals(num_workers: int, waiting: int, calls: int) -> list[float]:
     return timed(calls, prepare)
 
 
-def full_plans(num_workers: int, waiting: int, calls: int) -> list[float]:
+def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """Of all that wait, after nine of ten workers were lost."""
-    bench = Bench(num_workers)
+    bench = Bench(num_workers, seed)
     bench.fill(waiting)
     for facts in bench.workers[num_workers // 10 :]:
         bench.core.book.fleet.lose(facts.key)
     bench.core.book.capacity_died = True
-    made = full_plan(bench.core.book)
-    print(f"of {waiting}: {len(made.shed)} shed, {len(made.broken)} broken")
 
     def prepare() -> Callable[[], object]:
         bench.now += 0.1
@@ -170,9 +179,9 @@ def full_plans(num_workers: int, waiting: int, calls: int) -> list[float]:
     return timed(calls, prepare)
 
 
-def reports(rows: int, waiting: int, calls: int) -> list[float]:
+def reports(rows: int, waiting: int, calls: int, seed: int) -> list[float]:
     """One step of a worker with so many sequences, each of which gets a token."""
-    bench = Bench(16)
+    bench = Bench(16, seed)
     handles = bench.run_on(bench.workers[0], rows)
     assert len(handles) == rows, "each was dispatched"
     bench.fill(waiting)
@@ -189,26 +198,51 @@ def reports(rows: int, waiting: int, calls: int) -> list[float]:
     return timed(min(calls, 390), prepare)
 
 
-def say(what: str, taken: Sequence[float]) -> None:
-    """One line."""
-    late = statistics.quantiles(taken, n=20)[-1]
-    print(f"{what:<55} {statistics.median(taken):9.1f} µs   95 %: {late:9.1f} µs")
+Timed = Callable[[int], list[float]]
+"""Microseconds of each call, by seed."""
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.core_decisions", description=__doc__)
-    parser.add_argument("--waiting", type=int, default=10_000)
-    parser.add_argument("--calls", type=int, default=500)
-    args = parser.parse_args()
-    for num_workers in (16, 200):
-        what = f"an arrival, {num_workers} workers, {args.waiting} waiting"
-        say(what, arrivals(num_workers, args.waiting, args.calls))
-    say(f"a full plan, 20 of 200 workers left, {args.waiting} waiting", full_plans(200, args.waiting, 20))
-    for rows in (1, 64, 256):
-        say(f"a report of {rows} tokens, none waiting", reports(rows, 0, args.calls))
-    say("a report of 64 tokens, 100 waiting", reports(64, 100, args.calls))
+def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | None]]:
+    """By name, with the most that each median shall be."""
+    found: dict[str, tuple[Timed, float | None]] = {}
+    for workers in (16, 200):
+        name = f"an arrival, {workers} workers, {waiting} waiting"
+        found[name] = partial(arrivals, workers, waiting, calls), MOST_ARRIVAL_US
+    name = f"a full plan, 20 of 200 workers left, {waiting} waiting"
+    found[name] = partial(full_plans, 200, waiting, PLANS), MOST_PLAN_US
+    for rows, behind in ((1, 0), (64, 0), (256, 0), (64, 100)):
+        name = f"a report of {rows} tokens, {behind or 'none'} waiting"
+        found[name] = partial(reports, rows, behind, calls), None
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--waiting", type=int, default=10_000, metavar="N", help="requests (10000)")
+    parser.add_argument("--calls", type=int, default=500, metavar="N", help="of each decision (500)")
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """All of them for every seed."""
+    telling, known = Telling(args), measurements(args.waiting, args.calls)
+    medians: dict[str, list[float]] = {name: [] for name in known}
+    late: dict[str, list[float]] = {name: [] for name in known}
+    with progress_bars() as progress:
+        bar = progress.add_task("core-decisions", total=len(args.seeds) * len(known))
+        for seed in args.seeds:
+            for name, (timed_of, _) in known.items():
+                taken = timed_of(seed)
+                medians[name].append(quantile(taken, 0.5))
+                late[name].append(quantile(taken, 0.95))
+                progress.advance(bar)
+    goals = [
+        Goal(f"{name}: µs", tuple(medians[name]), most, at_least=False, spec=".0f")
+        for name, (_, most) in known.items()
+        if most is not None
+    ]
+    rows = [(name, cell(medians[name], spec=".1f"), cell(late[name], spec=".1f")) for name in known]
+    method = f"Requests of every kind, seeds {', '.join(map(str, args.seeds))}, no store and no network."
+    table = markdown(("decision", "median, µs", "95 %"), rows)
+    data = {"median_us": medians, "p95_us": late}
+    telling.add(Section("Decisions of the router's core", method, tuple(goals), (table,), data))
+    return telling.end()

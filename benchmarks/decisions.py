@@ -1,6 +1,7 @@
-"""How long pure decisions take: `python -m benchmarks.decisions`. Microseconds, the least of several rounds.
+"""How long pure decisions take: microseconds, the least of several rounds.
 
-The least, since a decision computes the same every time: whatever is more was the machine's.
+The least, since a decision computes the same every time: whatever is more was the machine's. A seed is one
+more time that all are measured.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from benchmarks.flags import add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.section import Section, markdown
+from reporting.tables import cell
 from scheduling.cost_model import CostModel
 from scheduling.placement import (
     BUSY_LOAD,
@@ -81,14 +87,23 @@ def microseconds(decide: Callable[[], object], calls: int) -> float:
     return min(rounds) / calls * 1e6
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decisions", description=__doc__)
-    parser.add_argument("--calls", type=int, default=2000, help="of each decision, in each of the rounds")
-    calls = parser.parse_args().calls
-    for name, decide in decisions().items():
-        print(f"{name:<55} {microseconds(decide, calls):8.1f} µs")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each, in each round (2000)")
+    add_shared_flags(parser)
 
 
-if __name__ == "__main__":
-    main()
+def run(args: argparse.Namespace) -> int:
+    """Every decision as often as there are seeds."""
+    telling, known = Telling(args), decisions()
+    found: dict[str, list[float]] = {name: [] for name in known}
+    with progress_bars() as progress:
+        bar = progress.add_task("decisions", total=len(args.seeds) * len(known))
+        for _ in args.seeds:
+            for name, decide in known.items():
+                found[name].append(microseconds(decide, args.calls))
+                progress.advance(bar)
+    rows = [(name, cell(figures, spec=".1f")) for name, figures in found.items()]
+    method = f"The least of {ROUNDS} rounds of {args.calls} calls, measured {len(args.seeds)} times."
+    table = markdown(("decision", "µs"), rows)
+    telling.add(Section("Decisions: policies, placement and roles", method, (), (table,), {"us": found}))
+    return telling.end()

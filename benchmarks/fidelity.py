@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -21,16 +20,17 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from benchmarks.arms import DEMO_MODEL, Arm, Build, Target, started
+from benchmarks.arms import Arm, Build, Target, started
 from benchmarks.bench import observed, run_times, samples
 from benchmarks.calibration import overheads, profile, worker_facts
+from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.load import jobs
 from benchmarks.recorded import TimedStep, Window, began_trace, costs, timed_steps
 from benchmarks.reference import measure_capacity
-from benchmarks.report import machine
-from benchmarks.values import whole_numbers
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.section import Goal, Section, markdown
 from scheduling.placement import Placement
 from sim.result import End, SimResult
 from sim.simulation import run as simulate
@@ -64,7 +64,6 @@ class Repetition:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", type=Path, default=DEMO_MODEL)
     add("--policy", default="slack")
     add("--workload", choices=sorted(WORKLOADS), default="chat")
     add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
@@ -72,25 +71,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--load", type=float, default=0.5, help="share of capacity, measured first (0.5)")
     add("--duration-s", type=float, default=40.0, help="of arrivals, per repetition (40)")
     add("--seed", type=int, default=1, help="of lengths and times (1)")
-    add("--repetitions", type=whole_numbers, default=[1, 2, 3, 4, 5], metavar="N,N", help="1,2,3,4,5")
-    add("--json", type=Path, metavar="FILE", help="write everything measured")
+    add_model_flag(parser)
+    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     args.requests = None
-    console = Console()
+    telling = Telling(args)
+    console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder:
         recording = Path(folder) / "router.jsonl"
         live, windows, context = asyncio.run(_live(args, recording, console))
         with console.status("simulating"):
             repetitions = _simulated(args, recording, live, windows, context)
-    _print(console, repetitions)
-    facts = {"command": " ".join(["python -m benchmarks fidelity", *args.argv]), **machine()}
-    console.print("\n".join(f"{name}: {said}" for name, said in facts.items()), highlight=False)
-    if args.json:
-        rows = [asdict(one) for one in repetitions]
-        args.json.write_text(json.dumps({"facts": facts, "repetitions": rows}, indent=1))
-    return 0 if holds(repetitions) else 1
+    telling.add(section(args, repetitions))
+    return telling.end()
 
 
 async def _live(
@@ -102,8 +97,8 @@ async def _live(
             rate = args.load * await measure_capacity(at, args.workload, args.scale, None)
         times = run_times(args, rate, args.seed)
         console.print(f"{len(times)} requests at {rate:.2f}/s, load {args.load:g}", highlight=False)
-        with Progress(console=Console(stderr=True)) as progress:
-            found = [await _repetition(args, at, times, number, progress) for number in args.repetitions]
+        with progress_bars() as progress:
+            found = [await _repetition(args, at, times, number, progress) for number in args.seeds]
     return [medians for medians, _ in found], [window for _, window in found], at.max_context_tokens
 
 
@@ -144,7 +139,7 @@ def _simulated(
         overheads=overheads(recording),
     )
     repetitions: list[Repetition] = []
-    for number, medians, window in zip(args.repetitions, live, windows, strict=True):
+    for number, medians, window in zip(args.seeds, live, windows, strict=True):
         began, asked = began_trace(recording, window)
         timed = replace(spec, trace=asked, step_times={WORKER: tuple(_recorded(steps, window, began))})
         fitted = replace(spec, trace=asked, seed=number)
@@ -190,23 +185,28 @@ def inside(repetitions: Sequence[Repetition]) -> tuple[int, int]:
     )
 
 
-def holds(repetitions: Sequence[Repetition]) -> bool:
-    """Both bounds, in every repetition."""
-    exact = all(abs(error) <= WITHIN for pair in errors(repetitions) for error in pair)
-    return exact and inside(repetitions) == (len(repetitions), len(repetitions))
-
-
-def _print(console: Console, repetitions: Sequence[Repetition]) -> None:
-    table = Table("", "live", "recorded steps", "error", "fitted costs", title="medians, ms")
-    for one, (ttft_error, tpot_error) in zip(repetitions, errors(repetitions), strict=True):
-        for name, field, error in (("TTFT", "ttft_s", ttft_error), ("TPOT", "tpot_s", tpot_error)):
+def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Section:
+    """Goals, and two rows for each repetition."""
+    found, count = errors(repetitions), len(repetitions)
+    goals = [
+        Goal(
+            f"{name}, recorded step times: median over the live one, off by",
+            tuple(abs(pair[place]) for pair in found), WITHIN, at_least=False, spec=".1%",
+        )
+        for place, name in enumerate(("TTFT", "TPOT"))
+    ]  # fmt: skip
+    goals += [
+        Goal(f"{name}, fitted costs: runs inside the live range", (float(number),), count, spec=".0f")
+        for name, number in zip(("TTFT", "TPOT"), inside(repetitions), strict=True)
+    ]
+    rows = []
+    for one, pair in zip(repetitions, found, strict=True):
+        for name, field, error in zip(("TTFT", "TPOT"), ("ttft_s", "tpot_s"), pair, strict=True):
             live, recorded, fitted = (
                 f"{1000 * getattr(medians, field):.2f}" for medians in (one.live, one.recorded, one.fitted)
             )
-            table.add_row(f"{name}, repetition {one.number}", live, recorded, f"{error:+.1%}", fitted)
-    console.print(table)
-    ttft, tpot = inside(repetitions)
-    console.print(
-        f"with fitted costs inside the live range: TTFT {ttft}, TPOT {tpot} of {len(repetitions)}",
-        highlight=False,
-    )
+            rows.append((f"{name}, repetition {one.number}", live, recorded, f"{error:+.1%}", fitted))
+    method = f"{args.workload} × {args.scale:g}, policy {args.policy}; medians in ms."
+    table = markdown(("", "live", "recorded steps", "error", "fitted costs"), rows)
+    data = {"repetitions": [asdict(one) for one in repetitions]}
+    return Section("Fidelity: simulated against live", method, tuple(goals), (table,), data)

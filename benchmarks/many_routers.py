@@ -1,4 +1,6 @@
-"""Routers that share one Redis: `python -m benchmarks.many_routers --rate 200 --seconds 60`.
+"""Routers that share one Redis, one of which is killed at half time.
+
+    python -m benchmarks many-routers --rate 200 --seconds 60 --scale 0.02 --decode 1 --clients 2
 
 A fleet of timed workers, two routers, and clients in processes of their own that know both. Redis is watched
 throughout: no request of a class may be granted before one that was due earlier (but for grants in flight),
@@ -12,25 +14,36 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import multiprocessing
 import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from baton import AsyncClient, BatonError, Sampling, Slo, SloClass, Stop, Timeout
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import Role
+from benchmarks.flags import add_model_flag, add_shared_flags, number
 from benchmarks.redis_watch import RedisWatch
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
 from workloads.shapes import DEFAULT_CAPS, WORKLOADS, arrivals, prompt_ids
 
 CLASSES = (SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH)
 DRAIN_S = 60.0
+COUNTS = {
+    "prefill": "prefill workers",
+    "decode": "decode workers",
+    "routers": "routers",
+    "clients": "client processes",
+    "max_num_seqs": "seats of each worker",
+}
 VOCAB_SIZE = 2048
 
 
@@ -104,7 +117,7 @@ class Report:
         return found
 
 
-async def run(plan: Plan, run_dir: Path | None = None) -> Report:
+async def measure(plan: Plan, run_dir: Path | None = None) -> Report:
     """Start the fleet, send, kill, wait, judge."""
     sizes = ("--max-num-seqs", str(plan.max_num_seqs))
     spec = FleetSpec(
@@ -249,46 +262,82 @@ async def _one(client: AsyncClient, plan: Plan, rng: random.Random, outcome: Out
     outcome.ttft_ms.append(done.finished.delivery.ttft_ms)
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--rate", type=number, default=200.0, metavar="R", help="requests a second (200)")
+    add("--seconds", type=number, default=60.0, metavar="S", help="of arrivals (60)")
+    add("--workload", choices=sorted(WORKLOADS), default="chat", help="(chat)")
+    add("--scale", type=number, default=0.1, metavar="X", help="of all lengths (0.1)")
+    for name, what in COUNTS.items():
+        default = Plan.__dataclass_fields__[name].default
+        add(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=f"{what} ({default})")
+    add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="of the workers (h200-llama-3.1-8b)")
+    add("--no-kill", dest="kill", action="store_false", help="let both routers live")
+    add_model_flag(parser)
+    add_shared_flags(parser)
 
 
-def say(plan: Plan, report: Report) -> None:
-    outcome = report.outcome
-    print(json.dumps(asdict(plan), default=str))
-    print(
-        f"sent {outcome.sent} ({outcome.sent / plan.seconds:.1f}/s, late P99 "
-        f"{quantile(outcome.late_ms, 0.99):.0f} ms), finished {outcome.finished}, resumed {outcome.resumed}, "
-        f"{outcome.tokens / plan.seconds:.0f} tokens/s"
+def run(args: argparse.Namespace) -> int:
+    """One fleet for each seed."""
+    telling = Telling(args)
+    asked = {one.name: getattr(args, one.name) for one in fields(Plan) if one.name != "seed"}
+    reports = []
+    with progress_bars() as progress:
+        bar = progress.add_task("many-routers", total=len(args.seeds))
+        for seed in args.seeds:
+            reports.append(asyncio.run(measure(Plan(**asked, seed=seed))))
+            progress.advance(bar)
+    telling.add(section(Plan(**asked), args.seeds, reports))
+    return telling.end()
+
+
+def section(plan: Plan, seeds: Sequence[int], reports: Sequence[Report]) -> Section:
+    """Goals, and a row for each seed."""
+    outcomes = [one.outcome for one in reports]
+
+    def none(claim: str, counts: Iterable[int]) -> Goal:
+        return Goal(claim, (float(sum(counts)),), 0, at_least=False, spec=".0f")
+
+    goals = (
+        Goal(
+            "requests sent a second",
+            tuple(one.sent / plan.seconds for one in outcomes),
+            0.95 * plan.rate,
+            spec=".1f",
+        ),
+        none("requests not finished", (one.sent - one.finished for one in outcomes)),
+        none("answers of a wrong length", (one.wrong_length for one in outcomes)),
+        none(
+            "grants before one due earlier, beyond those in flight",
+            (one.passed_beyond_flight for one in reports),
+        ),
+        none("workers whose blocks or seats were oversold", (len(one.oversold) for one in reports)),
+        none("credits and leases held at the end", (len(one.held_at_the_end) for one in reports)),
     )
-    print(
-        f"TTFT P50 {quantile(outcome.ttft_ms, 0.5):.0f} ms, P99 {quantile(outcome.ttft_ms, 0.99):.0f} ms; "
-        f"grants {report.granted}, most waiting {report.most_waiting}, passed {report.passed}"
+    rows = [
+        (
+            f"seed {seed}",
+            f"{one.outcome.sent} / {one.outcome.finished}",
+            f"{one.outcome.resumed}",
+            f"{quantile(one.outcome.late_ms, 0.99):.0f}",
+            f"{quantile(one.outcome.ttft_ms, 0.5):.0f} / {quantile(one.outcome.ttft_ms, 0.99):.0f}",
+            f"{one.outcome.tokens / plan.seconds:.0f}",
+            f"{one.granted} / {one.most_waiting} / {one.passed}",
+            ", ".join(f"{name} {share:.2f}" for name, share in one.cpu_shares.items())
+            + f", clients {one.outcome.cpu_s / plan.seconds:.2f}",
+            "; ".join(one.violations) or "none",
+        )
+        for seed, one in zip(seeds, reports, strict=True)
+    ]
+    header = (
+        "", "sent / finished", "resumed", "sent late P99, ms", "TTFT P50 / P99, ms", "tokens/s",
+        "grants / most waiting / passed", "cores", "violations",
+    )  # fmt: skip
+    killed = ", one killed at half time" if plan.kill else ""
+    method = (
+        f"{plan.routers} routers on one Redis{killed}, {plan.prefill} prefill and {plan.decode} decode "
+        f"workers timed by {plan.profile}, {plan.workload} × {plan.scale:g} at {plan.rate:g} requests/s for "
+        f"{plan.seconds:g} s, {plan.clients} client processes."
     )
-    shares = {name: round(share, 2) for name, share in report.cpu_shares.items()}
-    print(f"cores: {shares}, clients {outcome.cpu_s / plan.seconds:.2f} (their start included)")
-    print("violations:", "; ".join(report.violations) or "none")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_routers")
-    parser.add_argument("--model", type=Path, default=Path("demo_model"))
-    parser.add_argument("--rate", type=float, default=200.0, help="requests a second")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--workload", choices=sorted(WORKLOADS), default="chat")
-    parser.add_argument("--scale", type=float, default=0.1, help="of all lengths")
-    for name in ("prefill", "decode", "routers", "clients", "max-num-seqs"):
-        default = Plan.__dataclass_fields__[name.replace("-", "_")].default
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--profile", default="h200-llama-3.1-8b")
-    parser.add_argument("--no-kill", dest="kill", action="store_false")
-    parser.add_argument("--seed", type=int, default=0)
-    plan = Plan(**vars(parser.parse_args()))
-    report = asyncio.run(run(plan))
-    say(plan, report)
-    raise SystemExit(bool(report.violations))
-
-
-if __name__ == "__main__":
-    main()
+    data = {"plan": asdict(plan) | {"model": str(plan.model)}, "reports": [asdict(one) for one in reports]}
+    return Section("Many routers", method, goals, (markdown(header, rows),), data)

@@ -12,16 +12,19 @@ of real ones. After a warm-up each step is looked at:
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import math
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 import torch
 
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
 from engine.commands import Command, Decode
@@ -31,6 +34,9 @@ from engine.model_runner import ModelRunner
 from engine.report import StepReport
 from engine.step_loop import StepLoop
 from engine.sweep import sweep
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
 from scheduling.cost_fit import fit
 from scheduling.cost_model import CostModel
 from scheduling.policies import DEFAULT, NAMES, by_name
@@ -41,6 +47,8 @@ FORCED = 100.0
 """Bias of the end token: drawn as soon as it may be."""
 WARM_UP = 200
 """Requests that have ended before steps count: until then lengths are not known well."""
+LEAST_ALLOCATED = 0.9
+MOST_LOST = 0.02
 QUEUE = 8
 """Requests that wait at any time."""
 
@@ -60,38 +68,69 @@ class Tally:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", type=Path, default=Path("demo_model"), metavar="PATH")
     add("--policy", default=DEFAULT, choices=NAMES)
-    add("--num-blocks", type=int, default=1000, metavar="N", help=f"of {BLOCK_SIZE} tokens")
-    add("--max-num-seqs", type=int, default=256, metavar="N")
-    add("--steps", type=int, default=1500, metavar="N", help="counted ones")
-    add("--output-median", type=int, default=128, metavar="TOKENS")
-    add("--max-tokens", type=int, default=1024, metavar="TOKENS", help="what every request asks for")
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="N")
+    add("--num-blocks", type=int, default=1000, metavar="N", help=f"of {BLOCK_SIZE} tokens (1000)")
+    add("--max-num-seqs", type=int, default=256, metavar="N", help="(256)")
+    add("--steps", type=int, default=1500, metavar="N", help="counted ones (1500)")
+    add("--output-median", type=int, default=128, metavar="TOKENS", help="(128)")
+    add("--max-tokens", type=int, default=1024, metavar="TOKENS", help="what every request asks for (1024)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a line per seed; 0 whatever they say."""
+    """Every seed on a fresh pool."""
+    telling = Telling(args)
     model = load_model(args.model, torch.float32, torch.device("cpu"))
     cost = _costs(model, args.max_num_seqs)
-    print(f"{args.policy}, {args.num_blocks} blocks of {BLOCK_SIZE}, outputs of median {args.output_median}")
-    print(f"{'seed':>4} {'allocated':>9} {'p5':>6} {'running':>7} {'waste':>6} {'recomputed':>10}  preempted")
-    for seed in args.seeds:
-        tally = Load(model, cost, args, seed).run()
-        lost = tally.recomputed_tokens / tally.computed_tokens
-        fifth = statistics.quantiles(tally.allocated, n=20)[0]
-        print(
-            f"{seed:>4} {statistics.mean(tally.allocated):>9.1%} {fifth:>6.1%} "
-            f"{statistics.mean(tally.running):>7.1f} {statistics.mean(tally.waste):>6.1f} "
-            f"{lost:>10.2%} {tally.preempted:>4} of {tally.finished}"
+    tallies = []
+    with progress_bars() as progress:
+        for seed in args.seeds:
+            bar = progress.add_task(f"memory, seed {seed}", total=args.steps)
+            tallies.append(Load(model, cost, args, seed, partial(progress.advance, bar)).run())
+    telling.add(section(args, tallies))
+    return telling.end()
+
+
+def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
+    """Goals, and a row for each seed."""
+    allocated = tuple(statistics.mean(one.allocated) for one in tallies)
+    waste = tuple(statistics.mean(one.waste) for one in tallies)
+    lost = tuple(one.recomputed_tokens / one.computed_tokens for one in tallies)
+    goals = (
+        Goal("share of the pool's blocks that sequences hold", allocated, LEAST_ALLOCATED, spec=".1%"),
+        Goal("places without a token, per sequence", waste, BLOCK_SIZE, at_least=False, spec=".1f"),
+        Goal("tokens computed again, of all computed", lost, MOST_LOST, at_least=False, spec=".2%"),
+    )
+    rows = [
+        (
+            f"seed {seed}",
+            f"{allocated[place]:.1%}",
+            f"{quantile(one.allocated, 0.05):.1%}",
+            f"{statistics.mean(one.running):.1f}",
+            f"{waste[place]:.1f}",
+            f"{lost[place]:.2%}",
+            f"{one.preempted} of {one.finished}",
         )
-    return 0
+        for place, (seed, one) in enumerate(zip(args.seeds, tallies, strict=True))
+    ]
+    header = ("", "allocated", "5 %", "running", "waste", "recomputed", "preempted sequences")
+    method = (
+        f"Policy {args.policy}, {args.num_blocks} blocks of {BLOCK_SIZE} tokens, {args.steps} steps after "
+        f"{WARM_UP} requests; outputs of median {args.output_median} with a limit of {args.max_tokens}. "
+        "Waste is what the last block of a sequence has room for, and nothing else: less than a block."
+    )
+    data = {"seeds": [dataclasses.asdict(one) for one in tallies]}
+    return Section("Memory", method, goals, (markdown(header, rows),), data)
 
 
 class Load:
     """An engine with more to do than its pool has room for."""
 
-    def __init__(self, model: Model, cost: CostModel, args: argparse.Namespace, seed: int) -> None:
+    def __init__(
+        self, model: Model, cost: CostModel, args: argparse.Namespace, seed: int, counted: Callable[[], None]
+    ) -> None:
+        self._counted = counted
         self._rng = random.Random(seed)
         self._args = args
         self._vocab = model.facts.vocab_size
@@ -160,6 +199,7 @@ class Load:
         num_used = self._blocks.num_blocks - self._blocks.num_unreferenced_blocks
         tally.allocated.append(num_used / self._blocks.num_blocks)
         tally.running.append(load.running)
+        self._counted()
         tally.computed_tokens += shape.num_tokens
         tally.recomputed_tokens += report.recomputed_tokens
         tally.preempted += len(report.preempted)

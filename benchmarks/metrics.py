@@ -9,7 +9,10 @@ of one process; clocks of two hosts are never subtracted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from reporting.quantiles import quantiles
+from reporting.summary import Summary
 
 
 @dataclass(slots=True)
@@ -49,60 +52,6 @@ class RequestRecord:
     @property
     def kept_ttft(self) -> bool:
         return self.ttft_s is not None and (self.ttft_slo_s is None or self.ttft_s <= self.ttft_slo_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Of one metric, in seconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    mean: float
-    count: int
-
-
-def quantiles(values: Sequence[float]) -> Quantiles | None:
-    """Nearest-rank quantiles; None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-    return Quantiles(at(0.5), at(0.9), at(0.99), sum(ordered) / len(ordered), len(ordered))
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One run."""
-
-    requests: int
-    completed: int
-    refused: int
-    failed: int
-    duration_s: float
-    offered_per_s: float
-    completed_per_s: float
-    goodput_per_s: float
-    good_share: float
-    """Of all that were sent."""
-    accepted_that_kept_ttft: float | None
-    """Share of the accepted that stated a TTFT and met it."""
-    output_tokens_per_s: float
-    total_tokens_per_s: float
-    ttft: Quantiles | None
-    itl: Quantiles | None
-    tpot: Quantiles | None
-    e2e: Quantiles | None
-    refusal: Quantiles | None
-    """How long a refusal took to come."""
-    kv_utilisation: float | None = None
-    router_cpu_us_per_token: float | None = None
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def summarise(

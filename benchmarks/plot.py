@@ -13,9 +13,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import simulated
-from benchmarks.report_html import write_page
-from benchmarks.results import Results, read
+from reporting import simulated
+from reporting.page import write_page
+from reporting.results import Results, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

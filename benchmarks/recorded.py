@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from benchmarks.results import StepSample
+from reporting.results import StepSample
 from router.actions import RequestEnded
 from router.events import Arrived, StepReported, WorkerJoined
 from router.replay import read, replay

@@ -1,6 +1,6 @@
 """How well the cost model knows a step, beside how well one identical step knows itself.
 
-    python -m benchmarks.step_error --seeds 1 2 3 4 5
+    python -m benchmarks step-error --seeds 1,2,3,4,5
 
 A worker's engine, without a fleet around it, runs acts of varied requests; between them the same few requests
 again and again. One model is fitted to the sweep and every other act and judged by the rest; another follows
@@ -20,7 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.real_steps import StepRecorder
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.section import Goal, Section, markdown
 from scheduling.cost_estimator import CostEstimator
 from scheduling.cost_fit import fit
 from scheduling.cost_model import CostModel, Sample, StepShape
@@ -34,6 +38,8 @@ LONGEST_OUTPUT = 100
 REPEATED = (((100,) * 4, 12), ((200,), 6), ((16,) * 12, 8))
 """Prompts that come together, and how many tokens each then generates."""
 ROUNDS = 3
+MOST_BEYOND = 7.0
+LEAST_COVERAGE, MOST_COVERAGE = 0.90, 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +62,48 @@ class Result:
     untrusted: float
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="demo_model", type=Path, metavar="PATH")
-    parser.add_argument("--seeds", default=[1, 2, 3, 4, 5], nargs="+", type=int, metavar="N")
-    parser.add_argument("--acts", default=12, type=int, metavar="N", help="of which half judge (%(default)s)")
-    args = parser.parse_args()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--acts", default=12, type=int, metavar="N", help="of which half judge (12)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every seed on one engine."""
+    telling = Telling(args)
     config = parse_config([f"--model={args.model}", "--policy=chunked", "--threads=1"], "decode", 0)
     with tempfile.TemporaryDirectory() as nothing_kept:
         engine = build_engine(dataclasses.replace(config, cache=Path(nothing_kept)))
     freeze_garbage()
     StepRecorder(engine, 0).varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
-    names = [field.name for field in fields(Result)]
-    print("seed", *names, sep="\t")
-    results = []
-    for seed in args.seeds:
-        results.append(judge(engine, perform(engine, seed, args.acts)))
-        print(seed, *_cells(results[-1]), sep="\t", flush=True)
-    median = Result(*(statistics.median(getattr(result, name) for result in results) for name in names))
-    print("median", *_cells(median), sep="\t")
+    with progress_bars() as progress:
+        bar = progress.add_task("step-error", total=len(args.seeds))
+        results = []
+        for seed in args.seeds:
+            results.append(judge(engine, perform(engine, seed, args.acts)))
+            progress.advance(bar)
+    telling.add(section(args.seeds, results, args.acts))
+    return telling.end()
+
+
+def section(seeds: Sequence[int], results: Sequence[Result], num_acts: int) -> Section:
+    """Goals by the median over the seeds, and a row for each."""
+    beyond = tuple(100 * (one.fitted_error - one.repetition) for one in results)
+    coverage = tuple(one.fitted_coverage for one in results)
+    goals = (
+        Goal("error of the fitted model above repetition's, in points", beyond, MOST_BEYOND, False, ".1f"),
+        Goal("steps within the fitted q95, at least", coverage, LEAST_COVERAGE, spec=".1%"),
+        Goal("steps within the fitted q95, at most", coverage, MOST_COVERAGE, at_least=False, spec=".1%"),
+    )
+    names = [one.name for one in fields(Result)]
+    rows = [(f"seed {seed}", *_cells(one)) for seed, one in zip(seeds, results, strict=True)]
+    method = (
+        f"{num_acts} acts of {REQUESTS_PER_ACT} requests, of which half judge; errors are medians of "
+        "|actual / predicted - 1|, repetition is that of identical steps from their own median."
+    )
+    table = markdown(("", *(name.replace("_", " ") for name in names)), rows)
+    data = {"results": [dataclasses.asdict(one) for one in results]}
+    return Section("Step times", method, goals, (table,), data)
 
 
 def perform(engine: Engine, seed: int, num_acts: int) -> list[Act]:
@@ -144,7 +173,3 @@ def _coverage(judged: Sequence[Judged]) -> float:
 
 def _cells(result: Result) -> list[str]:
     return [str(result.steps)] + [f"{getattr(result, field.name):.1%}" for field in fields(Result)[1:]]
-
-
-if __name__ == "__main__":
-    main()

@@ -13,20 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from reporting.quantiles import Quantiles, quantiles, weighted_quantiles
 from sim.result import End, RequestResult, SimResult, WorkerResult
 
 WARMUP_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Nearest rank, in seconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    mean: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +99,6 @@ def measure(result: SimResult) -> Metrics:
     )
 
 
-def quantiles(values: Sequence[float]) -> Quantiles | None:
-    """None without values."""
-    if not len(values):
-        return None
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    count = len(ordered)
-
-    def at(share: float) -> float:
-        return float(ordered[min(count - 1, int(share * count))])
-
-    return Quantiles(at(0.5), at(0.9), at(0.99), float(ordered.mean()), count)
-
-
 def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:
     """Of all gaps inside decode steps' order; a step's gap counts once for each sequence in it."""
     gaps, weights = [], []
@@ -131,18 +108,7 @@ def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:
         late = worker.step_ends[:-1] >= begin
         gaps.append(gap[late])
         weights.append(weight[late])
-    gap, weight = np.concatenate(gaps), np.concatenate(weights).astype(np.float64)
-    total = weight.sum()
-    if total == 0:
-        return None
-    order = np.argsort(gap)
-    gap, reached = gap[order], np.cumsum(weight[order])
-
-    def at(share: float) -> float:
-        return float(gap[min(len(gap) - 1, int(np.searchsorted(reached, share * total)))])
-
-    mean = float((gap * weight[order]).sum() / total)
-    return Quantiles(at(0.5), at(0.9), at(0.99), mean, int(total))
+    return weighted_quantiles(np.concatenate(gaps), np.concatenate(weights).astype(np.float64))
 
 
 def _asks(one: RequestResult) -> bool:

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from reporting.quantiles import Quantiles
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.arms import Arm, arms
 from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, placement, whole
 from sim.capacity import capacity_per_s
 from sim.false_refusals import FalseRefusals, false_refusals
-from sim.metrics import Metrics, Quantiles, measure
+from sim.metrics import Metrics, measure
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from workloads.trace import TraceRequest

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reporting.quantiles import rank
 from router.actions import Reject, RequestEnded, TellAccepted
 from router.book import CoreConfig
 from router.core import RouterCore
@@ -258,8 +258,8 @@ def _result(record: _Record) -> RequestResult:
 
 
 def _p99(gaps: NDArray[np.float64]) -> float:
-    place = min(len(gaps) - 1, math.ceil(0.99 * len(gaps)) - 1)
-    return float(np.partition(gaps, place)[place])
+    at = rank(len(gaps), 0.99)
+    return float(np.partition(gaps, at)[at])
 
 
 def _usage(worker: SimWorker) -> WorkerResult:

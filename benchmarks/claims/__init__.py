@@ -1,1 +1,1 @@
-"""What Baton claims of its scheduling, measured claim by claim: `python -m benchmarks.claims`."""
+"""What Baton claims of its scheduling, measured claim by claim: `python -m benchmarks claims`."""

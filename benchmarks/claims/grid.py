@@ -11,9 +11,9 @@ from functools import partial
 from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.play import Arm, Case, goodput, play, profile
 from benchmarks.claims.settings import Settings
-from benchmarks.claims.table import Goal, Section, geometric_mean, markdown, ratios
 from benchmarks.claims.tasks import Workers
-from benchmarks.report import cell as in_words
+from reporting.section import Goal, Section, geometric_mean, markdown, ratios
+from reporting.tables import cell as in_words
 from sim.workload import Promises
 
 TAUS = (128, 256, 512, 1024, 2048)

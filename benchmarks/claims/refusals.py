@@ -9,9 +9,9 @@ from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.overload import SLACK, TPOT_RATIO, TTFT_RATIO, WORKLOADS
 from benchmarks.claims.play import Case, profile, spec_of
 from benchmarks.claims.settings import Settings
-from benchmarks.claims.table import Goal, Section, markdown
 from benchmarks.claims.tasks import Workers
-from benchmarks.report import cell as in_words
+from reporting.section import Goal, Section, markdown
+from reporting.tables import cell as in_words
 from sim.false_refusals import FalseRefusals, false_refusals
 from sim.simulation import run
 

@@ -7,8 +7,8 @@ from functools import partial
 from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.play import Arm, Case, Played, play, profile
 from benchmarks.claims.settings import Settings
-from benchmarks.claims.table import Goal, Section, markdown
 from benchmarks.claims.tasks import Workers
+from reporting.section import Goal, Section, markdown
 
 NUM_WORKERS = 16
 LOAD = 0.8

@@ -12,9 +12,9 @@ from benchmarks.claims.cells import estimate
 from benchmarks.claims.play import Arm, Case, Played, play, profile
 from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
-from benchmarks.claims.table import Goal, Section, markdown, ratios
 from benchmarks.claims.tasks import Workers
-from benchmarks.report import cell as in_words
+from reporting.section import Goal, Section, markdown, ratios
+from reporting.tables import cell as in_words
 from sim.capacity import references
 from sim.workload import Promises, sample
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Self, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from reporting.progress import progress_bars
 
 T = TypeVar("T")
 
@@ -30,14 +29,9 @@ class Workers:
     def map(self, label: str, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Their answers in order; how far it is shows on standard error. The first failure is raised."""
         futures: list[Future[T]] = [self._pool.submit(task) for task in tasks]
-        with _progress() as progress:
+        with progress_bars() as progress:
             bar = progress.add_task(label, total=len(tasks))
             for future in as_completed(futures):
                 future.result()
                 progress.advance(bar)
         return [future.result() for future in futures]
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True))

@@ -20,7 +20,7 @@ from benchmarks.claims.play import PROFILE, Arm, Case, Cost, Played, columns, go
 from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.strict_itl import is_carried
-from benchmarks.claims.table import Goal, Section, geometric_mean, markdown, ratios
+from reporting.section import Goal, Section, geometric_mean, markdown, ratios
 from services.profiles import load_profile
 from sim.false_refusals import FalseRefusals
 from sim.result import End, RequestResult
@@ -108,7 +108,9 @@ def test_a_geometric_mean_is_of_positive_figures_alone() -> None:
 def test_a_section_is_markdown_and_json() -> None:
     one = Section("t", "m", (Goal("c", (1.0, 3.0), 1.5),), (markdown(("x", "y"), [("a", "1")]),))
     assert one.markdown().splitlines()[-3:] == ["| x | y |", "| --- | ---: |", "| a | 1 |"]
-    assert one.as_dict()["goals"] == [{"claim": "c", "bound": 1.5, "figures": (1.0, 3.0), "is_met": True}]
+    assert one.as_dict()["goals"] == [
+        {"claim": "c", "bound": 1.5, "at_least": True, "figures": (1.0, 3.0), "is_met": True}
+    ]
 
 
 def test_seeds_are_stated_once_each() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.plot import load, merged
-from benchmarks.results import figure, write
+from reporting.results import figure, write
 from sim.__main__ import main as simulate
-from tests.benchmarks.test_results import results
+from tests.reporting.test_results import results
 
 ARGUMENTS = [
     "--workload",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.many_routers import Plan, run
+from benchmarks.many_routers import Plan, measure
 from tests.fleet.driving import DEMO_MODEL
 
 pytestmark = pytest.mark.integration
@@ -23,7 +23,7 @@ PLAN = Plan(
 
 @pytest.mark.timeout(120)
 async def test_order_leases_and_queued_requests_outlive_a_router(run_dir: Path) -> None:
-    report = await run(PLAN, run_dir)
+    report = await measure(PLAN, run_dir)
     assert report.violations == []
     assert report.outcome.finished > 0.7 * PLAN.rate * PLAN.seconds
     assert report.granted >= report.outcome.finished

@@ -15,11 +15,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "decode_worker": {"baton", "engine", "kvtransfer", "scheduling", "services", "state", "worker"},
     "router": {"baton", "scheduling", "services", "state"},
     "workloads": {"scheduling"},
-    "sim": {"router", "scheduling", "services", "state", "workloads"},
+    "reporting": set(),
+    "sim": {"reporting", "router", "scheduling", "services", "state", "workloads"},
     # Measurements look at every part.
     "benchmarks": {
         "baton",
         "engine",
+        "reporting",
         "router",
         "scheduling",
         "services",
@@ -45,12 +47,13 @@ _SERVICE = {
 # All that these may import besides Python's own library: what the images of requirements/ hold.
 THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"google", "grpc", "grpc_health", "grpc_status", "rich"},
-    "benchmarks": {"matplotlib", "numpy", "prometheus_client", "rich", "torch", "transformers"},
+    "benchmarks": {"numpy", "prometheus_client", "rich", "torch", "transformers"},
     "decode_worker": _SERVICE | {"numpy", "torch"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "kernels": {"torch", "triton"},
     "kvtransfer": {"google", "grpc", "numpy", "prometheus_client", "structlog", "torch", "xxhash"},
     "prefill_worker": _SERVICE | {"numpy", "torch"},
+    "reporting": {"matplotlib", "numpy", "rich"},
     "router": _SERVICE | {"jinja2", "tokenizers"},
     "scheduling": set(),
     "services": {"google", "grpc", "structlog"},

@@ -1,51 +1,14 @@
-"""The readable side of a measurement: tables for a terminal, and the machine it was made on."""
+"""The readable side of a measurement: tables for a terminal."""
 
 from __future__ import annotations
 
 import math
-import os
-import platform
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import Results, figure, paired_ratios, spread
-
-
-def machine() -> dict[str, str]:
-    """What a figure must be read with."""
-    return {
-        "commit": _commit(),
-        "cpu": _cpu(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "python": platform.python_version(),
-    }
-
-
-def _commit() -> str:
-    root = Path(__file__).parent.parent
-    answer = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return answer.stdout.strip() or "unknown"
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-
+from reporting.results import Results, figure, paired_ratios, spread
 
 ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("good (1/s)", "goodput_per_s", 1, ".2f"),

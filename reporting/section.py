@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from benchmarks.report import cell
+from reporting.tables import cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,21 @@ class Section:
     method: str
     goals: tuple[Goal, ...]
     tables: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known, for JSON alone."""
 
     def markdown(self) -> str:
         goals = markdown(("claim", "goal", "measured", ""), [goal.row() for goal in self.goals])
-        return "\n\n".join((f"### {self.title}", self.method, goals, *self.tables))
+        stated = (goals,) if self.goals else ()
+        return "\n\n".join((f"### {self.title}", self.method, *stated, *self.tables))
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         rows = [
-            {"claim": goal.claim, "bound": goal.bound, "figures": goal.figures, "is_met": goal.is_met}
+            {name: getattr(goal, name) for name in ("claim", "bound", "at_least", "figures", "is_met")}
             for goal in self.goals
         ]
-        return {"title": self.title, "method": self.method, "goals": rows, "tables": self.tables}
+        return {"title": self.title, "method": self.method, "goals": rows, "tables": self.tables, **self.data}
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

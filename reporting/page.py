@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from benchmarks import plots
-from benchmarks.report import ratio_rows, table_rows
-from benchmarks.results import Results, Run, capacity
+from reporting import plots
+from reporting.results import Results, Run, capacity
+from reporting.tables import ratio_rows, table_rows
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #111;

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.metrics import RequestRecord, Summary, summarise
-from benchmarks.report import cell, ratio_rows, table_rows
-from benchmarks.results import Results, Run, StepSample, capacity, paired_ratios, read, write
+from benchmarks.metrics import RequestRecord, summarise
+from reporting.results import Results, Run, StepSample, capacity, paired_ratios, read, write
+from reporting.summary import Summary
+from reporting.tables import cell, ratio_rows, table_rows
 
 
 def summary(good: int, total: int = 10) -> Summary:

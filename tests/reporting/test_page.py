@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from benchmarks.metrics import RequestRecord, summarise
-from benchmarks.plots import COLOURS, busiest, looks
-from benchmarks.report_html import page
-from benchmarks.results import Results, Run, StepSample
+from reporting.page import page
+from reporting.plots import COLOURS, busiest, looks
+from reporting.results import Results, Run, StepSample
 
 ARMS = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack/conditional & <more>")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.metrics import Quantiles, Summary
-from benchmarks.results import Results, Run
+from reporting.quantiles import Quantiles
+from reporting.results import Results, Run
+from reporting.summary import Summary
 
 
 def is_simulation(document: Any) -> bool:

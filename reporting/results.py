@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.metrics import Quantiles, Summary
+from reporting.quantiles import Quantiles
+from reporting.summary import Summary
 
 KIND = "baton bench"
 

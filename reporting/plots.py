@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.report import rate_label
-from benchmarks.results import Results, Run, StepSample, figure, spread
+from reporting.results import Results, Run, StepSample, figure, spread
+from reporting.tables import rate_label
 
 # Okabe and Ito's colours without the yellow, which is too pale for a line on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")

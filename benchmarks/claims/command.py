@@ -1,0 +1,58 @@
+"""What is claimed of the scheduling, measured in simulation claim by claim.
+
+python -m benchmarks claims overload classes --seeds 1,2,3,4,5 --json claims.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from benchmarks.claims import classes, grid, overload, paths, refusals, speed, strict_itl
+from benchmarks.claims.settings import Settings
+from benchmarks.claims.tasks import Workers
+from benchmarks.flags import FIVE_SEEDS, add_shared_flags
+from benchmarks.telling import Telling
+from reporting.section import Section
+
+SECTIONS: dict[str, Callable[[Workers, Settings], Section]] = {
+    "grid": grid.measure,
+    "strict_itl": strict_itl.measure,
+    "overload": overload.measure,
+    "refusals": refusals.measure,
+    "paths": paths.measure,
+    "classes": classes.measure,
+    "speed": speed.measure,
+}
+QUICK_SEEDS = (1, 2)
+QUICK_SPAN_S = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless named: {', '.join(SECTIONS)}")
+    parser.add_argument("--quick", action="store_true", help="fewer cells, shorter runs, two seeds")
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ValueError for a claim that there is not."""
+    unknown = [name for name in args.names if name not in SECTIONS]
+    if unknown:
+        raise ValueError(f"claim is {unknown[0]!r}; accepted: {', '.join(SECTIONS)}")
+    settings, telling = _settings(args.seeds, args.quick), Telling(args)
+    with Workers() as workers:
+        for name in args.names or SECTIONS:
+            began = time.perf_counter()
+            section = SECTIONS[name](workers, settings)
+            took = f"Measured in {time.perf_counter() - began:.0f} s."
+            telling.add(replace(section, method=f"{section.method} {took}"))
+    return telling.end()
+
+
+def _settings(seeds: Sequence[int], is_quick: bool) -> Settings:
+    if not is_quick:
+        return Settings(tuple(seeds))
+    chosen = QUICK_SEEDS if tuple(seeds) == FIVE_SEEDS else tuple(seeds)
+    return Settings(chosen, QUICK_SPAN_S, is_quick=True)

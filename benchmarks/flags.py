@@ -1,0 +1,77 @@
+"""Flags that every measurement has, and values of flags that are lists."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FIVE_SEEDS = (1, 2, 3, 4, 5)
+DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
+
+
+def add_shared_flags(parser: argparse.ArgumentParser, seeds: Sequence[int] = FIVE_SEEDS) -> None:
+    """Of every measurement alike; arms get the same seeds, so that figures can be compared seed by seed."""
+    shared = parser.add_argument_group("every measurement's")
+    shared.add_argument(
+        "--seeds", type=whole_numbers, nargs="+", action=_Flat, default=list(seeds), metavar="N,N",
+        help=f"one run each ({','.join(map(str, seeds))})",
+    )  # fmt: skip
+    shared.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+
+
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Where one is loaded or served."""
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="PATH", help="(the demo model)")
+
+
+def names(text: str) -> list[str]:
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; accepted: NAME,NAME")
+    return found
+
+
+def numbers(text: str) -> list[float]:
+    """Finite and above 0."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(math.isfinite(one) and one > 0 for one in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: finite numbers above 0, as in 0.5,2")
+    return found
+
+
+def number(text: str) -> float:
+    """One of them."""
+    (found,) = numbers(text) if "," not in text else (math.nan,)
+    if math.isnan(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: one finite number above 0")
+    return found
+
+
+def whole_numbers(text: str) -> list[int]:
+    """From 0, each once."""
+    found = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
+    if min(found) < 0 or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: whole numbers, each once, as in 1,2,3")
+    return found
+
+
+class _Flat(argparse.Action):
+    """Lists with commas, with spaces, or both: one list."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        found = [one for part in values for one in part]
+        if len(set(found)) < len(found):
+            parser.error(f"argument {option_string}: {found} is not accepted: each once")
+        setattr(namespace, self.dest, found)

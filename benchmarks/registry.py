@@ -1,0 +1,30 @@
+"""Every measurement there is, by the name it is asked for.
+
+A module of one has `add_arguments(parser)` and `run(args) -> int`, the exit code; its docstring is its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module` is imported when it is asked for: some load torch."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "bench": Command("benchmarks.bench", "a workload at a rate, under several policies side by side"),
+    "batching": Command("benchmarks.batching", "continuous against static batching, three ratios"),
+    "memory": Command("benchmarks.memory", "how much of the KV pool is at work, and what preemption costs"),
+    "plot": Command("benchmarks.plot", "a page from the JSON of measurements and simulations"),
+    "fidelity": Command("benchmarks.fidelity", "the simulator against a live fleet, request by request"),
+    "claims": Command("benchmarks.claims.command", "what is claimed of the scheduling, in simulation"),
+    "many-routers": Command("benchmarks.many_routers", "two routers on one Redis, one of them killed"),
+    "step-error": Command("benchmarks.step_error", "how well the cost model knows a step"),
+    "decisions": Command("benchmarks.decisions", "how long pure decisions take"),
+    "core-decisions": Command("benchmarks.core_decisions", "how long the router's core takes to decide"),
+}

@@ -1,0 +1,41 @@
+"""What a figure must be read with: the machine it was measured on, and the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+
+def machine() -> dict[str, str]:
+    """By name, in words; the load average is of the last minute before it is asked for."""
+    return {
+        "commit": _commit(),
+        "cpu": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "load average": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    root = Path(__file__).parent.parent
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.stdout.strip() or "unknown"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )

@@ -1,0 +1,38 @@
+"""The figures of one run, live or simulated. Times are seconds, rates per second, shares of 1."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from reporting.quantiles import Quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run."""
+
+    requests: int
+    completed: int
+    refused: int
+    failed: int
+    duration_s: float
+    offered_per_s: float
+    completed_per_s: float
+    goodput_per_s: float
+    good_share: float
+    """Of all that were sent."""
+    accepted_that_kept_ttft: float | None
+    """Share of the accepted that stated a TTFT and met it."""
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    ttft: Quantiles | None
+    itl: Quantiles | None
+    tpot: Quantiles | None
+    e2e: Quantiles | None
+    refusal: Quantiles | None
+    """How long a refusal took to come."""
+    kv_utilisation: float | None = None
+    router_cpu_us_per_token: float | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)

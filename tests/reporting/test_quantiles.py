@@ -1,0 +1,45 @@
+"""One definition for both clocks: quantiles are values, and weights count as repetitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reporting.quantiles import quantile, quantiles, weighted_quantiles
+
+VALUES = st.lists(st.tuples(st.floats(0, 100), st.integers(0, 5)), min_size=1, max_size=40)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_the_least_value_with_that_share_at_or_below_it(
+    values: list[float], share: float
+) -> None:
+    found = quantile(values, share)
+    assert found in values
+    assert sum(one <= found for one in values) >= share * len(values) - 1e-6
+    assert sum(one < found for one in values) < share * len(values) + 1e-6
+
+
+@given(VALUES)
+def test_weights_count_as_repetitions(pairs: list[tuple[float, int]]) -> None:
+    values, weights = (np.array(one, dtype=np.float64) for one in zip(*pairs, strict=True))
+    found = weighted_quantiles(values, weights)
+    expected = quantiles([value for value, count in pairs for _ in range(count)])
+    if expected is None or found is None:
+        assert found is expected
+        return
+    assert (found.p50, found.p90, found.p99, found.count) == (
+        expected.p50,
+        expected.p90,
+        expected.p99,
+        expected.count,
+    )
+    assert math.isclose(found.mean, expected.mean, abs_tol=1e-9)
+
+
+def test_nothing_has_no_quantiles() -> None:
+    assert quantiles([]) is None
+    assert math.isnan(quantile([], 0.5))
