@@ -1,8 +1,7 @@
 """When each running choice's next token is due, by what was promised to it.
 
-A promise on the mean (TPOT): the n-th token is due at first token + n · TPOT. A token that is late counts as
-missed, and the next is due one TPOT after it: a hopeless choice does not hold everybody else to nothing. A
-promise on each gap (ITL): the next token is due one ITL after the last.
+A promise on the mean (TPOT) draws a line, which a late token keeps unless it is hopeless
+(`scheduling/lateness.py`). A promise on each gap (ITL): the next token is due one ITL after the last.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MEAN_GAPS = 3.0
-"""How many TPOTs one gap may last: a mean stands a long gap that shorter ones make good."""
+from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS, least_slack, next_due
 
 _Column = NDArray[np.float64]
 
@@ -23,8 +21,8 @@ _Column = NDArray[np.float64]
 class Due:
     """One choice's times, on the engine's clock; infinite without a promise."""
 
-    mean_s: float = 0.0
-    """By its TPOT alone."""
+    mean_s: float = -math.inf
+    """By its TPOT alone; minus infinity before the first token."""
     next_s: float = math.inf
     """By whichever promise comes first."""
 
@@ -33,17 +31,6 @@ def after_first_token(tpot_ms: int | None, itl_ms: int | None, first_token_s: fl
     """Of a choice whose first token came at `first_token_s`."""
     mean_s = first_token_s + _seconds(tpot_ms)
     return Due(mean_s, min(mean_s, first_token_s + _seconds(itl_ms)))
-
-
-def advance(mean_due: _Column, tpot: _Column, itl: _Column, now_s: float) -> tuple[_Column, _Column]:
-    """Every row got a token at `now_s`; answers the new (mean_due, next_due), all [rows] in seconds."""
-    mean_due = np.maximum(mean_due, now_s) + tpot
-    return mean_due, np.minimum(mean_due, itl + now_s)
-
-
-def least_slack(next_due: _Column, now_s: float) -> float:
-    """Seconds until the earliest due token of rows that are not late; infinite where there is none."""
-    return float(np.min(next_due, where=next_due >= now_s, initial=math.inf)) - now_s
 
 
 class DueTimes:
@@ -55,13 +42,15 @@ class DueTimes:
         self._tpot = np.full(max_rows, math.inf)
         self._itl = np.full(max_rows, math.inf)
         self._gap_limit = np.full(max_rows, math.inf)
-        self.columns = (self.next_due, self._mean_due, self._tpot, self._itl, self._gap_limit)
+        self._hope = np.zeros(max_rows)
+        self.columns = (self.next_due, self._mean_due, self._tpot, self._itl, self._gap_limit, self._hope)
 
     def set(self, row: int, tpot_ms: int | None, itl_ms: int | None, due: Due) -> None:
         """Describe a row that joins; `Due()` if its first token comes with this step."""
         tpot, itl = _seconds(tpot_ms), _seconds(itl_ms)
         self._tpot[row], self._itl[row] = tpot, itl
         self._gap_limit[row] = min(itl, MEAN_GAPS * tpot)
+        self._hope[row] = 0.0 if tpot_ms is None else HOPELESS_GAPS * tpot
         self._mean_due[row], self.next_due[row] = due.mean_s, due.next_s
 
     def get(self, row: int) -> Due:
@@ -70,12 +59,11 @@ class DueTimes:
     def advance(self, begin: int, end: int, now_s: float) -> None:
         """Rows `begin` to `end` got a token at `now_s`."""
         rows = slice(begin, end)
-        self._mean_due[rows], self.next_due[rows] = advance(
-            self._mean_due[rows], self._tpot[rows], self._itl[rows], now_s
-        )
+        self._mean_due[rows] = next_due(self._mean_due[rows], self._tpot[rows], now_s)
+        np.minimum(self._mean_due[rows], self._itl[rows] + now_s, out=self.next_due[rows])
 
     def slack_s(self, num_rows: int, now_s: float) -> float:
-        return least_slack(self.next_due[:num_rows], now_s)
+        return least_slack(self.next_due[:num_rows], self._hope[:num_rows], now_s)
 
     def gap_limit_s(self, num_rows: int) -> float:
         return float(self._gap_limit[:num_rows].min(initial=math.inf))

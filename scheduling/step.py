@@ -31,7 +31,7 @@ class DecodeLoad:
     num_seqs: int = 0
     context_tokens: int = 0
     slack_s: float = NO_LIMIT_S
-    """Until the earliest due next token among those that are not late yet; never negative."""
+    """Until the earliest due next token; 0 while one is late and may catch up, hopeless ones left out."""
     gap_limit_s: float = NO_LIMIT_S
     """The longest step that the strictest running promise stands: its ITL, or some TPOTs."""
 

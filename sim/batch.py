@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.lateness import HOPELESS_GAPS, least_slack
 from scheduling.step import NO_LIMIT_S, DecodeLoad
 from sim.sequence import Sequence
 
@@ -30,7 +31,7 @@ class Batch:
         self._block_size = block_size
         self._ends: list[tuple[int, int, Sequence]] = []
         self._joined = 0
-        # Row i's next token is due at alpha + (steps + 1) * tpot: late tokens only ever raise alpha.
+        # Row i's next token is due at alpha + (steps + 1) * tpot: hopeless tokens only ever raise alpha.
         self._alpha = np.full(64, np.inf)
         self._tpot = np.zeros(64)
         self._itl = np.full(64, np.inf)
@@ -134,23 +135,22 @@ class Batch:
         self._forgive(self._times[first : first + count], first)
 
     def _forgive(self, times: Times, first: int) -> None:
-        """A token after its due time counts as missed: the next is due one TPOT after it.
+        """A hopelessly late token starts its row's line anew, as `scheduling.lateness.next_due` does.
 
-        Step d's tokens came at times[d - first], so alpha becomes max(alpha, time - d * tpot): the order in
-        which steps are looked at does not matter.
+        Step d's tokens came at times[d - first], so such a row's alpha becomes time - d * tpot. Hardly ever
+        is one so late: only then are the steps looked at one by one.
         """
-        count = len(self.rows)
+        alpha, tpot = self._alpha[: len(self.rows)], self._tpot[: len(self.rows)]
         for tpot_s in self._paces:
-            if len(times) == 1:
-                latest = float(times[0]) - first * tpot_s
-            else:
-                latest = float((times - np.arange(first, first + len(times)) * tpot_s).max())
-            alpha = self._alpha[:count]
-            if len(self._paces) == 1:
-                np.maximum(alpha, latest, out=alpha)
-            else:
-                late = (self._tpot[:count] == tpot_s) & (alpha < latest)
-                alpha[late] = latest
+            starts = times - np.arange(first, first + len(times)) * tpot_s
+            hope_s = HOPELESS_GAPS * tpot_s
+            hopeless = (tpot == tpot_s) & (alpha < starts.max() - hope_s)
+            if not hopeless.any():
+                continue
+            own = alpha[hopeless]
+            for start in starts.tolist():
+                own[own < start - hope_s] = start
+            alpha[hopeless] = own
 
     def growth(self, count: int) -> int:
         """Blocks that the contexts will begin during that many decode steps."""
@@ -171,10 +171,8 @@ class Batch:
         if self._num_itl:
             last = np.maximum(self._since[:count], self._times[self.steps])
             due = np.minimum(due, last + self._itl[:count])
-        earliest = float(due.min())
-        if earliest < now:
-            earliest = float(due.min(where=due >= now, initial=np.inf))
-        return DecodeLoad(count, self.context_tokens, earliest - now, min(self._gap_limits))
+        slack_s = least_slack(due, HOPELESS_GAPS * self._tpot[:count], now)
+        return DecodeLoad(count, self.context_tokens, slack_s, min(self._gap_limits))
 
     def slack_of(self, sequence: Sequence, now: float) -> float:
         """Until a running sequence's next token is due; 0 where it is late."""

@@ -15,11 +15,9 @@ import enum
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.lateness import MEAN_GAPS
 from scheduling.request import SequenceSpec
 from scheduling.step import NO_LIMIT_S
-
-MEAN_GAPS = 3.0
-"""How many TPOTs one gap may last, as engines have it."""
 
 
 class Goal(enum.Enum):

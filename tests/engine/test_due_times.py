@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.due_times import MEAN_GAPS, Due, DueTimes, advance, after_first_token, least_slack
+from engine.due_times import Due, DueTimes, after_first_token
+from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS
 
 GAPS = st.lists(st.floats(0.001, 5.0), min_size=1, max_size=20)
 MS = st.one_of(st.none(), st.integers(1, 3000))
@@ -26,34 +26,37 @@ def test_due_times_follow_the_promises(tpot_ms: int | None, itl_ms: int | None, 
     for gap in gaps:
         assert table.next_due[0] == pytest.approx(min(mean_due, now + itl))
         now += gap
-        # A token in time leaves the schedule as it is; a late one restarts it.
-        mean_due = mean_due + tpot if now <= mean_due else now + tpot
+        # Only a hopelessly late token starts a schedule of its own.
+        mean_due = (now if now - mean_due > HOPELESS_GAPS * tpot else mean_due) + tpot
         table.advance(0, 1, now)
 
 
 @given(st.lists(st.tuples(MS, MS, st.floats(0, 20)), max_size=8), st.floats(0, 20))
-def test_slack_is_the_least_of_those_not_late_and_never_negative(
+def test_slack_is_the_least_of_those_with_hope_and_never_negative(
     rows: list[tuple[int | None, int | None, float]], now: float
 ) -> None:
     table = DueTimes(8)
     for row, (tpot_ms, itl_ms, first_token_s) in enumerate(rows):
         table.set(row, tpot_ms, itl_ms, after_first_token(tpot_ms, itl_ms, first_token_s))
     due = table.next_due[: len(rows)].tolist()
-    expected = min((one - now for one in due if one >= now), default=math.inf)
+    hope = [0.0 if tpot_ms is None else HOPELESS_GAPS * tpot_ms / 1000 for tpot_ms, _, _ in rows]
+    slacks = [max(0.0, one - now) for one, late in zip(due, hope, strict=True) if one >= now - late]
+    expected = min(slacks, default=math.inf)
     assert table.slack_s(len(rows), now) == pytest.approx(expected)
     assert table.slack_s(len(rows), now) >= 0
     limits = [min(i or math.inf, MEAN_GAPS * (t or math.inf)) / 1000 for t, i, _ in rows]
     assert table.gap_limit_s(len(rows)) == pytest.approx(min(limits, default=math.inf))
 
 
-@given(st.integers(1, 2000), st.floats(1.0, 50.0))
+@given(st.integers(1, 2000), st.floats(HOPELESS_GAPS + 1.0, 50.0))
 def test_a_hopeless_choice_leaves_others_at_least_one_gap_after_each_token(
-    tpot_ms: int, late_s: float
+    tpot_ms: int, late_gaps: float
 ) -> None:
-    tpot = np.array([tpot_ms / 1000])
-    mean_due, next_due = advance(np.array([10.0]), tpot, np.array([math.inf]), 10.0 + late_s)
-    assert least_slack(next_due, 10.0 + late_s) == pytest.approx(tpot_ms / 1000)
-    assert mean_due.tolist() == next_due.tolist()
+    table = DueTimes(1)
+    table.set(0, tpot_ms, None, after_first_token(tpot_ms, None, 10.0))
+    now = 10.0 + (1.0 + late_gaps) * tpot_ms / 1000
+    table.advance(0, 1, now)
+    assert table.slack_s(1, now) == pytest.approx(tpot_ms / 1000)
 
 
 def test_without_a_promise_there_is_all_the_time() -> None:

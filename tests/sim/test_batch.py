@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.lateness import HOPELESS_GAPS
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from sim.batch import Batch
 from sim.sequence import Goal, Sequence
@@ -54,7 +55,7 @@ def test_blocks_grow_as_each_context_does(lengths: list[tuple[int, int]], steps:
     rows=st.lists(st.sampled_from([None, 50, 100, 300]), min_size=1, max_size=5),
     durations=st.lists(st.floats(0.01, 0.5), min_size=1, max_size=12),
 )
-def test_slack_is_that_of_the_earliest_row_in_time(rows: list[int | None], durations: list[float]) -> None:
+def test_slack_is_that_of_the_earliest_row_with_hope(rows: list[int | None], durations: list[float]) -> None:
     at_once, singly = Batch(BLOCK), Batch(BLOCK)
     for handle, tpot_ms in enumerate(rows):
         at_once.join(sequence(handle, 5, 100, tpot_ms), 0.0, 0.0)
@@ -65,8 +66,12 @@ def test_slack_is_that_of_the_earliest_row_in_time(rows: list[int | None], durat
         now += duration
         times.append(now)
         singly.advance([now])
-        due = {handle: max(at, now) + (rows[handle] or 0) / 1000 for handle, at in due.items()}
+        for handle, at in due.items():
+            tpot_s = (rows[handle] or 0) / 1000
+            due[handle] = (now if now - at > HOPELESS_GAPS * tpot_s else at) + tpot_s
     at_once.advance(times)
-    assert at_once.load(now) == singly.load(now)
-    slack_s = singly.load(now).slack_s
-    assert slack_s == pytest.approx(min((at - now for at in due.values()), default=math.inf))
+    together, apart = at_once.load(now), singly.load(now)
+    assert (together.num_seqs, together.context_tokens) == (apart.num_seqs, apart.context_tokens)
+    expected = min((max(0.0, at - now) for at in due.values()), default=math.inf)
+    assert together.slack_s == pytest.approx(expected)
+    assert apart.slack_s == pytest.approx(expected)
