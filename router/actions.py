@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from router.errors import RouterError
 from router.events import Timer
 from router.sessions import TokenLogprobs
 from scheduling.request import FinishReason, SequenceSpec, SloClass
+from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
 # To clients
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Promise:
     """As in `inference.proto`."""
 
@@ -26,7 +27,7 @@ class Promise:
     itl_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TellAccepted:
     """The request is taken."""
 
@@ -37,7 +38,7 @@ class TellAccepted:
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TellQueued:
     """It waits."""
 
@@ -47,7 +48,7 @@ class TellQueued:
     predicted_ttft_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Relay:
     """Tokens of one step for all clients, as columns: row i belongs to `listeners[i]`."""
 
@@ -64,7 +65,7 @@ class Relay:
     """Since the choice's token before; negative for a first token."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RelayRun:
     """Several tokens of one choice at once; text and log-probabilities they have none."""
 
@@ -76,7 +77,7 @@ class RelayRun:
     max_gap_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TellChoiceFinished:
     """A choice ended without a token that says so."""
 
@@ -86,7 +87,7 @@ class TellChoiceFinished:
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Marks:
     """A session's timeline once it is over, ascending; a phase that was not reached lasts no time."""
 
@@ -98,7 +99,7 @@ class Marks:
     """The last report's arrival, or the end without one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """What was promised and delivered, but for the way to the client."""
 
@@ -116,7 +117,7 @@ class Outcome:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TellFinished:
     """The last event of a stream."""
 
@@ -124,7 +125,7 @@ class TellFinished:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reject:
     """The call ends with an error."""
 
@@ -135,43 +136,43 @@ class Reject:
 # To the store
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enqueue:
     entry: QueueEntry
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Dequeue:
     request_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskGrants:
     worker: PrefillRoom
     decoders: tuple[DecodeRoom, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settle:
     request_key: str
     prefill_key: str
     decoder: DecodeRoom
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReleaseCredit:
     request_key: str
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReleaseLease:
     request_key: str
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Renew:
     """(request key, worker key) of every credit and lease held."""
 
@@ -179,7 +180,7 @@ class Renew:
     leases: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TakeHolds:
     """Every credit and lease held, for a store that may have forgotten them."""
 
@@ -187,12 +188,12 @@ class TakeHolds:
     leases: tuple[Hold, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskQueue:
     """Look at the queue; the answer also shows that the store is back."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChargeTenant:
     """Charge a newcomer to its tenant, unless that is over its share of the fleet."""
 
@@ -203,7 +204,7 @@ class ChargeTenant:
     burst: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RefundTenant:
     """The request was refused after all."""
 
@@ -214,32 +215,32 @@ class RefundTenant:
 # To workers
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendPrefill:
     worker_key: str
     spec: SequenceSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendReceive:
     worker_key: str
     spec: SequenceSpec
     source_address: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendDecode:
     worker_key: str
     spec: SequenceSpec
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendCancel:
     worker_key: str
     handles: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendDrain:
     worker_key: str
 
@@ -247,13 +248,13 @@ class SendDrain:
 # To the clock, the log and the metrics
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SetTimer:
     timer: Timer
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestRefused:
     """Counted; the client is told by `Reject`."""
 
@@ -261,7 +262,7 @@ class RequestRefused:
     error: RouterError
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestEnded:
     """Counted; told to the client by `TellFinished`, if one still listens."""
 
@@ -269,7 +270,7 @@ class RequestEnded:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptFailed:
     """Logged and counted."""
 
@@ -280,21 +281,21 @@ class AttemptFailed:
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestShed:
     """Counted: one that waited was let go so that more are in time; the client is told by `Reject`."""
 
     request_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromiseBroken:
     """Logged and counted: capacity died, and an accepted request was put behind."""
 
     request_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GroupPreempted:
     """Counted: a worker took a running group's blocks."""
 
@@ -302,7 +303,7 @@ class GroupPreempted:
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GroupMigrated:
     """Counted: a preempted group goes on elsewhere."""
 
@@ -311,7 +312,7 @@ class GroupMigrated:
     """The one it left."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoreChanged:
     """Logged: the store went away, or came back."""
 

@@ -55,6 +55,7 @@ def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = No
     book.move(group, Phase.ENDED)
     del book.groups[group.key]
     group.session.groups.remove(group)
+    group.part()
 
 
 def cut_off(book: Book, session: Session, reason: FinishReason, error: str = "") -> None:
@@ -108,6 +109,7 @@ def forget(book: Book, session: Session) -> None:
     for group in list(session.groups):
         book.move(group, Phase.ENDED)
         del book.groups[group.key]
+        group.part()
     session.groups.clear()
     book.unlisten(session)
     session.timeline.ended_at = book.now

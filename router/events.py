@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
 from scheduling.shares import Standing
+from scheduling.value import value
 from state.records import Settled
 
 # From clients
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Received:
     """What a client of an earlier session has of one choice. `finish` is set when these tokens end it."""
 
@@ -25,7 +26,7 @@ class Received:
     finish: FinishReason = FinishReason.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Arrived:
     """A call, validated and tokenised. `listener` names its connection."""
 
@@ -48,7 +49,7 @@ class Arrived:
     """Leading blocks of the prompt that each worker holds, by worker key."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CancelAsked:
     """A client ends its request."""
 
@@ -56,7 +57,7 @@ class CancelAsked:
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClientGone:
     """A call broke, or its client stopped reading."""
 
@@ -66,7 +67,7 @@ class ClientGone:
 # From the store
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enqueued:
     """A group has its place."""
 
@@ -75,7 +76,7 @@ class Enqueued:
     work_ahead_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueWasFull:
     """A group has no place."""
 
@@ -83,7 +84,7 @@ class QueueWasFull:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Granted:
     """A group may run with a prompt credit on this worker."""
 
@@ -91,14 +92,14 @@ class Granted:
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GrantsAnswered:
     """A grant call is over; its grants were told before."""
 
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SettleAnswered:
     """What became of a grant."""
 
@@ -108,7 +109,7 @@ class SettleAnswered:
     outcome: Settled
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueSeen:
     """The fleet's queue in two numbers."""
 
@@ -116,12 +117,12 @@ class QueueSeen:
     waiting_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoreForgot:
     """The store came back without what was held there, or had to be taken for such."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Charged:
     """A newcomer's tenant was charged, or is over its share."""
 
@@ -129,7 +130,7 @@ class Charged:
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Nudged:
     """Capacity has come back somewhere."""
 
@@ -147,7 +148,7 @@ class StoreCall(enum.Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoreFailed:
     """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
 
@@ -163,7 +164,7 @@ class StoreFailed:
 # From workers
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerJoined:
     """A worker's stream is up."""
 
@@ -172,7 +173,7 @@ class WorkerJoined:
     cost: CostModel
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerLost:
     """A worker's stream broke: what was dispatched over it is over."""
 
@@ -180,7 +181,7 @@ class WorkerLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerLoaded:
     """A heartbeat."""
 
@@ -188,7 +189,7 @@ class WorkerLoaded:
     load: WorkerLoad
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SequenceFailed:
     """A worker gave a group up."""
 
@@ -197,7 +198,7 @@ class SequenceFailed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenRun:
     """Consecutive tokens of one choice, of which only the last may end it, and none is its first."""
 
@@ -210,7 +211,7 @@ class TokenRun:
     """The longest between two of them, the one before included; None when they came evenly."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepReported:
     """One step of one worker, for the whole batch."""
 
@@ -237,19 +238,19 @@ class StepReported:
 # From operators and the clock
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DrainAsked:
     """A worker shall take nothing new."""
 
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RouterLeaving:
     """This router takes nothing new."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RouterStopping:
     """Its grace is over: what still runs here goes on elsewhere, if the client resumes it."""
 
@@ -262,7 +263,7 @@ class TimerKind(enum.Enum):
     GRACE = "grace"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Timer:
     """`sid` names the session; 0 for chores."""
 
@@ -270,7 +271,7 @@ class Timer:
     sid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimerFired:
     """A timer set by the core is due."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
+from scheduling.value import value
 
 if TYPE_CHECKING:
     from router.sessions import Group
@@ -21,7 +22,7 @@ PREFILL = "prefill"
 DECODE = "decode"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerFacts:
     """What does not change while the worker's process lives."""
 
@@ -42,7 +43,7 @@ class WorkerFacts:
         return f"{self.worker_id}:{self.incarnation}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerLoad:
     """As `WorkerLoad` in `worker.proto`."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from router.actions import Promise, TellAccepted
 from router.book import Book
 from router.outlook import TPOT_SCALE, is_cut
@@ -22,9 +20,10 @@ from scheduling.admission import (
 from scheduling.backlog import Pace
 from scheduling.prediction import Ahead, Ask, Prediction, predict
 from scheduling.request import Slo
+from scheduling.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Judgement:
     """A decision with what it was made on."""
 

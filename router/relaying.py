@@ -168,6 +168,8 @@ def _deliver(
     logprobs: TokenLogprobs | None,
 ) -> None:
     index = len(choice.token_ids)
+    if len(choice.texts) < index:
+        choice.pad()
     choice.token_ids.append(token_id)
     choice.texts.append(text)
     choice.logprobs.append(logprobs)
@@ -236,6 +238,7 @@ def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
     assert session.listener is not None, "a replay has a listener"
     relay = Relay(replayed=True)
     for choice in session.choices:
+        choice.pad()
         first, count = received.get(choice.index, 0), len(choice.token_ids)
         relay.listeners.extend([session.listener] * (count - first))
         relay.choices.extend([choice.index] * (count - first))

@@ -50,7 +50,8 @@ class Phase(enum.Enum):
 class Choice:
     """One continuation, as delivered. Element i of each list belongs to index i.
 
-    `texts` and `logprobs` of tokens that a former session delivered are empty.
+    `texts` and `logprobs` of tokens that a former session delivered are empty; those of the newest tokens may
+    be missing until `pad`.
     """
 
     index: int
@@ -70,8 +71,13 @@ class Choice:
     def extend(self, token_ids: Sequence[int]) -> None:
         """Add tokens that come without text."""
         self.token_ids.extend(token_ids)
-        self.texts.extend([""] * len(token_ids))
-        self.logprobs.extend([None] * len(token_ids))
+
+    def pad(self) -> None:
+        """Make all lists equally long."""
+        missing = len(self.token_ids) - len(self.texts)
+        if missing:
+            self.texts.extend([""] * missing)
+            self.logprobs.extend([None] * missing)
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +119,13 @@ class Group:
     lease_on: str | None = None
     decode_reported: bool = False
     avoided: frozenset[str] = frozenset()
+
+    def part(self) -> None:
+        """It is over: its choices know it no more. Otherwise they and their group would hold each other, and
+        stay in memory until a garbage collection.
+        """
+        for choice in self.choices:
+            choice.group = None
 
     @property
     def num_seqs(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.prediction import Prediction
 from scheduling.request import Slo
+from scheduling.value import value
 
 MIN_RETRY_S = 0.1
 MAX_RETRY_S = 60.0
@@ -27,7 +28,7 @@ class Verdict(enum.IntEnum):
     REFUSED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Spread:
     """Learnt 10 % and 90 % quantiles of observed / predicted."""
 
@@ -51,7 +52,7 @@ def at_most(spread: Spread, ratio: float) -> Spread:
     return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """A verdict, with the 90 % quantiles it was made on."""
 

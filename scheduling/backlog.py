@@ -13,6 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from scheduling.request import SloClass
+from scheduling.value import value
 
 LEAST_WIDTH_S = 0.05
 WIDTH_SHARE = 1 / 32
@@ -28,7 +29,7 @@ class Stake(enum.Enum):
     ACCEPTED = "accepted"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Waiting:
     """One that waits and was not started. Times are seconds on the caller's clock."""
 
@@ -92,7 +93,7 @@ class _Class:
         return place
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pace:
     """How fast what waits is worked off."""
 

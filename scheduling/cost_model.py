@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from scheduling.value import value
 
 NUM_COEFFICIENTS = 6
 # What a debugger, a suspended laptop or a broken clock measures says nothing of the next step.
@@ -21,7 +23,7 @@ WILD = 100.0
 """A step that took this many times more or less than predicted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepShape:
     """What of a step its cost depends on.
 
@@ -83,7 +85,7 @@ def is_usable(shape: StepShape, seconds: float) -> bool:
     return 0 < seconds < math.inf and all(0 <= size < math.inf for size in shape.sizes)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CostModel:
     """One worker's steps: (a0, c1, c3, c4, c5, c6), k, and the quantiles of actual / predicted around it."""
 

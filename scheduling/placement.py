@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from scheduling.value import value
 
 
 class Path(enum.Enum):
@@ -31,7 +32,7 @@ class Placement(enum.Enum):
     """Each request takes the path that serves it best."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DecodeCandidate:
     """A decode worker, as far as placement cares. Times are seconds."""
 
@@ -48,7 +49,7 @@ class DecodeCandidate:
     cached_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DecodeChoice:
     """The pick, and why."""
 
@@ -123,7 +124,7 @@ def choose_decode_worker(
     return DecodeChoice(best.key, best_score, f"best of {len(fitting)} with room")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrefillCandidate:
     """A worker that could compute the prompt, as far as placement cares. Times are seconds from now."""
 
@@ -143,7 +144,7 @@ class PrefillCandidate:
         return self.wait_s + self.own_s
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrefillChoice:
     """The pick, and why."""
 
@@ -185,7 +186,7 @@ BUSY_LOAD = 0.7
 """Share of the fleet's time from which work is saved rather than time: queues lengthen as 1 / (1 - load)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PathCandidate:
     """One way a request could go, and what would come of it."""
 
@@ -205,7 +206,7 @@ class PathCandidate:
     """The prompt's worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PathChoice:
     """The pick, and why. Of one that does not meet, the caller decides whether to go it or to refuse."""
 

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scheduling.cost_model import CostModel
 from scheduling.packing import GRAIN_TOKENS
+from scheduling.value import value
 
 NO_LIMIT_S = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrefillView:
     """A worker that computes prompts; the decodes are those that share its steps."""
 
@@ -35,7 +35,7 @@ class PrefillView:
     """Longest step that its policy builds for the sake of those decodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DecodeView:
     """A worker that decodes."""
 
@@ -52,7 +52,7 @@ class DecodeView:
     """How it computes prompts besides; None when it never does."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FleetView:
     """What the prediction knows of the fleet: at least one worker for each part."""
 
@@ -60,7 +60,7 @@ class FleetView:
     decode: Sequence[DecodeView]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Capacity:
     """A fleet in a few numbers."""
 
@@ -81,7 +81,7 @@ class Capacity:
     """The worker whose decode step is the shortest once a request has joined."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ask:
     """What a request brings along."""
 
@@ -91,7 +91,7 @@ class Ask:
     num_seqs: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ahead:
     """What stands before it, bound to workers or in the queue."""
 
@@ -99,7 +99,7 @@ class Ahead:
     requests: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prediction:
     """Medians by the formulas, before any learnt ratio; of the longest gap the 95 % quantile."""
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from scheduling.cost_model import CostModel, StepShape
+from scheduling.value import value
 
 
 class Means(enum.Enum):
@@ -33,7 +33,7 @@ class Means(enum.Enum):
     """On another worker. A router's means: it cancels a preempted sequence and dispatches it elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VictimView:
     """A sequence, or choices that share a prompt, that could give its blocks up."""
 
@@ -52,7 +52,7 @@ class VictimView:
     """Whether it runs, and host memory has room for its blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SwapSpeed:
     """What swapping depends on."""
 
@@ -67,7 +67,7 @@ class SwapSpeed:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Preemption:
     """The victim, its means, and what that is predicted to cost."""
 

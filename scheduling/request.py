@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from scheduling.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SamplingParams:
     """How the next token is drawn; field meanings and ranges as in `generation.proto`."""
 
@@ -25,7 +26,7 @@ class SamplingParams:
     """Alternatives per token; None when no log-probabilities are wanted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopRules:
     """When a choice ends."""
 
@@ -44,7 +45,7 @@ class SloClass(enum.IntEnum):
     BATCH = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Slo:
     """What the caller asks to be promised; None where nothing was stated."""
 
@@ -91,7 +92,7 @@ class FailureReason(enum.IntEnum):
     DRAINING = 5
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fence:
     """Names one attempt of one request beyond doubt; see `Fence` in `generation.proto`."""
 
@@ -104,7 +105,7 @@ class Fence:
     target_incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SequenceSpec:
     """One group of choices that share all tokens so far, as a worker is told to run it."""
 

@@ -25,6 +25,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduling.value import value
+
 OUTPUT_WEIGHT = 2.0
 """A generated token costs about two of a prompt's, as in the paper."""
 ACTIVE_MS = 10_000
@@ -40,7 +42,7 @@ FREE_S, FULL_S = 1.0, 2.0
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TenantWeights:
     """How much of the fleet each tenant is entitled to, against the others. From 0.001 to 1000."""
 
@@ -75,7 +77,7 @@ def allowed_lead(waiting_s: float, band: float) -> float:
     return band * max(0.0, (FULL_S - waiting_s) / (FULL_S - FREE_S))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Standing:
     """Where a tenant stands, in virtual tokens: after its charge, or uncharged where it is over its share."""
 

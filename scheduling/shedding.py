@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from scheduling.backlog import Stake, Waiting
 from scheduling.request import SloClass
+from scheduling.value import value
 
 BATCH_SHARE = 0.05
 """Of prefill tokens, that batch has whatever else waits."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Service:
     """What works the jobs off."""
 
@@ -39,7 +39,7 @@ class Service:
     """Before any of the jobs: bound to workers, or others'."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Plan:
     """Who is let go, by key."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scheduling.cost_model import CostModel
+from scheduling.value import value
 
 NO_LIMIT_S = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrefillWork:
     """A prompt, or the rest of one, that is to be computed; its order in the list is its priority."""
 
@@ -24,7 +24,7 @@ class PrefillWork:
     """Since this worker was told of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DecodeLoad:
     """All running decodes, as aggregates."""
 
@@ -36,7 +36,7 @@ class DecodeLoad:
     """The longest step that the strictest running promise stands: its ITL, or some TPOTs."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepView:
     """One worker between two steps. `waiting` has those that memory and seats have room for."""
 
@@ -49,7 +49,7 @@ class StepView:
     cost: CostModel
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Chunk:
     """The next `num_tokens` of one prompt."""
 
@@ -57,7 +57,7 @@ class Chunk:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StepPlan:
     """One step: `num_decodes` tokens of running choices (all of them, or none), then the chunks.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scheduling.shares import Standing, TokenCounters
+from scheduling.value import value
 from sim.ledger import Ledger
 from sim.line import Place, WaitingLine
 from state.errors import QueueFull
@@ -36,7 +37,7 @@ from state.records import (
 Hear = Callable[[Notice], None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Entry:
     place: Place
     slo_class: int

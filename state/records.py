@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from scheduling.value import value
 
 CLASS_SCORE = 10**13
 """A class outweighs any due time: this many milliseconds are three centuries."""
@@ -14,7 +15,7 @@ PREFIX_TTL_MS = 30_000
 """What a worker that was never announced says of its cache lasts this long."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerRecord:
     """A worker as it announces itself; gone when its heartbeat stops."""
 
@@ -34,7 +35,7 @@ class WorkerRecord:
         return f"{self.worker_id}:{self.incarnation}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueEntry:
     """A request that waits. Order: class, then due time."""
 
@@ -48,7 +49,7 @@ class QueueEntry:
     """KV blocks the request can grow to on its decode worker."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueuePlace:
     """Where an entry stands."""
 
@@ -56,7 +57,7 @@ class QueuePlace:
     work_ahead_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueStatus:
     """The whole queue in two numbers."""
 
@@ -64,7 +65,7 @@ class QueueStatus:
     waiting_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrefillRoom:
     """A worker that takes prompts while less than `limit_tokens` are bound to it."""
 
@@ -72,7 +73,7 @@ class PrefillRoom:
     limit_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DecodeRoom:
     """A worker's whole capacity; what is leased of it, Redis knows."""
 
@@ -81,7 +82,7 @@ class DecodeRoom:
     max_seqs: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant:
     """The head of the queue may go. Not settled within 200 ms, it has its place back instead."""
 
@@ -90,7 +91,7 @@ class Grant:
     worker_key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hold:
     """A credit's prompt tokens or a lease's blocks, as its router knows them."""
 
@@ -109,14 +110,14 @@ class Settled(enum.Enum):
     """No grant of this worker's is held for it. Enqueue it again: that moves nothing that still waits."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Granted:
     """A grant for a session of this router, made by another router."""
 
     grant: Grant
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Nudge:
     """Capacity has come back somewhere: a good moment to ask for grants."""
 

@@ -1,0 +1,96 @@
+"""What is over leaves a router's memory at once: by reference counting, without the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from router.core import RouterCore
+from router.events import CancelAsked, Enqueued, SequenceFailed, StepReported, WorkerJoined, WorkerLost
+from router.fleet import WorkerLoad
+from router.sessions import Choice, Group, Session
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, FinishReason, Slo
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, grant, start, tell
+
+MANY = 200
+IDLE = WorkerLoad(free_blocks=64)
+
+
+@pytest.fixture
+def garbage() -> Iterator[Callable[[], list[object]]]:
+    """What only the collector would have freed since, of all that a request consists of."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+
+    def found() -> list[object]:
+        gc.collect()
+        return [one for one in gc.garbage if isinstance(one, Session | Group | Choice)]
+
+    yield found
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+
+
+def finish(core: RouterCore, number: int) -> None:
+    worker_key, handle = start(core, number)
+    last = TokenColumns([handle], [0], [0], [9], [int(FinishReason.EOS)])
+    tell(core, StepReported(worker_key, last, IDLE, 0.01))
+
+
+def cancel(core: RouterCore, number: int) -> None:
+    start(core, number)
+    tell(core, CancelAsked("t", f"r{number}"))
+
+
+def leave_queue(core: RouterCore, number: int) -> None:
+    arrive(core, number)
+    tell(core, CancelAsked("t", f"r{number}"))
+
+
+def refuse(core: RouterCore, number: int) -> None:
+    arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=1, tpot_ms=1)))
+    assert ("t", f"r{number}") not in core.book.live
+
+
+def fail_thrice(core: RouterCore, number: int) -> None:
+    worker_key, handle = start(core, number)
+    for attempt in range(3):
+        failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
+        tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
+        if attempt < 2:
+            worker_key, handle = grant_again(core, number)
+
+
+def grant_again(core: RouterCore, number: int) -> tuple[str, int]:
+    """The next attempt gets its place and its worker."""
+    tell(core, Enqueued(f"t/r{number}/0", 0, 0))
+    (send,) = grant(core, number, ONE.key)
+    return send.worker_key, send.spec.handle
+
+
+def lose_worker(core: RouterCore, number: int) -> None:
+    worker_key, _ = start(core, number)
+    tell(core, WorkerLost(worker_key, "gone"), CancelAsked("t", f"r{number}"))
+    facts = ONE if worker_key == ONE.key else TWO
+    tell(core, WorkerJoined(facts, IDLE, COST))
+
+
+@pytest.mark.parametrize("end", [finish, cancel, leave_queue, refuse, fail_thrice, lose_worker])
+def test_whatever_ends_a_request_no_cycle_keeps_it(
+    end: Callable[[RouterCore, int], None], garbage: Callable[[], list[object]]
+) -> None:
+    core = core_of("slack")
+    for number in range(1, MANY + 1):
+        end(core, number)
+        tell(core, *(StepReported(worker.key, TokenColumns(), IDLE) for worker in (ONE, TWO)))
+    assert not core.book.live
+    assert not core.book.groups
+    core.book.retained.clear()
+    core.book.by_sid.clear()
+    assert garbage() == []
