@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import grpc.aio
@@ -18,6 +19,7 @@ from router.convert_worker import (
     report_from_pb,
 )
 from router.events import Event, WorkerLoaded, WorkerLost
+from services.numbering import UNHEARD_S, Incoming, Outgoing, OutOfOrder
 from state.records import WorkerRecord
 
 MAX_OUTBOUND = 4096
@@ -53,6 +55,8 @@ class WorkerLink:
         self._on_crash = on_crash
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
+        self._outgoing = Outgoing()
+        self._incoming = Incoming()
         self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
         self._joined = False
         self._closed = False
@@ -101,6 +105,7 @@ class WorkerLink:
     async def _serve_once(self) -> str:
         reason = "ended"
         self._outbound = asyncio.Queue(MAX_OUTBOUND)
+        self._outgoing, self._incoming = Outgoing(), Incoming()
         async with grpc.aio.insecure_channel(self.record.address, options=CHANNEL_OPTIONS) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
@@ -119,10 +124,11 @@ class WorkerLink:
     async def _write(
         self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
     ) -> None:
-        await call.write(worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id)))
+        request = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id))
         while True:
-            command = await self._outbound.get()
-            await call.write(command_to_pb(command))
+            request.number = self._outgoing.next(time.monotonic())
+            await call.write(request)
+            request = command_to_pb(await self._outbound.get())
 
     async def _read(
         self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
@@ -149,7 +155,17 @@ class WorkerLink:
                 f"the worker ended the stream: {(await call.code()).name} {await call.details()}"
             )
         assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
+        self._check_numbers(response)
         return response
+
+    def _check_numbers(self, response: worker_pb2.WorkResponse) -> None:
+        try:
+            self._incoming.take(response.number)
+        except OutOfOrder as error:
+            raise LinkBroken(f"a report is missing: {error}") from error
+        lost = self._outgoing.lost(response.taken, time.monotonic())
+        if lost is not None:
+            raise LinkBroken(f"command {lost} was not taken within {UNHEARD_S:g} s")
 
     def _welcome(self, response: worker_pb2.WorkResponse) -> None:
         welcome = response.welcome

@@ -75,6 +75,7 @@ async def store(redis_url: str) -> AsyncIterator[Store]:
     opened = await Store.connect(redis_url)
     async with redis.asyncio.Redis.from_url(redis_url) as admin:
         await admin.flushall()
-    await opened.list_workers()  # enters the epoch
-    yield opened
+        await opened.list_workers()  # enters the epoch
+        yield opened
+        await admin.flushall()  # workers that were announced are of another fleet than the next test's
     await opened.close()

@@ -11,6 +11,7 @@ import grpc
 from baton.v1 import worker_pb2 as pb
 from baton.v1 import worker_pb2_grpc as pb_grpc
 from scheduling.cost_model import CostModel
+from services.numbering import Incoming, OutOfOrder
 from worker.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.costs import Costs
 from worker.errors import MalformedCommandError
@@ -21,6 +22,23 @@ from worker.session import MAX_OUTBOUND, RouterSession
 HEARTBEAT_S = 1.0
 
 Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
+
+
+class _Stream:
+    """Numbers what goes to one router, and checks the numbers of what comes from it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._incoming = Incoming()
+        self._written = 0
+
+    def take(self, request: pb.WorkRequest) -> None:
+        self._incoming.take(request.number)
+
+    async def write(self, response: pb.WorkResponse) -> None:
+        self._written += 1
+        response.number, response.taken = self._written, self._incoming.taken
+        await self.context.write(response)
 
 
 class WorkerService(pb_grpc.WorkerServiceServicer):
@@ -41,11 +59,15 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         first = await anext(request_iterator, pb.WorkRequest())
         if first.WhichOneof("command") != "hello":
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first command must be hello")
+        stream = _Stream(context)
         session = self._hub.connect(first.hello.router_id)
         try:
             told = self._costs.model
-            await context.write(self._welcome(told))
-            await self._serve(session, told, request_iterator, context)
+            stream.take(first)
+            await stream.write(self._welcome(told))
+            await self._serve(session, told, request_iterator, stream)
+        except OutOfOrder as error:
+            await _refuse(context, grpc.StatusCode.DATA_LOSS, str(error))
         finally:
             self._hub.disconnect(session)
 
@@ -54,11 +76,11 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         session: RouterSession,
         told: CostModel,
         requests: AsyncIterator[pb.WorkRequest],
-        context: Context,
+        stream: _Stream,
     ) -> None:
         """Until the router hangs up or falls behind, or this worker closes the session."""
-        reading = asyncio.create_task(self._read(session, requests))
-        writing = asyncio.create_task(self._write(session, told, context))
+        reading = asyncio.create_task(self._read(session, requests, stream))
+        writing = asyncio.create_task(self._write(session, told, stream))
         falling_behind = asyncio.create_task(session.overflowed.wait())
         tasks: set[asyncio.Task[Any]] = {reading, writing, falling_behind}
         try:
@@ -69,18 +91,21 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
             await asyncio.gather(*tasks, return_exceptions=True)
         if falling_behind in done:
             message = f"{MAX_OUTBOUND} reports wait to be read; read them as they come"
-            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+            await _refuse(stream.context, grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         for task in done:
             task.result()
 
-    async def _read(self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest]) -> None:
+    async def _read(
+        self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest], stream: _Stream
+    ) -> None:
         async for message in requests:
+            stream.take(message)
             try:
                 self._hub.apply(session, command_from_pb(message))
             except MalformedCommandError as error:
                 self._hub.refuse(session, error.handle, str(error))
 
-    async def _write(self, session: RouterSession, told: CostModel, context: Context) -> None:
+    async def _write(self, session: RouterSession, told: CostModel, stream: _Stream) -> None:
         """`told` is what the router knows of this worker's costs; a report brings what is new."""
         while not session.is_finished:
             report = await session.take(HEARTBEAT_S)
@@ -88,9 +113,9 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
                 cost = self._costs.model
                 news = None if cost is told else cost
                 told = cost
-                await context.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=news))
+                await stream.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=news))
             elif not session.is_finished:
-                await context.write(self._heartbeat())
+                await stream.write(self._heartbeat())
 
     def _heartbeat(self) -> pb.WorkResponse:
         """With the step counter: one that stands still while sequences run tells of a step that hangs."""

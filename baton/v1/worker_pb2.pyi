@@ -43,7 +43,7 @@ FAILURE_REASON_INTERNAL: FailureReason
 FAILURE_REASON_DRAINING: FailureReason
 
 class WorkRequest(_message.Message):
-    __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain", "lend", "hand_over")
+    __slots__ = ("hello", "prefill", "receive", "decode", "cancel", "drain", "lend", "hand_over", "number")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     RECEIVE_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class WorkRequest(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LEND_FIELD_NUMBER: _ClassVar[int]
     HAND_OVER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     prefill: Prefill
     receive: Receive
@@ -60,7 +61,8 @@ class WorkRequest(_message.Message):
     drain: Drain
     lend: Lend
     hand_over: HandOver
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., receive: _Optional[_Union[Receive, _Mapping]] = ..., decode: _Optional[_Union[Decode, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., hand_over: _Optional[_Union[HandOver, _Mapping]] = ...) -> None: ...
+    number: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., receive: _Optional[_Union[Receive, _Mapping]] = ..., decode: _Optional[_Union[Decode, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., hand_over: _Optional[_Union[HandOver, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("router_id",)
@@ -151,14 +153,18 @@ class HandOver(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class WorkResponse(_message.Message):
-    __slots__ = ("welcome", "step", "heartbeat")
+    __slots__ = ("welcome", "step", "heartbeat", "number", "taken")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step: StepReport
     heartbeat: Heartbeat
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    number: int
+    taken: int
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load")

@@ -46,6 +46,7 @@ class WorkerServiceServicer(object):
 
     def Work(self, request_iterator, context):
         """Commands down, one report per step up. The first command is Hello, the first report Welcome.
+        Messages of either direction are numbered from 1; a wrong number ends the stream.
         A stream that breaks ends every attempt that was dispatched over it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -60,6 +60,7 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceWorkType]):
 
     Work: _WorkerServiceWorkType
     """Commands down, one report per step up. The first command is Hello, the first report Welcome.
+    Messages of either direction are numbered from 1; a wrong number ends the stream.
     A stream that breaks ends every attempt that was dispatched over it.
     """
 
@@ -78,6 +79,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.v1.worker_pb2.WorkResponse], collections.abc.AsyncIterator[baton.v1.worker_pb2.WorkResponse]]:
         """Commands down, one report per step up. The first command is Hello, the first report Welcome.
+        Messages of either direction are numbered from 1; a wrong number ends the stream.
         A stream that breaks ends every attempt that was dispatched over it.
         """
 

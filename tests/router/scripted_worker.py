@@ -56,6 +56,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.running: dict[int, _Sequence] = {}
         self.fail_next: list[generation_pb2.Fence] = []
         self.refuse = False
+        self.lose_commands = self.lose_reports = 0
+        """So many of the next messages never arrive, on a stream that lives."""
+        self.taken = 0
         self.go = asyncio.Event()
         self.go.set()
         self.address = ""
@@ -98,13 +101,22 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         hello = await anext(aiter(requests))
         assert hello.WhichOneof("command") == "hello"
         self._reports = asyncio.Queue()
-        yield worker_pb2.WorkResponse(welcome=self._welcome())
+        self._reports.put_nowait(worker_pb2.WorkResponse(welcome=self._welcome()))
+        self.taken = hello.number
+        written = 0
         tasks = [self._spawn(self._listen(requests)), self._spawn(self._beat())]
         if self.role == "decode":
             tasks.append(self._spawn(self._decode()))
         try:
             while True:
-                yield await self._reports.get()
+                response = await self._reports.get()
+                if self.lose_reports > 0 and response.WhichOneof("report") == "step":
+                    self.lose_reports -= 1
+                    written += 1
+                    continue
+                written += 1
+                response.number, response.taken = written, self.taken
+                yield response
         finally:
             self.running.clear()
             for task in tasks:
@@ -151,6 +163,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _listen(self, requests: AsyncIterator[worker_pb2.WorkRequest]) -> None:
         async for request in requests:
+            if self.lose_commands > 0:
+                self.lose_commands -= 1
+                continue
+            self.taken = request.number
             self.commands.append(request)
             match request.WhichOneof("command"):
                 case "prefill":

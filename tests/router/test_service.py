@@ -63,6 +63,16 @@ def finished_of(events: list[inference_pb2.GenerationEvent]) -> inference_pb2.Fi
     return events[-1].finished
 
 
+@pytest.mark.parametrize("lost", ["lose_commands", "lose_reports"])
+async def test_a_message_lost_on_a_living_stream_loses_no_token(fleet: RunningFleet, lost: str) -> None:
+    _, decode = await fleet.pair()
+    setattr(decode, lost, 1)
+    events = await events_of(fleet.inference.Generate(request(5)))
+    assert tokens_of(events) == expected(5)
+    assert finished_of(events).usage.attempts == 2
+    await until(fleet.nothing_is_held)
+
+
 async def test_time_split_adds_up_to_the_end_to_end_time(fleet: RunningFleet) -> None:
     await fleet.pair(step_s=0.01)
     finished = finished_of(await events_of(fleet.inference.Generate(request(6))))

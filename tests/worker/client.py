@@ -44,11 +44,12 @@ class WorkClient:
         self._channel = grpc.aio.insecure_channel(address)
         self._changed = asyncio.Condition()
         self._handles = itertools.count(1)
+        self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:
         stub: pb_grpc.WorkerServiceAsyncStub = pb_grpc.WorkerServiceStub(self._channel)
         self.call = stub.Work()
-        await self.call.write(pb.WorkRequest(hello=pb.Hello(router_id=self._router_id)))
+        await self.write(pb.WorkRequest(hello=pb.Hello(router_id=self._router_id)))
         first = await self.call.read()
         assert isinstance(first, pb.WorkResponse)
         self.welcome = first.welcome
@@ -79,11 +80,16 @@ class WorkClient:
     async def send(self, spec: SequenceSpec, request: Callable[[pb.SequenceSpec], pb.WorkRequest]) -> int:
         message = spec_to_pb(spec)
         message.handle = next(self._handles)
-        await self.call.write(request(message))
+        await self.write(request(message))
         return message.handle
 
+    async def write(self, request: pb.WorkRequest) -> None:
+        """The next command, numbered."""
+        request.number = next(self._numbers)
+        await self.call.write(request)
+
     async def cancel(self, *handles: int) -> None:
-        await self.call.write(pb.WorkRequest(cancel=pb.Cancel(handles=handles)))
+        await self.write(pb.WorkRequest(cancel=pb.Cancel(handles=handles)))
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         """Waits until what has been heard makes `condition` true."""
