@@ -6,6 +6,7 @@ machine in `baton.fleet`. Never imports torch.
 
 from baton.async_client import AsyncClient
 from baton.client import Client
+from baton.credentials import Credentials
 from baton.errors import BatonError
 from baton.types import (
     Accepted,
@@ -31,6 +32,7 @@ __all__ = [
     "ChoiceFinished",
     "Client",
     "Completion",
+    "Credentials",
     "FinishReason",
     "Finished",
     "Queued",

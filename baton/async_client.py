@@ -9,11 +9,13 @@ import secrets
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from baton.convert import model_from_pb, put_prompt, quote_from_pb, request_to_pb
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.routers import Patience, Routers
 from baton.snapshots import FleetFacts, FleetSnapshot
@@ -48,8 +50,8 @@ class AsyncClient:
             async for event in client.generate("import asyncio\n"):
                 ...
 
-    `resume_grace_s` is how long the fleet keeps working when the connection breaks; `connect` makes the
-    `Transport` for an address. One client belongs to one event loop.
+    `resume_grace_s` is how long the fleet keeps working when the connection breaks; `credentials` are for a
+    secured fleet; `connect` makes the `Transport` for an address. One client belongs to one event loop.
     """
 
     def __init__(
@@ -60,9 +62,13 @@ class AsyncClient:
         model: str = "",
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
-        connect: Connect = GrpcTransport,
+        credentials: Credentials = IN_THE_CLEAR,
+        connect: Connect | None = None,
     ) -> None:
-        self._routers = Routers([addresses] if isinstance(addresses, str) else addresses, connect)
+        self._routers = Routers(
+            [addresses] if isinstance(addresses, str) else addresses,
+            connect or partial(GrpcTransport, credentials=credentials),
+        )
         self._tenant = tenant
         self._model = model
         self._timeout = timeout or Timeout()

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
+from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.stream import GenerationStream
-from baton.transport import Connect, GrpcTransport
+from baton.transport import Connect
 from baton.types import Completion, Event, Timeout
 
 P = ParamSpec("P")
@@ -142,7 +143,8 @@ class Client:
         model: str = "",
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
-        connect: Connect = GrpcTransport,
+        credentials: Credentials = IN_THE_CLEAR,
+        connect: Connect | None = None,
     ) -> None:
         make = functools.partial(
             AsyncClient,
@@ -151,6 +153,7 @@ class Client:
             model=model,
             timeout=timeout,
             resume_grace_s=resume_grace_s,
+            credentials=credentials,
             connect=connect,
         )
         self._thread = _LoopThread()

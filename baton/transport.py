@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.status import from_rpc_error
 from baton.v1 import fleet_pb2, inference_pb2
 
@@ -80,9 +81,10 @@ Connect = Callable[[str], Transport]
 class GrpcTransport:
     """Over grpc.aio; connects with the first call."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = IN_THE_CLEAR) -> None:
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._credentials = credentials
+        self._channel = credentials.channel(address, _CHANNEL_OPTIONS)
 
     @property
     def address(self) -> str:
@@ -97,7 +99,7 @@ class GrpcTransport:
             response_deserializer=method.response.FromString,
         )
         try:
-            return await call(request, timeout=timeout_s)
+            return await call(request, timeout=timeout_s, metadata=self._credentials.metadata())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self._address) from None
 
@@ -109,7 +111,7 @@ class GrpcTransport:
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        call = start(request)
+        call = start(request, metadata=self._credentials.metadata())
         try:
             async for response in call:
                 yield response

@@ -10,5 +10,5 @@ from worker.main import RoleContext
 async def build(context: RoleContext) -> ReceiverSide:
     """The receiver's side."""
     config, engine = context.config, context.engine
-    receiver = Receiver(engine.pool, config.block_size, engine.fingerprint, config.transport)
+    receiver = Receiver(engine.pool, config.block_size, engine.fingerprint, config.transport, tls=context.tls)
     return ReceiverSide(receiver, context.submit, context.metrics)

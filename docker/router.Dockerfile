@@ -20,4 +20,4 @@ USER 10001
 
 EXPOSE 50051
 ENTRYPOINT ["python", "-m"]
-CMD ["router", "--listen", "0.0.0.0:50051", "--model", "/app/demo_model"]
+CMD ["router", "--insecure-listen", "--listen", "0.0.0.0:50051", "--model", "/app/demo_model"]

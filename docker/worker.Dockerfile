@@ -32,4 +32,4 @@ USER 10001
 
 EXPOSE 50061
 ENTRYPOINT ["python", "-m"]
-CMD ["decode_worker", "--listen", "0.0.0.0:50061", "--model", "/app/demo_model"]
+CMD ["decode_worker", "--insecure-listen", "--listen", "0.0.0.0:50061", "--model", "/app/demo_model"]

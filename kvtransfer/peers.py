@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 
-import grpc
 import structlog
 
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
@@ -17,6 +16,7 @@ from kvtransfer.pool import BlockPool
 from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports import shm
 from kvtransfer.transports.grpc import GrpcReader
+from services.tls import FleetTls, Role, open_channel
 
 log = structlog.get_logger()
 
@@ -33,12 +33,14 @@ CHANNEL_OPTIONS = (
 class Peer:
     """One sender process, by address and incarnation. `on_lost` is called when it turns out to be gone."""
 
-    def __init__(self, address: str, incarnation: str, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, address: str, incarnation: str, on_lost: Callable[[], None], tls: FleetTls | None = None
+    ) -> None:
         self.address = address
         self.incarnation = incarnation
         self.leases = 0
         self.is_lost = False
-        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel = open_channel(tls, address, Role.WORKER, CHANNEL_OPTIONS)
         self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
         self._on_lost = on_lost
         self._reader: BlockReader | None = None
@@ -82,7 +84,8 @@ class Peer:
 class Peers:
     """Hands out peers, and closes those that nobody uses and that are gone or have been replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: FleetTls | None = None) -> None:
+        self._tls = tls
         self._peers: dict[tuple[str, str], Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -112,7 +115,7 @@ class Peers:
         if peer is None:
             for other in [peer for peer in self._peers.values() if peer.address == address]:
                 other.mark_lost()  # an address belongs to one process at a time
-            peer = self._peers[address, incarnation] = Peer(address, incarnation, self._drop_lost)
+            peer = self._peers[address, incarnation] = Peer(address, incarnation, self._drop_lost, self._tls)
         return peer
 
     def _drop_lost(self) -> None:

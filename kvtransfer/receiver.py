@@ -36,6 +36,7 @@ from kvtransfer.verify import checksum_blocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.convert import fence_to_pb
+from services.tls import FleetTls
 
 log = structlog.get_logger()
 
@@ -91,6 +92,7 @@ class Receiver:
         fingerprint: str,
         mode: TransportMode,
         limits: ReceiverLimits | None = None,
+        tls: FleetTls | None = None,
     ) -> None:
         self.pool = pool
         self.block_size = block_size
@@ -99,7 +101,7 @@ class Receiver:
         self.limits = limits or ReceiverLimits()
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
-        self.peers = Peers()
+        self.peers = Peers(tls)
         self._goodbyes: set[asyncio.Task[None]] = set()
 
     async def receive(self, task: ReceiveTask) -> ReceiveResult:

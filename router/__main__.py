@@ -36,6 +36,9 @@ from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
 from services.log import configure_logging
+from services.security import metrics_tls
+from services.tls import FleetTls, Role, TlsUnusable, add_port, read_pem
+from state.access import RedisAccess, SecretUnusable
 from state.errors import StoreUnavailable
 from state.store import Store
 
@@ -53,17 +56,20 @@ SERVER_OPTIONS = (
 
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
     """Serve until asked to stop, then finish what runs within `drain_s`."""
-    store = await Store.connect(config.redis)
+    tls = config.security.load(Role.ROUTER)
+    store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
     pool = TokenizerPool(facts.tokenizer_file, config.tokenizer_processes)
     try:
         await pool.warm_up()
-        await _serve_with(config, facts, store, pool)
+        await _serve_with(config, facts, store, pool, tls)
     finally:
         pool.close()
         await store.close()
 
 
-async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool) -> None:
+async def _serve_with(
+    config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool, tls: FleetTls | None
+) -> None:
     core_config = CoreConfig(
         config.router_id,
         config.policy,
@@ -74,15 +80,19 @@ async def _serve_with(config: RouterConfig, facts: ModelFacts, store: Store, poo
     )
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
-    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder)
+    shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     healthy = _add_services(server, shell, Intake(facts, pool, store), facts)
-    port = server.add_insecure_port(config.listen)
-    metrics_server, metrics_thread = start_http_server(config.metrics_port, config.host, metrics.registry)
+    client_ca = None if config.client_ca is None else read_pem(config.client_ca)
+    port = add_port(server, config.listen, tls, client_ca)
+    metrics_server, metrics_thread = start_http_server(
+        config.metrics_port, config.host, metrics.registry, **metrics_tls(config.security)
+    )
     running = asyncio.create_task(shell.run())
     await server.start()
     await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     address = config.advertise or f"{config.host}:{port}"
+    structlog.get_logger().info("listening", **config.security.describe(config.listen))
     _say_ready(config.router_id, address, f"{config.host}:{metrics_server.server_port}")
     await _until_stopped(running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
@@ -167,6 +177,8 @@ def main() -> int:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
+    except (SecretUnusable, TlsUnusable) as error:
+        return _leave(EXIT_CONFIG, error)
     return 0
 
 

@@ -14,6 +14,7 @@ from scheduling.policies.policy import Policy
 from scheduling.profiles import Profile
 from scheduling.shares import TenantWeights
 from services.profiles import load_timed, names
+from services.security import Security, add_security_flags, security_of
 
 WITHOUT_REDIS = ("refuse", "local")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -42,6 +43,9 @@ class RouterConfig:
     record: Path | None
     log_level: str
     log_format: str
+    security: Security
+    client_ca: Path | None
+    """Callers must hold a certificate of it."""
 
     def __post_init__(self) -> None:
         for name, value in (("--listen", self.listen), ("--advertise", self.advertise)):
@@ -59,6 +63,10 @@ class RouterConfig:
             raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to 65535")
         if self.record is not None and not self.record.parent.is_dir():
             raise ValueError(f"--record is {str(self.record)!r}; accepted: a file in a directory that exists")
+        self.security.check_listen(self.listen)
+        self.security.check_redis(self.redis)
+        if self.client_ca is not None and self.security.tls is None:
+            raise ValueError("--client-ca is set; accepted: with --tls-ca, --tls-cert and --tls-key")
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
 
@@ -101,8 +109,11 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--record", default=None, type=Path, metavar="FILE", help="every event, to replay")
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
+    add_security_flags(parser)
+    parser.add_argument("--client-ca", type=Path, metavar="FILE", help="callers need a certificate of it")
     given = vars(parser.parse_args(argv))
     named = {
+        "security": security_of(given),
         "policy": policies.by_name(given["policy"]),
         "placement": Placement(given["placement"]),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),

@@ -12,6 +12,7 @@ import structlog
 from router.convert_worker import WorkerCommand
 from router.events import Event
 from router.worker_link import WorkerLink
+from services.tls import FleetTls
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
@@ -41,7 +42,9 @@ class Discovery:
         model_name: str,
         submit: Callable[[Event], None],
         on_crash: Callable[[], None],
+        tls: FleetTls | None = None,
     ) -> None:
+        self._tls = tls
         self._store = store
         self._router_id = router_id
         self._model_name = model_name
@@ -83,7 +86,7 @@ class Discovery:
         announced = {record.key: record for record in records}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
-                link = WorkerLink(record, self._router_id, self._submit, self._on_crash)
+                link = WorkerLink(record, self._router_id, self._submit, self._on_crash, self._tls)
                 self._links[key] = link, asyncio.create_task(link.run(), name=f"link {key}")
         now = asyncio.get_running_loop().time()
         for key, (link, task) in list(self._links.items()):

@@ -65,6 +65,7 @@ from router.metrics import RouterMetrics
 from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
 from scheduling.request import FinishReason
+from services.tls import FleetTls
 from state import records
 from state.errors import QueueFull, StoreUnavailable
 from state.store import Store
@@ -84,6 +85,7 @@ class Shell:
         model_name: str,
         clock: Callable[[], float] = time.monotonic,
         recorder: Recorder | None = None,
+        tls: FleetTls | None = None,
     ) -> None:
         self.core = core
         self.store = store
@@ -93,7 +95,7 @@ class Shell:
         self._recorder = recorder
         self.router_id = core.book.config.router_id
         link_crashed = metrics.loop_errors.labels("link").inc
-        self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed)
+        self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed, tls)
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}

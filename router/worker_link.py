@@ -20,6 +20,7 @@ from router.convert_worker import (
 )
 from router.events import Event, WorkerLoaded, WorkerLost
 from services.numbering import UNHEARD_S, Incoming, Outgoing, OutOfOrder
+from services.tls import FleetTls, Role, open_channel
 from state.records import WorkerRecord
 
 MAX_OUTBOUND = 4096
@@ -48,8 +49,10 @@ class WorkerLink:
         router_id: str,
         submit: Callable[[Event], None],
         on_crash: Callable[[], None],
+        tls: FleetTls | None = None,
     ) -> None:
         self.record = record
+        self._tls = tls
         self._router_id = router_id
         self._submit = submit
         self._on_crash = on_crash
@@ -106,7 +109,7 @@ class WorkerLink:
         reason = "ended"
         self._outbound = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing, self._incoming = Outgoing(), Incoming()
-        async with grpc.aio.insecure_channel(self.record.address, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(self._tls, self.record.address, Role.WORKER, CHANNEL_OPTIONS) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
             try:

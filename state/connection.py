@@ -19,11 +19,12 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 
 from scheduling.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
+from state.access import IN_THE_CLEAR, RedisAccess, connection_settings
 from state.errors import StoreUnavailable
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST
 
@@ -70,7 +71,7 @@ second."""
 class Connection:
     """Connections to one Redis, and the epoch this process is in; calls may raise `StoreUnavailable`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: RedisAccess = IN_THE_CLEAR) -> None:
         self._url = url
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
@@ -81,6 +82,7 @@ class Connection:
             socket_connect_timeout=CALL_TIMEOUT_S,
             retry=Retry(NoBackoff(), retries=1, supported_errors=(RedisConnectionError,)),
             redis_connect_func=_greet,
+            **connection_settings(url, access),
         )
         self._redis = redis.asyncio.Redis.from_pool(pool)
         self._scripts = {name: self._redis.register_script(source(name)) for name in _SCRIPTS}
@@ -96,12 +98,16 @@ class Connection:
                 await self._wait_until_ready()
         except TimeoutError as error:
             raise StoreUnavailable(self._url, f"waited {timeout_s:g} s") from error
+        except RedisError as error:
+            raise StoreUnavailable(self._url, f"refused us: {error}") from error
 
     async def _wait_until_ready(self) -> None:
         while True:
             try:
                 await self._redis.ping()
-            except RedisError:
+            except RedisError as error:
+                if _is_refusal(error):
+                    raise
                 await asyncio.sleep(0.1)
             else:
                 return
@@ -196,6 +202,11 @@ def _keeping_cancellation() -> Iterator[None]:
     finally:
         if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+def _is_refusal(error: RedisError) -> bool:
+    """Waiting does not help. redis-py wraps what goes wrong while it connects."""
+    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError)
 
 
 def _reason(error: Exception) -> str:

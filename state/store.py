@@ -14,6 +14,7 @@ from typing import Self
 
 from scheduling.shares import Standing, check_charge
 from state import keys
+from state.access import IN_THE_CLEAR, RedisAccess
 from state.connection import Connection
 from state.errors import QueueFull, StoreUnavailable
 from state.records import (
@@ -43,9 +44,11 @@ class Store:
         self._run = connection.run
 
     @classmethod
-    async def connect(cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Self:
-        """Wait for Redis to answer, at most `timeout_s`."""
-        connection = Connection(url)
+    async def connect(
+        cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S, access: RedisAccess = IN_THE_CLEAR
+    ) -> Self:
+        """Wait for Redis to answer, at most `timeout_s`; a refusal to let us in ends the wait."""
+        connection = Connection(url, access)
         try:
             await connection.wait_until_ready(timeout_s)
         except StoreUnavailable:

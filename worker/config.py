@@ -14,6 +14,7 @@ from kvtransfer.transport import TransportMode
 from scheduling.policies import DEFAULT, NAMES
 from scheduling.profiles import Profile
 from services.profiles import load_timed, names
+from services.security import Security, add_security_flags, security_of
 from worker.errors import EXIT_CONFIG
 from worker.identity import Role
 
@@ -53,6 +54,7 @@ class WorkerConfig:
     drain_s: float
     log_level: str
     log_format: str
+    security: Security
     cache: Path
     """Where this user's programs keep what they can make again."""
 
@@ -79,6 +81,8 @@ class WorkerConfig:
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
             )
+        self.security.check_listen(self.listen)
+        self.security.check_redis(self.redis)
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
         if self.transport is not TransportMode.GRPC and not self.shm_dir.is_dir():
@@ -136,7 +140,9 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--drain-s", default=20.0, type=float, metavar="S", help="to hand over what runs, on SIGTERM (20)")
     add("--log-level", default="info", choices=LOG_LEVELS)
     add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
+    add_security_flags(parser)
     given = vars(parser.parse_args(argv))
+    given["security"] = security_of(given)
     given["transport"] = TransportMode(given["transport"])
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile

@@ -24,6 +24,10 @@ from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
 from services.log import configure_logging
+from services.security import metrics_tls
+from services.tls import FleetTls
+from services.tls import Role as SecurityRole
+from state.access import RedisAccess
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
@@ -60,6 +64,7 @@ class RoleContext:
     server: WorkerServer
     submit: Callable[[Command], None]
     fail: Callable[[int, FailureReason, str], None]
+    tls: FleetTls | None = None
 
 
 BuildRole = Callable[[RoleContext], Awaitable[RoleSide]]
@@ -96,11 +101,12 @@ def _leave(code: int, error: Exception) -> int:
 
 async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig) -> None:
     signals = StopSignals()
-    store = await Store.connect(config.redis)
+    tls = config.security.load(SecurityRole.WORKER)
+    store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
     try:
         engine = await asyncio.to_thread(_build, config)
         async with AsyncExitStack() as cleanup:
-            await _Worker(role, config, engine, cleanup).run(build_role, store, signals)
+            await _Worker(role, config, engine, cleanup, tls).run(build_role, store, signals)
     finally:
         await store.close()
 
@@ -119,7 +125,15 @@ def _build(config: WorkerConfig) -> Engine:
 class _Worker:
     """The parts of a serving worker; `cleanup` takes them apart in the reverse order."""
 
-    def __init__(self, role: Role, config: WorkerConfig, engine: Engine, cleanup: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        role: Role,
+        config: WorkerConfig,
+        engine: Engine,
+        cleanup: AsyncExitStack,
+        tls: FleetTls | None,
+    ) -> None:
+        self._tls = tls
         self._config = config
         self._engine = engine
         self._cleanup = cleanup
@@ -132,7 +146,7 @@ class _Worker:
         )
         estimator = CostEstimator(engine.cost, engine.samples)
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
-        self._server = WorkerServer()
+        self._server = WorkerServer(self._tls)
         self._registration: Registration | None = None
 
     async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
@@ -172,12 +186,15 @@ class _Worker:
             server=self._server,
             submit=self._thread.submit,
             fail=self._hub.fail,
+            tls=self._tls,
         )
 
     def _start_metrics(self) -> int:
         port, host = self._config.metrics_port, self._config.host
         try:
-            server, thread = start_http_server(port, host, self._metrics.registry)
+            server, thread = start_http_server(
+                port, host, self._metrics.registry, **metrics_tls(self._config.security)
+            )
         except OSError as error:
             raise ValueError(
                 f"--metrics-port is {port}, which cannot be bound; accepted: a free one"
@@ -217,6 +234,7 @@ class _Worker:
 
     def _say_ready(self, address: str, metrics: str) -> None:
         kind = f"{self._identity.role.value}_worker"
+        log.info("listening", **self._config.security.describe(self._config.listen))
         log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)
         # The launcher reads it.
         line = f"READY {kind} {self._identity.worker_id} address={address} metrics={metrics}"

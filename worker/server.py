@@ -12,6 +12,9 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
 )
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
+from services.role_guard import RoleGuard
+from services.tls import FleetTls, Role, add_port
+
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 5_000),
@@ -24,6 +27,15 @@ OPTIONS = (
 )
 
 
+CALLERS = {
+    "baton.v1.WorkerService": frozenset({Role.ROUTER}),
+    "baton.v1.KVTransferService": frozenset({Role.WORKER}),
+    # Probes hold a client's certificate at most.
+    "grpc.health.v1.Health": frozenset(Role),
+}
+"""Whom a certificate of the fleet's CA lets call what; everything else is for the fleet itself."""
+
+
 class Service(Protocol):
     def add_to(self, server: grpc.aio.Server) -> str:
         """Adds its methods; the service's full name."""
@@ -32,8 +44,10 @@ class Service(Protocol):
 class WorkerServer:
     """Add services, then `start`."""
 
-    def __init__(self) -> None:
-        self._server = grpc.aio.server(options=OPTIONS)
+    def __init__(self, tls: FleetTls | None = None) -> None:
+        self._tls = tls
+        guards = () if tls is None else (RoleGuard(CALLERS),)
+        self._server = grpc.aio.server(interceptors=guards, options=OPTIONS)
         self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -45,7 +59,7 @@ class WorkerServer:
         """The bound port; raises ValueError when the address cannot be bound."""
         reflection.enable_server_reflection(self._names, self._server)
         try:
-            port: int = self._server.add_insecure_port(listen)
+            port = add_port(self._server, listen, self._tls, self._tls.ca if self._tls else None)
         except RuntimeError as error:
             raise ValueError(
                 f"--listen is {listen!r}, which cannot be bound; accepted: a free address"

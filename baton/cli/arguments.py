@@ -10,6 +10,7 @@ from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, seconds, unsigned
+from baton.credentials import Credentials
 from baton.fleet.spec import PLACEMENTS, POLICIES, WITHOUT_REDIS
 from baton.types import Sampling, Slo, SloClass, Stop
 
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
     _add_health(commands.add_parser("health", help="ask one server whether it serves"))
     _add_demo(commands.add_parser("demo", help="start a fleet, stream a few answers, stop it"))
+    _add_certs(commands.add_parser("certs", help="make a fleet's own CA and certificates"))
     for name, summary in SUMMARIES.items():
         commands.add_parser(name, help=summary, add_help=False)
     return root
@@ -94,7 +96,18 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"
     )
+    command.add_argument(
+        "--secure", action="store_true", help="with TLS, certificates, an API key and a Redis password"
+    )
     _add_fleet_flags(command)
+
+
+def _add_certs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", type=Path, metavar="DIR", help="a CA that is in it already is kept")
+    command.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="or address, that routers are reached by"
+    )
+    command.add_argument("--days", type=count, default=365, metavar="N", help="of validity (365)")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
@@ -147,6 +160,7 @@ def _add_status(command: argparse.ArgumentParser) -> None:
 def _add_health(command: argparse.ArgumentParser) -> None:
     command.add_argument("address", type=address, metavar="HOST:PORT", help="a router's or a worker's")
     command.add_argument("--timeout-s", type=seconds, default=3.0, metavar="S", help="for the answer (3)")
+    _add_credentials_flags(command.add_argument_group("a secured fleet"))
 
 
 def _add_client_flags(command: argparse.ArgumentParser) -> None:
@@ -158,9 +172,21 @@ def _add_client_flags(command: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"a router; say it again for each further one ({DEFAULT_ADDRESS})",
     )
+    _add_credentials_flags(group)
     group.add_argument("--tenant", default="", help="on whose account")
     group.add_argument("--model", default="", metavar="NAME", help="insist on this model")
     group.add_argument("--connect-s", type=seconds, default=2.0, metavar="S", help="patience to connect (2)")
+
+
+def _add_credentials_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns TLS on")
+    group.add_argument("--cert", type=Path, metavar="FILE", help="this client's certificate")
+    group.add_argument("--key", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="the API key, or a JWT")
+
+
+def credentials_of(args: argparse.Namespace) -> Credentials:
+    return Credentials(args.ca, args.cert, args.key, args.api_key_file)
 
 
 def _add_sampling_flags(command: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -88,7 +89,7 @@ class FleetReporter:
         self._console.print(Text.assemble((mark, style), " ", (f"{name:<11}", "bold"), rest), soft_wrap=True)
 
 
-def spec_of(args: argparse.Namespace, **more: int | str | None) -> FleetSpec:
+def spec_of(args: argparse.Namespace, **more: int | str | Path | None) -> FleetSpec:
     """The fleet the arguments describe. Raises `ValueError` for a model folder that is not one."""
     model = args.model or find_checkout() / "demo_model"
     if not (model / "config.json").is_file():

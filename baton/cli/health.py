@@ -8,15 +8,17 @@ import asyncio
 import grpc
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
 
+from baton.cli.arguments import credentials_of
 from baton.cli.exits import FAILED, OK, UNREACHABLE
+from baton.credentials import Credentials
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(_check(args.address, args.timeout_s))
+    return asyncio.run(_check(args.address, credentials_of(args), args.timeout_s))
 
 
-async def _check(address: str, timeout_s: float) -> int:
-    async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+async def _check(address: str, credentials: Credentials, timeout_s: float) -> int:
+    async with credentials.channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

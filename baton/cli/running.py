@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
+from baton.cli.arguments import credentials_of
 from baton.client import Client
 from baton.types import Timeout
 
@@ -32,6 +33,7 @@ def async_client_of(args: argparse.Namespace, total_s: float | None = None) -> A
         args.address or DEFAULT_ADDRESS,
         tenant=args.tenant,
         model=args.model,
+        credentials=credentials_of(args),
         timeout=Timeout(connect_s=args.connect_s, total_s=total_s),
     )
 
@@ -41,5 +43,6 @@ def client_of(args: argparse.Namespace) -> Client:
         args.address or DEFAULT_ADDRESS,
         tenant=args.tenant,
         model=args.model,
+        credentials=credentials_of(args),
         timeout=Timeout(connect_s=args.connect_s),
     )

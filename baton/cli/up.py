@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +15,7 @@ from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.fleet_reporter import FleetReporter, spec_of
 from baton.cli.running import run_to_the_end
 from baton.fleet import Fleet, FleetSpec
+from baton.fleet.checkout import find_checkout
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
         placement=args.placement,
         without_redis=args.without_redis,
         timed=args.timed,
+        secure=_secrets_folder(args) if args.secure else None,
     )
     return run_to_the_end(_up(spec, Console()))
 
@@ -48,6 +51,20 @@ async def _up(spec: FleetSpec, console: Console) -> int:
             return OK  # Ctrl-C and SIGTERM are how a fleet that runs is meant to be ended
 
 
+def _secrets_folder(args: argparse.Namespace) -> Path:
+    """Kept from run to run, so that clients' files stay good."""
+    parent: Path = args.run_dir or find_checkout() / ".baton"
+    return parent.resolve() / "secure"
+
+
+def _credentials_flags(fleet: Fleet) -> str:
+    if fleet.secured is None:
+        return ""
+    shown = fleet.secured.credentials
+    flags = {"ca": shown.ca, "cert": shown.cert, "key": shown.key, "api-key-file": shown.api_key_file}
+    return "".join(f" --{flag} {path}" for flag, path in flags.items())
+
+
 async def _until_useless(fleet: Fleet) -> None:
     """Returns when what is left cannot serve anybody; each death is reported as it comes."""
     kinds = [("router",), ("decode",)]
@@ -63,11 +80,14 @@ def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
     baton = program()
     addresses = fleet.router_addresses
     flag = "" if addresses[0] == DEFAULT_ADDRESS else f" --address {addresses[0]}"
+    flag += _credentials_flags(fleet)
+    reach = "with TLS" if fleet.secured else "without TLS; say --secure for certificates and an API key"
     console.print(
         Text.assemble(
             ("\nUp", "bold green"),
             f" in {took_s:.1f} s, listening on ",
             (", ".join(addresses), "bold"),
+            f"\nreach   this machine only, {reach}",
             f"\nlogs    {fleet.run_dir}",
             f'\ntry     {baton} generate{flag} "The list is"',
             f"\n        {baton} chat{flag}",

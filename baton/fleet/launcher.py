@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import os
 import socket
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from baton.credentials import IN_THE_CLEAR
 from baton.fleet.checkout import find_checkout, find_redis_server
 from baton.fleet.errors import PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import (
@@ -31,6 +33,7 @@ from baton.fleet.joining import wait_until_joined
 from baton.fleet.process import ManagedProcess, ProcessSpec
 from baton.fleet.reaper import Reaper
 from baton.fleet.rundir import next_run_dir
+from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
 from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
 
 _REDIS_PORT_TRIES = 3
@@ -52,6 +55,7 @@ class Fleet:
     def __init__(self, spec: FleetSpec, on_event: Callable[[FleetEvent], None] = _say_nothing) -> None:
         self.spec = spec
         self.redis_url = spec.redis_url or ""
+        self.secured: SecuredFleet | None = None
         self._say = on_event
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
@@ -115,9 +119,11 @@ class Fleet:
             _refuse_taken(*address)
         self._run_dir = self._made_run_dir(checkout)
         self._reaper = Reaper()
+        if self.spec.secure is not None:
+            self.secured = secure(self.spec.secure, dt.datetime.now(dt.UTC))
         if redis_server is not None:
             await self._start_redis(redis_server, self._private_folder(None))
-        around = Surroundings(checkout=checkout, redis_url=self.redis_url, shm_dir=self._shm_folder())
+        around = Surroundings(checkout, self.redis_url, self._shm_folder(), self.secured)
         await self._start_all(service_processes(self.spec, around))
         if self.spec.await_connections:
             await self._await_connections()
@@ -147,13 +153,17 @@ class Fleet:
     async def _start_redis(self, server: Path, folder: Path) -> None:
         for attempt in range(_REDIS_PORT_TRIES):
             port = _free_port()
+            users = None if self.secured is None else self.secured.write_redis_config(folder)
+            process = redis_process(server, port, folder, users)
             try:
-                await self._start_all([redis_process(server, port, folder)])
+                await self._start_all([process])
             except ProcessFailed:  # the port may have been taken in the meantime
                 if attempt == _REDIS_PORT_TRIES - 1:
                     raise
                 continue
-            self.redis_url = f"redis://127.0.0.1:{port}/0"
+            self.redis_url = (
+                f"redis://{process.address}/0" if users is None else f"unix://{REDIS_USER}@{process.address}"
+            )
             return
 
     async def _start_all(self, specs: list[ProcessSpec]) -> None:
@@ -181,8 +191,10 @@ class Fleet:
 
     async def _await_connections(self) -> None:
         began = time.monotonic()
+        credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
+        num_workers = self.spec.num_workers
         joining = asyncio.gather(
-            *(wait_until_joined(address, self.spec.num_workers) for address in self.router_addresses)
+            *(wait_until_joined(one, num_workers, credentials) for one in self.router_addresses)
         )
         dying = asyncio.ensure_future(self.next_death())
         try:

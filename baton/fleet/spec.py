@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from baton.fleet.process import ProcessSpec
+from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 ROUTER_HOST = "127.0.0.1"
-_REDIS_READY = re.compile("Ready to accept connections")
+_REDIS_READY = re.compile("[Rr]eady to accept connections")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class FleetSpec:
     `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"); they
     come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
     `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
+    `secure` is a folder for certificates and keys, made where they are missing, and turns on TLS everywhere.
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
     are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
     compute nothing and take the time it says.
@@ -45,6 +47,7 @@ class FleetSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     checkout: Path | None = None
     run_dir: Path | None = None
+    secure: Path | None = None
     start_timeout_s: float = 60.0
     stop_grace_s: float = 5.0
     await_connections: bool = True
@@ -116,6 +119,7 @@ class Surroundings:
     checkout: Path
     redis_url: str
     shm_dir: Path | None
+    secured: SecuredFleet | None = None
 
 
 def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec]:
@@ -124,8 +128,11 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
 
 
-def redis_process(server: Path, port: int, folder: Path) -> ProcessSpec:
-    """A private server that keeps nothing on disk and never drops what the fleet agreed on."""
+def redis_process(server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
+    """A private server that keeps nothing on disk and never drops what the fleet agreed on.
+
+    With a file of `users` it listens on a unix socket in `folder` instead of the port.
+    """
     settings = {
         "bind": "127.0.0.1",
         "port": str(port),
@@ -135,13 +142,17 @@ def redis_process(server: Path, port: int, folder: Path) -> ProcessSpec:
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
     }
+    address = f"127.0.0.1:{port}"
+    if users is not None:
+        address = str(folder / "redis.sock")
+        settings |= {"port": "0", "unixsocket": address, "unixsocketperm": "600", "aclfile": str(users)}
     arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
     return ProcessSpec(
         name="redis",
         command=(str(server), *arguments),
         cwd=folder,
         ready=_REDIS_READY,
-        address=f"127.0.0.1:{port}",
+        address=address,
     )
 
 
@@ -172,6 +183,8 @@ def _service(
         common += ["--policy", spec.policy]
     if spec.timed is not None:
         common += ["--timed", _profile(spec.timed)]
+    if around.secured is not None:
+        common += around.secured.service_flags(kind, private_redis=spec.redis_url is None)
     extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
     return ProcessSpec(
         name=name,

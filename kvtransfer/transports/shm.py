@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -36,6 +37,8 @@ MAX_SOCKET_PATH_BYTES = 107
 """What fits into sockaddr_un with its closing zero."""
 PROBE_TIMEOUT_S = 1.0
 MAX_HELLO_BYTES = 4096
+_CREDENTIALS = "3i"
+"""struct ucred: process, user, group."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -88,6 +91,7 @@ class ShmServer:
     async def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
             connection.setblocking(False)
+            _check_same_user(connection)
             # A fresh socket's buffer holds the hello, so this does not block.
             socket.send_fds(connection, [self._hello], [self._fd])
             while await asyncio.get_running_loop().sock_recv(connection, 64):
@@ -176,6 +180,7 @@ async def connect(
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await loop.sock_connect(connection, path)
+            _check_same_user(connection)
             hello, fd = await _receive_hello(connection)
         mapping, num_blocks = _map(pool, path, incarnation, hello, fd)
         return ShmReader(
@@ -193,6 +198,15 @@ async def connect(
     except BaseException:
         connection.close()
         raise
+
+
+def _check_same_user(connection: socket.socket) -> None:
+    """A folder for sockets may be everybody's: whoever has put one there, or asks at ours, must be us."""
+    size = struct.calcsize(_CREDENTIALS)
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, user, _ = struct.unpack(_CREDENTIALS, peer)
+    if user != os.getuid():
+        raise PermissionError(f"the socket's other end is user {user}'s, not {os.getuid()}'s")
 
 
 async def _receive_hello(connection: socket.socket) -> tuple[bytes, int]:

@@ -13,6 +13,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "ChoiceFinished",
         "Client",
         "Completion",
+        "Credentials",
         "FinishReason",
         "Finished",
         "Queued",

@@ -46,7 +46,7 @@ _SERVICE = {
 
 # All that these may import besides Python's own library: what the images of requirements/ hold.
 THIRD_PARTY: dict[str, set[str]] = {
-    "baton": {"google", "grpc", "grpc_health", "grpc_status", "rich"},
+    "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
     "benchmarks": {"numpy", "prometheus_client", "rich", "torch", "transformers"},
     "decode_worker": _SERVICE | {"numpy", "torch"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
@@ -56,7 +56,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "reporting": {"matplotlib", "numpy", "rich"},
     "router": _SERVICE | {"jinja2", "tokenizers"},
     "scheduling": set(),
-    "services": {"google", "grpc", "structlog"},
+    "services": {"cryptography", "google", "grpc", "structlog"},
     "state": {"redis"},
     "sim": {"numpy", "rich"},
     "workloads": set(),

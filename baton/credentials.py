@@ -1,0 +1,66 @@
+"""What a client shows to a secured fleet, and by what it knows that fleet. Secrets are read from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+Options = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """PEM files, and a file with the API key or a JWT; raises `ValueError` naming what is wrong.
+
+    `ca` turns TLS on: the routers' certificates must be of it. `cert` and `key` are asked for by fleets that
+    know their clients by certificate. The key file is read again for each call, so it may be replaced.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    api_key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key belong together: one of them is missing")
+        if self.ca is None and (self.cert is not None or self.api_key_file is not None):
+            raise ValueError("ca is missing: without TLS a certificate is of no use, and a key would be read")
+        self.metadata()
+
+    def channel(self, address: str, options: Options) -> grpc.aio.Channel:
+        """To a router; connects with the first call."""
+        if self.ca is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        pem = (_read(self.ca), _read(self.key), _read(self.cert))
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(*pem), options=options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """To be sent with each call."""
+        secret = _read(self.api_key_file)
+        if secret is None:
+            return ()
+        try:
+            text = secret.decode("ascii").strip()
+        except UnicodeDecodeError:
+            text = ""
+        if not text or not text.isprintable() or " " in text:
+            raise ValueError(f"{self.api_key_file} must hold one line, an API key or a JWT")
+        return (("authorization", f"Bearer {text}"),)
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
+
+
+IN_THE_CLEAR = Credentials()

@@ -1,0 +1,162 @@
+"""A fleet of `baton up --secure`: who holds the right file gets in, and nobody else, at every door."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import redis
+
+from baton import Client, Credentials
+from baton.certificates import make_certificates
+from baton.errors import Unavailable
+from baton.secret_files import Certificates
+from baton.types import Stop, Timeout
+from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tests.fleet.secured import Secured, secured_fleet
+
+pytestmark = pytest.mark.integration
+
+IMPATIENT = Timeout(connect_s=0.2)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_fleet(tmp_path_factory.mktemp("secured")) as started:
+        yield started
+
+
+def channel(made: Certificates, part: str, address: str, name: str) -> grpc.Channel:
+    pem = (made.ca.read_bytes(), made.key(part).read_bytes(), made.cert(part).read_bytes())
+    options = [("grpc.ssl_target_name_override", name)]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*pem), options=options)
+
+
+def work(made: Certificates, part: str, address: str) -> grpc.StatusCode:
+    """How a worker answers a Work stream of this part's."""
+    with channel(made, part, address, "worker.baton.internal") as opened:
+        stub = worker_pb2_grpc.WorkerServiceStub(opened)
+        hello = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id="intruder"))
+        call = stub.Work(iter([hello]), timeout=5)
+        try:
+            assert next(iter(call)).WhichOneof("report") == "welcome"
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+def open_handoff(made: Certificates, part: str, address: str) -> grpc.StatusCode:
+    with channel(made, part, address, "worker.baton.internal") as opened:
+        call = kvtransfer_pb2_grpc.KVTransferServiceStub(opened).Open(kvtransfer_pb2.OpenRequest(), timeout=5)
+        try:
+            next(iter(call))
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+def test_it_prints_how_to_connect_and_serves_whoever_does(fleet: Secured) -> None:
+    assert "this machine only, with TLS" in fleet.printed
+    flags = fleet.printed[fleet.printed.index("--address") :].split('"', maxsplit=1)[0].split()
+    command = [sys.executable, "-m", "baton.cli", "generate", *flags, "--max-tokens", "4", "The list is"]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ran.stdout.strip()
+    assert "handoff" in ran.stderr
+
+
+@pytest.mark.parametrize("without", ["everything", "a certificate", "the right CA"])
+def test_the_door_is_shut_to_a_client_without(fleet: Secured, tmp_path: Path, without: str) -> None:
+    made, own = fleet.made, fleet.credentials
+    if without == "everything":
+        given = Credentials()
+    elif without == "a certificate":
+        given = Credentials(made.ca, api_key_file=own.api_key_file)
+    else:
+        foreign = make_certificates(tmp_path, (), 1, dt.datetime.now(dt.UTC))
+        given = Credentials(foreign.ca, foreign.cert("client"), foreign.key("client"), own.api_key_file)
+    with Client(fleet.router, credentials=given, timeout=IMPATIENT) as client, pytest.raises(Unavailable):
+        client.models()
+
+
+def test_only_a_router_opens_the_worker_protocol(fleet: Secured) -> None:
+    for process in ("prefill-0", "decode-0"):
+        address = fleet.address(process)
+        assert work(fleet.made, "client", address) == grpc.StatusCode.PERMISSION_DENIED
+        assert work(fleet.made, "worker", address) == grpc.StatusCode.PERMISSION_DENIED
+        assert work(fleet.made, "router", address) == grpc.StatusCode.OK
+
+
+def test_only_a_worker_opens_a_handoff(fleet: Secured) -> None:
+    address = fleet.address("prefill-0")
+    assert open_handoff(fleet.made, "client", address) == grpc.StatusCode.PERMISSION_DENIED
+    assert open_handoff(fleet.made, "router", address) == grpc.StatusCode.PERMISSION_DENIED
+    # Let in, and told that there is no such handoff.
+    assert open_handoff(fleet.made, "worker", address) == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_certificate_of_another_ca_does_not_reach_a_worker(fleet: Secured, tmp_path: Path) -> None:
+    foreign = make_certificates(tmp_path, (), 1, dt.datetime.now(dt.UTC))
+    (tmp_path / "ca.pem").write_bytes(fleet.made.ca.read_bytes())  # it trusts the worker; not the other way
+    assert work(foreign, "router", fleet.address("decode-0")) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_worker_is_not_taken_for_a_router_nor_a_router_for_a_worker(fleet: Secured) -> None:
+    for address, name in (
+        (fleet.address("decode-0"), "router.baton.internal"),
+        (fleet.router, "worker.baton.internal"),
+    ):
+        with channel(fleet.made, "router", address, name) as opened, pytest.raises(grpc.RpcError) as caught:
+            next(iter(worker_pb2_grpc.WorkerServiceStub(opened).Work(iter(()))))
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_probes_get_an_answer_with_a_clients_certificate(fleet: Secured) -> None:
+    made = fleet.made
+    flags = ["--ca", made.ca, "--cert", made.cert("client"), "--key", made.key("client")]
+    for address in (fleet.router, fleet.address("decode-0")):
+        command = [sys.executable, "-m", "baton.cli", "health", address, *map(str, flags)]
+        assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
+    address = fleet.address("router-0", "metrics")
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        urllib.request.urlopen(f"http://{address}/metrics", timeout=5)
+    context = ssl.create_default_context(cafile=str(fleet.made.ca))
+    with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
+        urllib.request.urlopen(f"https://{address}/metrics", timeout=5, context=context).read()
+    context.load_cert_chain(fleet.made.cert("client"), fleet.made.key("client"))
+    with urllib.request.urlopen(f"https://{address}/metrics", timeout=5, context=context) as answer:
+        assert b"baton" in answer.read()
+
+
+def test_redis_asks_for_the_password_and_lets_the_fleet_do_no_more_than_it_needs(fleet: Secured) -> None:
+    found = fleet.log("redis").split("ready to accept connections at ")[1].split()[0]
+    assert Path(found).stat().st_mode & 0o777 == 0o600
+    with redis.Redis(unix_socket_path=found) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    password = (fleet.made.folder / "redis.password").read_text()
+    with redis.Redis(unix_socket_path=found, username="baton", password=password) as known:
+        assert known.ping()
+        for command in (("FLUSHALL",), ("CONFIG", "GET", "*"), ("SET", "other", "1")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                known.execute_command(*command)
+
+
+def test_only_this_user_can_ask_for_a_workers_memory(fleet: Secured) -> None:
+    with fleet.client() as client:
+        client.complete("The list is", stop=Stop(max_tokens=2))
+    # The sender's socket; its folder is the user's own as well.
+    folders = list(Path("/dev/shm").glob("baton-*"))
+    sockets = [path for folder in folders if folder.is_dir() for path in folder.glob("*.sock")]
+    assert sockets
+    assert {path.stat().st_mode & 0o777 for path in sockets} == {0o600}
+    assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
