@@ -167,6 +167,7 @@ def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
             e2e_ms=delivery.e2e_ms,
             ttft_kept=delivery.ttft_kept,
             tpot_kept=delivery.tpot_kept,
+            itl_kept=delivery.itl_kept,
         ),
         split=TimeSplit(split.queue_ms, split.prefill_ms, split.handoff_ms, split.decode_ms, split.relay_ms),
         error=finished.error,
@@ -180,6 +181,8 @@ def promise_from_pb(promise: inference_pb2.Promise) -> Promise:
         ttft_ms=promise.ttft_ms if promise.HasField("ttft_ms") else None,
         tpot_ms=promise.tpot_ms if promise.HasField("tpot_ms") else None,
         at_risk=promise.at_risk,
+        itl_ms=promise.itl_ms if promise.HasField("itl_ms") else None,
+        predicted_itl_ms=promise.predicted_itl_ms,
     )
 
 
@@ -189,6 +192,8 @@ def attainable_from_pb(refusal: inference_pb2.SloRefusal) -> Attainable:
         tpot_ms=refusal.attainable_tpot_ms,
         predicted_ttft_ms=refusal.predicted_ttft_ms,
         predicted_tpot_ms=refusal.predicted_tpot_ms,
+        itl_ms=refusal.attainable_itl_ms,
+        predicted_itl_ms=refusal.predicted_itl_ms,
     )
 
 

@@ -90,6 +90,10 @@ class Refused(Overloaded):
     def attainable_tpot_ms(self) -> int:
         return self.attainable.tpot_ms
 
+    @property
+    def attainable_itl_ms(self) -> int:
+        return self.attainable.itl_ms
+
 
 class QueueFull(Overloaded):
     """Too many requests wait already."""

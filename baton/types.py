@@ -117,6 +117,9 @@ class Promise:
     ttft_ms: int | None
     tpot_ms: int | None
     at_risk: bool
+    itl_ms: int | None = None
+    predicted_itl_ms: float = 0.0
+    """The longest gap between tokens, nineteen times of twenty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ class Delivery:
     e2e_ms: float
     ttft_kept: bool
     tpot_kept: bool
+    itl_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,8 @@ class Attainable:
     tpot_ms: int
     predicted_ttft_ms: float
     predicted_tpot_ms: float
+    itl_ms: int = 0
+    predicted_itl_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tpot-x", type=float, metavar="X", help=f"promise, × decode step: {_listed(TPOT_RATIOS)}")
     add("--ttft-ms", type=int, help="the same, absolute")
     add("--tpot-ms", type=int, help="the same, absolute")
+    add("--itl-ms", type=int, metavar="MS", help="promise, for each gap between tokens")
     add("--record", type=Path, metavar="DIR", help="keep each router's event log in this folder")
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
     add_shared_flags(parser, SEEDS)
@@ -85,6 +86,7 @@ class Setting:
     rates: Sequence[float]
     ttft_ms: int | None
     tpot_ms: int | None
+    itl_ms: int | None
     facts: dict[str, str]
 
 
@@ -187,13 +189,15 @@ async def _settle(args: argparse.Namespace, first: Target, console: Console) -> 
         ttft_ms = ttft_ms if args.ttft_x is None else found.ttft_ms(args.ttft_x)
         tpot_ms = tpot_ms if args.tpot_x is None else found.tpot_ms(args.tpot_x)
     facts["promise"] = f"TTFT {_promise(ttft_ms, args.ttft_x)}, TPOT {_promise(tpot_ms, args.tpot_x)}"
+    if args.itl_ms is not None:
+        facts["promise"] += f", ITL {_promise(args.itl_ms, None)}"
     if args.rate:
-        return Setting(args.rate, ttft_ms, tpot_ms, facts)
+        return Setting(args.rate, ttft_ms, tpot_ms, args.itl_ms, facts)
     with console.status(f"measuring what {first.name} carries"):
         full = await measure_capacity(first, args.workload, args.scale, args.cap)
     loads = args.load or [0.6]
     facts["capacity"] = f"{full:.2f} requests/s kept full; loads {_listed(loads)}"
-    return Setting([round(full * load, 3) for load in loads], ttft_ms, tpot_ms, facts)
+    return Setting([round(full * load, 3) for load in loads], ttft_ms, tpot_ms, args.itl_ms, facts)
 
 
 def _promise(ms: int | None, ratio: float | None) -> str:
@@ -251,6 +255,7 @@ async def _run(
         seed=f"{seed}:{rate}",
         ttft_ms=setting.ttft_ms,
         tpot_ms=setting.tpot_ms,
+        itl_ms=setting.itl_ms,
     )
     task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
     began_s = time.monotonic()

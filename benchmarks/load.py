@@ -31,6 +31,7 @@ def jobs(
     seed: int | str,
     ttft_ms: int | None = None,
     tpot_ms: int | None = None,
+    itl_ms: int | None = None,
 ) -> list[Job]:
     """Random prompts for the shapes; what does not fit the model's context is cut.
 
@@ -41,7 +42,7 @@ def jobs(
     for shape in shapes:
         output = min(shape.output_tokens, max_context_tokens // 2)
         ids = prompt_ids(shape, rng, vocab_size)[: max_context_tokens - output]
-        slo = Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms, slo_class=SloClass(shape.slo_class))
+        slo = Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms, itl_ms=itl_ms, slo_class=SloClass(shape.slo_class))
         made.append(Job(ids, output, slo))
     return made
 
@@ -56,6 +57,7 @@ async def send(client: AsyncClient, job: Job) -> RequestRecord:
         slo_class=job.slo.slo_class.value,
         ttft_slo_s=job.slo.ttft_ms / 1000 if job.slo.ttft_ms else None,
         tpot_slo_s=job.slo.tpot_ms / 1000 if job.slo.tpot_ms else None,
+        itl_slo_s=job.slo.itl_ms / 1000 if job.slo.itl_ms else None,
     )
     stream = client.generate(
         job.token_ids,
@@ -80,6 +82,7 @@ def _close(record: RequestRecord, event: Finished, at: float) -> None:
     record.finished_at = at
     record.ttft_s = event.delivery.ttft_ms / 1000
     record.tpot_s = event.delivery.tpot_ms / 1000 if event.delivery.tpot_ms is not None else None
+    record.max_gap_s = event.delivery.max_gap_ms / 1000
     record.promised_ttft_s = event.promise.predicted_ttft_ms / 1000
     record.split_ms = {
         name: getattr(event.split, f"{name}_ms")

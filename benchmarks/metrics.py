@@ -25,6 +25,7 @@ class RequestRecord:
     slo_class: str
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    itl_slo_s: float | None = None
     token_times: list[float] = field(default_factory=list)
     """When each token arrived; tokens that came in one event share a time."""
     finished_at: float | None = None
@@ -33,6 +34,7 @@ class RequestRecord:
     ttft_s: float | None = None
     """On the router's clock, from its `Finished` event."""
     tpot_s: float | None = None
+    max_gap_s: float | None = None
     split_ms: dict[str, float] = field(default_factory=dict)
     promised_ttft_s: float | None = None
 
@@ -46,6 +48,8 @@ class RequestRecord:
         if not self.completed or self.ttft_s is None:
             return False
         if self.ttft_slo_s is not None and self.ttft_s > self.ttft_slo_s:
+            return False
+        if self.itl_slo_s is not None and self.max_gap_s is not None and self.max_gap_s > self.itl_slo_s:
             return False
         return self.tpot_slo_s is None or self.tpot_s is None or self.tpot_s <= self.tpot_slo_s
 

@@ -25,6 +25,7 @@ class Promise:
     tpot_ms: int | None
     at_risk: bool
     itl_ms: int | None = None
+    predicted_itl_ms: float = 0.0
 
 
 @value

@@ -9,6 +9,7 @@ from typing import cast
 from baton.v1 import generation_pb2, inference_pb2
 from router.actions import Outcome, Promise, TellAccepted, TellChoiceFinished, TellFinished, TellQueued
 from router.errors import SloRefused
+from router.keeping import kept
 from router.quoting import Quoted
 from router.relay import StreamItem, TokenRun
 from router.sessions import TokenLogprobs
@@ -115,6 +116,8 @@ def promise_to_pb(promise: Promise) -> inference_pb2.Promise:
         ttft_ms=promise.ttft_ms,
         tpot_ms=promise.tpot_ms,
         at_risk=promise.at_risk,
+        itl_ms=promise.itl_ms,
+        predicted_itl_ms=promise.predicted_itl_ms,
     )
 
 
@@ -175,17 +178,20 @@ def finished_to_pb(
 
 
 def _delivery(outcome: Outcome, first_handed_at: float | None, handed_at: float) -> inference_pb2.Delivery:
-    promise, marks = outcome.promise, outcome.marks
+    marks = outcome.marks
     first_at = first_handed_at if first_handed_at is not None else marks.first_token_at
     ttft_ms = _ms(marks.received_at, first_at)
     tpot_ms = outcome.tpot_s * 1000 if outcome.tpot_s is not None else None
+    max_gap_ms = outcome.max_gap_s * 1000
+    was_kept = kept(outcome.promise, ttft_ms, tpot_ms, max_gap_ms)
     return inference_pb2.Delivery(
         ttft_ms=ttft_ms,
         tpot_ms=tpot_ms,
-        max_gap_ms=outcome.max_gap_s * 1000,
+        max_gap_ms=max_gap_ms,
         e2e_ms=_ms(marks.received_at, handed_at),
-        ttft_kept=outcome.has_tokens and (promise.ttft_ms is None or ttft_ms <= promise.ttft_ms),
-        tpot_kept=promise.tpot_ms is None or tpot_ms is None or tpot_ms <= promise.tpot_ms,
+        ttft_kept=outcome.has_tokens and was_kept.ttft,
+        tpot_kept=was_kept.tpot,
+        itl_kept=was_kept.itl,
     )
 
 
@@ -201,6 +207,8 @@ def refusal_to_pb(error: SloRefused) -> inference_pb2.SloRefusal:
         predicted_tpot_ms=decision.tpot_s * 1000,
         attainable_ttft_ms=decision.attainable_ttft_ms,
         attainable_tpot_ms=decision.attainable_tpot_ms,
+        predicted_itl_ms=decision.itl_s * 1000,
+        attainable_itl_ms=decision.attainable_itl_ms,
     )
 
 

@@ -81,9 +81,9 @@ class SloRefused(RouterError):
 
     def __init__(self, decision: Decision, retry_after_s: float) -> None:
         super().__init__(
-            "the SLO cannot be met now: "
-            f"ttft_ms of {decision.attainable_ttft_ms} and tpot_ms of {decision.attainable_tpot_ms} could be "
-            f"promised; come back in {retry_after_s:.1f} s"
+            f"the SLO cannot be met now: ttft_ms of {decision.attainable_ttft_ms}, tpot_ms of "
+            f"{decision.attainable_tpot_ms} and itl_ms of {decision.attainable_itl_ms} could be promised; "
+            f"come back in {retry_after_s:.1f} s"
         )
         self.decision = decision
         self.retry_after_s = retry_after_s

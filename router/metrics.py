@@ -25,6 +25,7 @@ from router.actions import (
     RequestRefused,
     RequestShed,
 )
+from router.keeping import Kept, kept
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"
@@ -78,6 +79,13 @@ class RouterMetrics:
         )
         self.goodput = Counter(
             "goodput", "Requests that met every SLO they stated", namespace=NAMESPACE, registry=self.registry
+        )
+        self.promises = Counter(
+            "promises",
+            "Promises of accepted requests, of TTFT, TPOT and ITL, by what became of them",
+            ["promise", "outcome"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.retries = Counter(
             "retries",
@@ -135,6 +143,18 @@ class RouterMetrics:
             self.tpot.labels(name).observe(outcome.tpot_s)
         if is_good(outcome):
             self.goodput.inc()
+        if FinishReason.CANCELLED not in outcome.reasons:
+            self._count_promises(outcome)
+
+    def _count_promises(self, outcome: Outcome) -> None:
+        promise, was_kept = outcome.promise, _kept(outcome)
+        for name, asked, held in (
+            ("ttft", promise.ttft_ms, was_kept.ttft and outcome.has_tokens),
+            ("tpot", promise.tpot_ms, was_kept.tpot),
+            ("itl", promise.itl_ms, was_kept.itl),
+        ):
+            if asked is not None and not promise.at_risk:
+                self.promises.labels(name, "kept" if held else "broken").inc()
 
 
 _WHAT: dict[type, str] = {
@@ -150,12 +170,13 @@ def is_good(outcome: Outcome) -> bool:
     cut_off = {FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAILED}
     if cut_off & set(outcome.reasons):
         return False
+    return _kept(outcome).all
+
+
+def _kept(outcome: Outcome) -> Kept:
     ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
-    promise = outcome.promise
-    in_ttft = promise.ttft_ms is None or ttft_ms <= promise.ttft_ms
-    in_tpot = promise.tpot_ms is None or outcome.tpot_s is None or outcome.tpot_s * 1000 <= promise.tpot_ms
-    in_itl = promise.itl_ms is None or outcome.max_gap_s * 1000 <= promise.itl_ms
-    return in_ttft and in_tpot and in_itl
+    tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
+    return kept(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000)
 
 
 def _outcome_name(outcome: Outcome) -> str:

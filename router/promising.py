@@ -91,6 +91,7 @@ def promise_of(session: Session) -> Promise:
         tpot_ms=session.slo.tpot_ms,
         at_risk=decision is not None and decision.verdict is Verdict.AT_RISK,
         itl_ms=session.slo.itl_ms,
+        predicted_itl_ms=decision.itl_s * 1000 if decision else 0.0,
     )
 
 

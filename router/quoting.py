@@ -40,7 +40,8 @@ async def quote(shell: Shell, checked: Checked) -> Quoted:
     at_risk = decision.verdict is Verdict.AT_RISK
     slo = checked.slo
     predicted_ms = decision.ttft_s * 1000, decision.tpot_s * 1000
-    promise = Promise(*predicted_ms, slo.ttft_ms, slo.tpot_ms, at_risk, slo.itl_ms)
+    itl_ms = decision.itl_s * 1000
+    promise = Promise(*predicted_ms, slo.ttft_ms, slo.tpot_ms, at_risk, slo.itl_ms, itl_ms)
     refused = None
     if decision.verdict is Verdict.REFUSED:
         wait_s = max(MIN_RETRY_S, decision.ttft_s - (checked.slo.ttft_ms or 0) / 1000)

@@ -38,6 +38,7 @@ class Metrics:
     kept_share: float | None
     """Of the accepted that were not taken at risk, those whose TTFT, TPOT and ITL were all met."""
     kept_ttft_share: float | None
+    kept_itl_share: float | None
     ttft: Quantiles | None
     tpot: Quantiles | None
     itl: Quantiles | None
@@ -84,6 +85,7 @@ def measure(result: SimResult) -> Metrics:
         output_tokens_per_s=sum(one.asked.output_tokens for one in done) / span_s,
         kept_share=_share([one.good for one in promised]),
         kept_ttft_share=_share([one.met_ttft for one in promised if one.asked.ttft_ms is not None]),
+        kept_itl_share=_share([one.met_itl for one in promised if one.asked.itl_ms is not None]),
         ttft=quantiles([one.ttft_s for one in done if one.ttft_s is not None]),
         tpot=quantiles([one.tpot_s for one in done if one.tpot_s is not None]),
         itl=_gaps(decoders, kept[0].asked.at_s),

@@ -55,8 +55,12 @@ class RequestResult:
         """TPOT on the mean; ITL at the 99 % quantile of its gaps."""
         asked = self.asked
         in_tpot = asked.tpot_ms is None or self.tpot_s is None or self.tpot_s * 1000 <= asked.tpot_ms
-        in_itl = asked.itl_ms is None or self.p99_gap_s is None or self.p99_gap_s * 1000 <= asked.itl_ms
-        return in_tpot and in_itl
+        return in_tpot and self.met_itl
+
+    @property
+    def met_itl(self) -> bool:
+        wanted_ms, gap_s = self.asked.itl_ms, self.p99_gap_s
+        return wanted_ms is None or gap_s is None or gap_s * 1000 <= wanted_ms
 
     @property
     def good(self) -> bool:

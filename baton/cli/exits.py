@@ -17,6 +17,7 @@ from baton.errors import (
     Unsupported,
 )
 from baton.fleet.errors import FleetError, ProcessFailed, StartTimeout
+from baton.types import Attainable
 
 OK = 0
 FAILED = 1
@@ -73,9 +74,15 @@ def _out_of_reach(error: Unavailable) -> str:
 
 def _not_now(error: Overloaded) -> str:
     if isinstance(error, Refused):
-        possible = f"--ttft-ms {error.attainable_ttft_ms} --tpot-ms {error.attainable_tpot_ms}"
+        possible = in_flags(error.attainable)
         return f"refused; possible now: {possible}, or try again in {error.retry_after_s:.1f} s"
     return f"{error}; try again in {error.retry_after_s:.1f} s"
+
+
+def in_flags(attainable: Attainable) -> str:
+    """The tightest promise, as it would be asked for."""
+    flags = {"ttft": attainable.ttft_ms, "tpot": attainable.tpot_ms, "itl": attainable.itl_ms}
+    return " ".join(f"--{name}-ms {value}" for name, value in flags.items() if value)
 
 
 def program() -> str:

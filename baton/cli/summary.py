@@ -37,4 +37,6 @@ def broken_promises(finished: Finished) -> str:
         broken.append("TTFT")
     if promise.tpot_ms is not None and not delivery.tpot_kept:
         broken.append("TPOT")
+    if promise.itl_ms is not None and not delivery.itl_kept:
+        broken.append("ITL")
     return " and ".join(broken)

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/v1/inference.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xae\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x13.baton.v1.ChatInputH\x00\x12&\n\x06tokens\x18\x06 \x01(\x0b\x32\x14.baton.v1.TokenInputH\x00\x12*\n\x08sampling\x18\x07 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12!\n\x04stop\x18\x08 \x01(\x0b\x32\x13.baton.v1.StopRules\x12\x1a\n\x03slo\x18\t \x01(\x0b\x32\r.baton.v1.Slo\x12\x17\n\x0fresume_grace_ms\x18\n \x01(\rB\x07\n\x05input\"4\n\tChatInput\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"<\n\x10GenerateResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerationEvent\"x\n\rResumeRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\x12\x0f\n\x07session\x18\x02 \x01(\r\x12*\n\x08received\x18\x03 \x03(\x0b\x32\x18.baton.v1.ReceivedTokens\"3\n\x0eReceivedTokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\":\n\x0eResumeResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerationEvent\"\x8d\x02\n\x0fGenerationEvent\x12&\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AcceptedH\x00\x12\"\n\x06queued\x18\x02 \x01(\x0b\x32\x10.baton.v1.QueuedH\x00\x12\"\n\x06tokens\x18\x03 \x01(\x0b\x32\x10.baton.v1.TokensH\x00\x12\x33\n\x0f\x63hoice_finished\x18\x04 \x01(\x0b\x32\x18.baton.v1.ChoiceFinishedH\x00\x12&\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x12$\n\x07leaving\x18\x06 \x01(\x0b\x32\x11.baton.v1.LeavingH\x00\x42\x07\n\x05\x65vent\"\t\n\x07Leaving\"g\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\"\x94\x01\n\x07Promise\x12\x19\n\x11predicted_ttft_ms\x18\x01 \x01(\x01\x12\x19\n\x11predicted_tpot_ms\x18\x02 \x01(\x01\x12\x14\n\x07ttft_ms\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x07tpot_ms\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07\x61t_risk\x18\x05 \x01(\x08\x42\n\n\x08_ttft_msB\n\n\x08_tpot_ms\"P\n\x06Queued\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x19\n\x11work_ahead_tokens\x18\x02 \x01(\x04\x12\x19\n\x11predicted_ttft_ms\x18\x03 \x01(\x01\"y\n\x06Tokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"_\n\x0e\x43hoiceFinished\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x15\n\routput_tokens\x18\x03 \x01(\r\"\xa7\x01\n\x08\x46inished\x12\x1e\n\x05usage\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Usage\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12$\n\x08\x64\x65livery\x18\x03 \x01(\x0b\x32\x12.baton.v1.Delivery\x12\"\n\x05split\x18\x04 \x01(\x0b\x32\x13.baton.v1.TimeSplit\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"e\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\r\"\x87\x01\n\x08\x44\x65livery\x12\x0f\n\x07ttft_ms\x18\x01 \x01(\x01\x12\x14\n\x07tpot_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nmax_gap_ms\x18\x03 \x01(\x01\x12\x0e\n\x06\x65\x32\x65_ms\x18\x04 \x01(\x01\x12\x11\n\tttft_kept\x18\x05 \x01(\x08\x12\x11\n\ttpot_kept\x18\x06 \x01(\x08\x42\n\n\x08_tpot_ms\"j\n\tTimeSplit\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x12\n\nhandoff_ms\x18\x03 \x01(\x01\x12\x11\n\tdecode_ms\x18\x04 \x01(\x01\x12\x10\n\x08relay_ms\x18\x05 \x01(\x01\"z\n\nSloRefusal\x12\x19\n\x11predicted_ttft_ms\x18\x01 \x01(\x01\x12\x19\n\x11predicted_tpot_ms\x18\x02 \x01(\x01\x12\x1a\n\x12\x61ttainable_ttft_ms\x18\x03 \x01(\r\x12\x1a\n\x12\x61ttainable_tpot_ms\x18\x04 \x01(\r\"A\n\x13GenerateOnceRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\"\x81\x01\n\x14GenerateOnceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x10.baton.v1.Choice\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x12.baton.v1.Finished\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"\x92\x01\n\x06\x43hoice\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x08logprobs\x18\x04 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.baton.v1.FinishReason\"3\n\rCancelRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\":\n\x0cQuoteRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\"\xad\x01\n\rQuoteResponse\x12\"\n\x07verdict\x18\x01 \x01(\x0e\x32\x11.baton.v1.Verdict\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x16\n\x0eretry_after_ms\x18\x04 \x01(\r\x12%\n\x07refusal\x18\x05 \x01(\x0b\x32\x14.baton.v1.SloRefusal\"a\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.baton.v1.ChatInputH\x00\x42\x07\n\x05input\"7\n\x13\x43ountTokensResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"v\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x19\n\x11has_chat_template\x18\x05 \x01(\x08*b\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x14\n\x10VERDICT_ACCEPTED\x10\x01\x12\x13\n\x0fVERDICT_AT_RISK\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03\x32\xf1\x03\n\x10InferenceService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12M\n\x0cGenerateOnce\x12\x1d.baton.v1.GenerateOnceRequest\x1a\x1e.baton.v1.GenerateOnceResponse\x12=\n\x06Resume\x12\x17.baton.v1.ResumeRequest\x1a\x18.baton.v1.ResumeResponse0\x01\x12;\n\x06\x43\x61ncel\x12\x17.baton.v1.CancelRequest\x1a\x18.baton.v1.CancelResponse\x12\x38\n\x05Quote\x12\x16.baton.v1.QuoteRequest\x1a\x17.baton.v1.QuoteResponse\x12J\n\x0b\x43ountTokens\x12\x1c.baton.v1.CountTokensRequest\x1a\x1d.baton.v1.CountTokensResponse\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62\x61ton/v1/inference.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xae\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x05 \x01(\x0b\x32\x13.baton.v1.ChatInputH\x00\x12&\n\x06tokens\x18\x06 \x01(\x0b\x32\x14.baton.v1.TokenInputH\x00\x12*\n\x08sampling\x18\x07 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12!\n\x04stop\x18\x08 \x01(\x0b\x32\x13.baton.v1.StopRules\x12\x1a\n\x03slo\x18\t \x01(\x0b\x32\r.baton.v1.Slo\x12\x17\n\x0fresume_grace_ms\x18\n \x01(\rB\x07\n\x05input\"4\n\tChatInput\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x1f\n\nTokenInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"<\n\x10GenerateResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerationEvent\"x\n\rResumeRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\x12\x0f\n\x07session\x18\x02 \x01(\r\x12*\n\x08received\x18\x03 \x03(\x0b\x32\x18.baton.v1.ReceivedTokens\"3\n\x0eReceivedTokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\":\n\x0eResumeResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerationEvent\"\x8d\x02\n\x0fGenerationEvent\x12&\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AcceptedH\x00\x12\"\n\x06queued\x18\x02 \x01(\x0b\x32\x10.baton.v1.QueuedH\x00\x12\"\n\x06tokens\x18\x03 \x01(\x0b\x32\x10.baton.v1.TokensH\x00\x12\x33\n\x0f\x63hoice_finished\x18\x04 \x01(\x0b\x32\x18.baton.v1.ChoiceFinishedH\x00\x12&\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x12$\n\x07leaving\x18\x06 \x01(\x0b\x32\x11.baton.v1.LeavingH\x00\x42\x07\n\x05\x65vent\"\t\n\x07Leaving\"g\n\x08\x41\x63\x63\x65pted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\"\xce\x01\n\x07Promise\x12\x19\n\x11predicted_ttft_ms\x18\x01 \x01(\x01\x12\x19\n\x11predicted_tpot_ms\x18\x02 \x01(\x01\x12\x14\n\x07ttft_ms\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x07tpot_ms\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07\x61t_risk\x18\x05 \x01(\x08\x12\x13\n\x06itl_ms\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x10predicted_itl_ms\x18\x07 \x01(\x01\x42\n\n\x08_ttft_msB\n\n\x08_tpot_msB\t\n\x07_itl_ms\"P\n\x06Queued\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x19\n\x11work_ahead_tokens\x18\x02 \x01(\x04\x12\x19\n\x11predicted_ttft_ms\x18\x03 \x01(\x01\"y\n\x06Tokens\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x0c\n\x04text\x18\x04 \x01(\t\x12)\n\x08logprobs\x18\x05 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"_\n\x0e\x43hoiceFinished\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x15\n\routput_tokens\x18\x03 \x01(\r\"\xa7\x01\n\x08\x46inished\x12\x1e\n\x05usage\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Usage\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12$\n\x08\x64\x65livery\x18\x03 \x01(\x0b\x32\x12.baton.v1.Delivery\x12\"\n\x05split\x18\x04 \x01(\x0b\x32\x13.baton.v1.TimeSplit\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"e\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\r\"\x99\x01\n\x08\x44\x65livery\x12\x0f\n\x07ttft_ms\x18\x01 \x01(\x01\x12\x14\n\x07tpot_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\nmax_gap_ms\x18\x03 \x01(\x01\x12\x0e\n\x06\x65\x32\x65_ms\x18\x04 \x01(\x01\x12\x11\n\tttft_kept\x18\x05 \x01(\x08\x12\x11\n\ttpot_kept\x18\x06 \x01(\x08\x12\x10\n\x08itl_kept\x18\x07 \x01(\x08\x42\n\n\x08_tpot_ms\"j\n\tTimeSplit\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x12\n\nhandoff_ms\x18\x03 \x01(\x01\x12\x11\n\tdecode_ms\x18\x04 \x01(\x01\x12\x10\n\x08relay_ms\x18\x05 \x01(\x01\"\xaf\x01\n\nSloRefusal\x12\x19\n\x11predicted_ttft_ms\x18\x01 \x01(\x01\x12\x19\n\x11predicted_tpot_ms\x18\x02 \x01(\x01\x12\x1a\n\x12\x61ttainable_ttft_ms\x18\x03 \x01(\r\x12\x1a\n\x12\x61ttainable_tpot_ms\x18\x04 \x01(\r\x12\x18\n\x10predicted_itl_ms\x18\x05 \x01(\x01\x12\x19\n\x11\x61ttainable_itl_ms\x18\x06 \x01(\r\"A\n\x13GenerateOnceRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\"\x81\x01\n\x14GenerateOnceResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x10.baton.v1.Choice\x12$\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x12.baton.v1.Finished\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"\x92\x01\n\x06\x43hoice\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12)\n\x08logprobs\x18\x04 \x03(\x0b\x32\x17.baton.v1.TokenLogprobs\x12-\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x16.baton.v1.FinishReason\"3\n\rCancelRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"#\n\x0e\x43\x61ncelResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x08\":\n\x0cQuoteRequest\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.baton.v1.GenerateRequest\"\xad\x01\n\rQuoteResponse\x12\"\n\x07verdict\x18\x01 \x01(\x0e\x32\x11.baton.v1.Verdict\x12\"\n\x07promise\x18\x02 \x01(\x0b\x32\x11.baton.v1.Promise\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x16\n\x0eretry_after_ms\x18\x04 \x01(\r\x12%\n\x07refusal\x18\x05 \x01(\x0b\x32\x14.baton.v1.SloRefusal\"a\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.baton.v1.ChatInputH\x00\x42\x07\n\x05input\"7\n\x13\x43ountTokensResponse\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"v\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1a\n\x12max_context_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x19\n\x11has_chat_template\x18\x05 \x01(\x08*b\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x14\n\x10VERDICT_ACCEPTED\x10\x01\x12\x13\n\x0fVERDICT_AT_RISK\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03\x32\xf1\x03\n\x10InferenceService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12M\n\x0cGenerateOnce\x12\x1d.baton.v1.GenerateOnceRequest\x1a\x1e.baton.v1.GenerateOnceResponse\x12=\n\x06Resume\x12\x17.baton.v1.ResumeRequest\x1a\x18.baton.v1.ResumeResponse0\x01\x12;\n\x06\x43\x61ncel\x12\x17.baton.v1.CancelRequest\x1a\x18.baton.v1.CancelResponse\x12\x38\n\x05Quote\x12\x16.baton.v1.QuoteRequest\x1a\x17.baton.v1.QuoteResponse\x12J\n\x0b\x43ountTokens\x12\x1c.baton.v1.CountTokensRequest\x1a\x1d.baton.v1.CountTokensResponse\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=3389
-  _globals['_VERDICT']._serialized_end=3487
+  _globals['_VERDICT']._serialized_start=3519
+  _globals['_VERDICT']._serialized_end=3617
   _globals['_GENERATEREQUEST']._serialized_start=66
   _globals['_GENERATEREQUEST']._serialized_end=368
   _globals['_CHATINPUT']._serialized_start=370
@@ -57,49 +57,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACCEPTED']._serialized_start=1083
   _globals['_ACCEPTED']._serialized_end=1186
   _globals['_PROMISE']._serialized_start=1189
-  _globals['_PROMISE']._serialized_end=1337
-  _globals['_QUEUED']._serialized_start=1339
-  _globals['_QUEUED']._serialized_end=1419
-  _globals['_TOKENS']._serialized_start=1421
-  _globals['_TOKENS']._serialized_end=1542
-  _globals['_TOKENLOGPROBS']._serialized_start=1544
-  _globals['_TOKENLOGPROBS']._serialized_end=1621
-  _globals['_CHOICEFINISHED']._serialized_start=1623
-  _globals['_CHOICEFINISHED']._serialized_end=1718
-  _globals['_FINISHED']._serialized_start=1721
-  _globals['_FINISHED']._serialized_end=1888
-  _globals['_USAGE']._serialized_start=1890
-  _globals['_USAGE']._serialized_end=1991
-  _globals['_DELIVERY']._serialized_start=1994
-  _globals['_DELIVERY']._serialized_end=2129
-  _globals['_TIMESPLIT']._serialized_start=2131
-  _globals['_TIMESPLIT']._serialized_end=2237
-  _globals['_SLOREFUSAL']._serialized_start=2239
-  _globals['_SLOREFUSAL']._serialized_end=2361
-  _globals['_GENERATEONCEREQUEST']._serialized_start=2363
-  _globals['_GENERATEONCEREQUEST']._serialized_end=2428
-  _globals['_GENERATEONCERESPONSE']._serialized_start=2431
-  _globals['_GENERATEONCERESPONSE']._serialized_end=2560
-  _globals['_CHOICE']._serialized_start=2563
-  _globals['_CHOICE']._serialized_end=2709
-  _globals['_CANCELREQUEST']._serialized_start=2711
-  _globals['_CANCELREQUEST']._serialized_end=2762
-  _globals['_CANCELRESPONSE']._serialized_start=2764
-  _globals['_CANCELRESPONSE']._serialized_end=2799
-  _globals['_QUOTEREQUEST']._serialized_start=2801
-  _globals['_QUOTEREQUEST']._serialized_end=2859
-  _globals['_QUOTERESPONSE']._serialized_start=2862
-  _globals['_QUOTERESPONSE']._serialized_end=3035
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=3037
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=3134
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3136
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3191
-  _globals['_LISTMODELSREQUEST']._serialized_start=3193
-  _globals['_LISTMODELSREQUEST']._serialized_end=3212
-  _globals['_LISTMODELSRESPONSE']._serialized_start=3214
-  _globals['_LISTMODELSRESPONSE']._serialized_end=3267
-  _globals['_MODEL']._serialized_start=3269
-  _globals['_MODEL']._serialized_end=3387
-  _globals['_INFERENCESERVICE']._serialized_start=3490
-  _globals['_INFERENCESERVICE']._serialized_end=3987
+  _globals['_PROMISE']._serialized_end=1395
+  _globals['_QUEUED']._serialized_start=1397
+  _globals['_QUEUED']._serialized_end=1477
+  _globals['_TOKENS']._serialized_start=1479
+  _globals['_TOKENS']._serialized_end=1600
+  _globals['_TOKENLOGPROBS']._serialized_start=1602
+  _globals['_TOKENLOGPROBS']._serialized_end=1679
+  _globals['_CHOICEFINISHED']._serialized_start=1681
+  _globals['_CHOICEFINISHED']._serialized_end=1776
+  _globals['_FINISHED']._serialized_start=1779
+  _globals['_FINISHED']._serialized_end=1946
+  _globals['_USAGE']._serialized_start=1948
+  _globals['_USAGE']._serialized_end=2049
+  _globals['_DELIVERY']._serialized_start=2052
+  _globals['_DELIVERY']._serialized_end=2205
+  _globals['_TIMESPLIT']._serialized_start=2207
+  _globals['_TIMESPLIT']._serialized_end=2313
+  _globals['_SLOREFUSAL']._serialized_start=2316
+  _globals['_SLOREFUSAL']._serialized_end=2491
+  _globals['_GENERATEONCEREQUEST']._serialized_start=2493
+  _globals['_GENERATEONCEREQUEST']._serialized_end=2558
+  _globals['_GENERATEONCERESPONSE']._serialized_start=2561
+  _globals['_GENERATEONCERESPONSE']._serialized_end=2690
+  _globals['_CHOICE']._serialized_start=2693
+  _globals['_CHOICE']._serialized_end=2839
+  _globals['_CANCELREQUEST']._serialized_start=2841
+  _globals['_CANCELREQUEST']._serialized_end=2892
+  _globals['_CANCELRESPONSE']._serialized_start=2894
+  _globals['_CANCELRESPONSE']._serialized_end=2929
+  _globals['_QUOTEREQUEST']._serialized_start=2931
+  _globals['_QUOTEREQUEST']._serialized_end=2989
+  _globals['_QUOTERESPONSE']._serialized_start=2992
+  _globals['_QUOTERESPONSE']._serialized_end=3165
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=3167
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=3264
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3266
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3321
+  _globals['_LISTMODELSREQUEST']._serialized_start=3323
+  _globals['_LISTMODELSREQUEST']._serialized_end=3342
+  _globals['_LISTMODELSRESPONSE']._serialized_start=3344
+  _globals['_LISTMODELSRESPONSE']._serialized_end=3397
+  _globals['_MODEL']._serialized_start=3399
+  _globals['_MODEL']._serialized_end=3517
+  _globals['_INFERENCESERVICE']._serialized_start=3620
+  _globals['_INFERENCESERVICE']._serialized_end=4117
 # @@protoc_insertion_point(module_scope)

@@ -125,18 +125,22 @@ class Accepted(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class Promise(_message.Message):
-    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "ttft_ms", "tpot_ms", "at_risk")
+    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "ttft_ms", "tpot_ms", "at_risk", "itl_ms", "predicted_itl_ms")
     PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     AT_RISK_FIELD_NUMBER: _ClassVar[int]
+    ITL_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_ITL_MS_FIELD_NUMBER: _ClassVar[int]
     predicted_ttft_ms: float
     predicted_tpot_ms: float
     ttft_ms: int
     tpot_ms: int
     at_risk: bool
-    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., at_risk: bool = ...) -> None: ...
+    itl_ms: int
+    predicted_itl_ms: float
+    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., at_risk: bool = ..., itl_ms: _Optional[int] = ..., predicted_itl_ms: _Optional[float] = ...) -> None: ...
 
 class Queued(_message.Message):
     __slots__ = ("position", "work_ahead_tokens", "predicted_ttft_ms")
@@ -209,20 +213,22 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("ttft_ms", "tpot_ms", "max_gap_ms", "e2e_ms", "ttft_kept", "tpot_kept")
+    __slots__ = ("ttft_ms", "tpot_ms", "max_gap_ms", "e2e_ms", "ttft_kept", "tpot_kept", "itl_kept")
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_GAP_MS_FIELD_NUMBER: _ClassVar[int]
     E2E_MS_FIELD_NUMBER: _ClassVar[int]
     TTFT_KEPT_FIELD_NUMBER: _ClassVar[int]
     TPOT_KEPT_FIELD_NUMBER: _ClassVar[int]
+    ITL_KEPT_FIELD_NUMBER: _ClassVar[int]
     ttft_ms: float
     tpot_ms: float
     max_gap_ms: float
     e2e_ms: float
     ttft_kept: bool
     tpot_kept: bool
-    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., max_gap_ms: _Optional[float] = ..., e2e_ms: _Optional[float] = ..., ttft_kept: bool = ..., tpot_kept: bool = ...) -> None: ...
+    itl_kept: bool
+    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., max_gap_ms: _Optional[float] = ..., e2e_ms: _Optional[float] = ..., ttft_kept: bool = ..., tpot_kept: bool = ..., itl_kept: bool = ...) -> None: ...
 
 class TimeSplit(_message.Message):
     __slots__ = ("queue_ms", "prefill_ms", "handoff_ms", "decode_ms", "relay_ms")
@@ -239,16 +245,20 @@ class TimeSplit(_message.Message):
     def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., handoff_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., relay_ms: _Optional[float] = ...) -> None: ...
 
 class SloRefusal(_message.Message):
-    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "attainable_ttft_ms", "attainable_tpot_ms")
+    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "attainable_ttft_ms", "attainable_tpot_ms", "predicted_itl_ms", "attainable_itl_ms")
     PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTAINABLE_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTAINABLE_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_ITL_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTAINABLE_ITL_MS_FIELD_NUMBER: _ClassVar[int]
     predicted_ttft_ms: float
     predicted_tpot_ms: float
     attainable_ttft_ms: int
     attainable_tpot_ms: int
-    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., attainable_ttft_ms: _Optional[int] = ..., attainable_tpot_ms: _Optional[int] = ...) -> None: ...
+    predicted_itl_ms: float
+    attainable_itl_ms: int
+    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., attainable_ttft_ms: _Optional[int] = ..., attainable_tpot_ms: _Optional[int] = ..., predicted_itl_ms: _Optional[float] = ..., attainable_itl_ms: _Optional[int] = ...) -> None: ...
 
 class GenerateOnceRequest(_message.Message):
     __slots__ = ("request",)

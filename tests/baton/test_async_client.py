@@ -130,8 +130,9 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
 
 async def test_a_refusal_says_what_could_have_been_promised() -> None:
     refusal = inference_pb2.SloRefusal(
-        predicted_ttft_ms=900, predicted_tpot_ms=40, attainable_ttft_ms=950, attainable_tpot_ms=45
-    )
+        predicted_ttft_ms=900, predicted_tpot_ms=40, attainable_ttft_ms=950, attainable_tpot_ms=45,
+        predicted_itl_ms=55, attainable_itl_ms=60,
+    )  # fmt: skip
     details: tuple[Message, ...] = (retry_after(0.25), refusal)
     fail = Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "not within 100 ms", details)
     async with ScriptedRouter((fail,)) as router, AsyncClient(router.address) as client:
@@ -139,6 +140,7 @@ async def test_a_refusal_says_what_could_have_been_promised() -> None:
             await client.complete("hello", slo=Slo(ttft_ms=100))
     assert error.value.retry_after_s == 0.25
     assert (error.value.attainable_ttft_ms, error.value.attainable_tpot_ms) == (950, 45)
+    assert (error.value.attainable_itl_ms, error.value.attainable.predicted_itl_ms) == (60, 55)
     assert error.value.attainable.predicted_ttft_ms == 900
 
 

@@ -177,7 +177,7 @@ def test_a_failed_generation_is_exit_code_1_with_the_reason(
     assert "baton: all workers died" in capsys.readouterr().err
 
 
-_REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=45)
+_REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=45, attainable_itl_ms=60)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ _REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=4
         (
             Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "no", (retry_after(2), _REFUSAL)),
             4,
-            "possible now: --ttft-ms 950 --tpot-ms 45, or try again in 2.0 s",
+            "possible now: --ttft-ms 950 --tpot-ms 45 --itl-ms 60, or try again in 2.0 s",
         ),
         (Fail(grpc.StatusCode.INTERNAL, "oh"), 1, "baton: INTERNAL: oh"),
         (BREAK, 3, "the router went away\n"),

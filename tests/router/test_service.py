@@ -12,6 +12,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no a
 
 from baton.v1 import fleet_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, worker_pb2
 from router.metrics import NAMESPACE
+from scheduling.admission import ITL_MARGIN
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker, text_of, token_at
 
@@ -317,6 +318,28 @@ async def test_slo_that_cannot_be_met_is_refused_at_once_with_what_could(fleet: 
     await until(fleet.nothing_is_held)
     attainable = generation_pb2.Slo(ttft_ms=refusal.attainable_ttft_ms)
     assert tokens_of(await events_of(fleet.inference.Generate(request(5, slo=attainable)))) == expected(5)
+
+
+async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judged(
+    fleet: RunningFleet,
+) -> None:
+    await fleet.pair(step_s=0.05)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(5, slo=generation_pb2.Slo(itl_ms=10))))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    refusal = details_of(error.value)["baton.v1.SloRefusal"]
+    assert refusal.attainable_itl_ms * ITL_MARGIN >= refusal.predicted_itl_ms >= 50
+    assert f"itl_ms of {refusal.attainable_itl_ms}" in str(error.value.details())
+    for itl_ms in (refusal.attainable_itl_ms, 60_000):
+        slo = generation_pb2.Slo(itl_ms=itl_ms)
+        finished = (await events_of(fleet.inference.Generate(request(5, slo=slo))))[-1].finished
+        assert finished.promise.itl_ms == itl_ms
+        assert finished.promise.predicted_itl_ms == pytest.approx(refusal.predicted_itl_ms)
+        assert finished.delivery.itl_kept == (finished.delivery.max_gap_ms <= itl_ms)
+    assert finished.delivery.itl_kept
+    # Of what nobody asked for nothing is broken.
+    assert finished.delivery.ttft_kept
+    assert finished.delivery.tpot_kept
 
 
 def details_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
