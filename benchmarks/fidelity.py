@@ -24,7 +24,7 @@ from rich.progress import Progress
 from benchmarks.arms import Arm, Build, Target, started
 from benchmarks.bench import observed, run_times, samples
 from benchmarks.calibration import overheads, profile, worker_facts
-from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.flags import add_model_flag, add_shared_flags, number
 from benchmarks.load import jobs
 from benchmarks.recorded import TimedStep, Window, began_trace, costs, timed_steps
 from benchmarks.reference import measure_capacity
@@ -68,9 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workload", choices=sorted(WORKLOADS), default="chat")
     add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
     add("--arrivals", default="poisson", help="poisson, gamma:CV or onoff")
-    add("--load", type=float, default=0.5, help="share of capacity, measured first (0.5)")
-    add("--duration-s", type=float, default=40.0, help="of arrivals, per repetition (40)")
-    add("--seed", type=int, default=1, help="of lengths and times (1)")
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("--rate", type=number, metavar="R", help="requests a second")
+    rate.add_argument("--load", type=number, default=0.5, help="share of capacity, measured first (0.5)")
+    add("--duration-s", type=number, default=40.0, help="of arrivals, per repetition (40)")
+    add("--seed", type=int, default=1, help="of lengths and times, the same in every repetition (1)")
+    add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
     add_model_flag(parser)
     add_shared_flags(parser)
 
@@ -91,10 +94,13 @@ def run(args: argparse.Namespace) -> int:
 async def _live(
     args: argparse.Namespace, recording: Path, console: Console
 ) -> tuple[list[Medians], list[Window], int]:
-    build = Build(args.model, prefill=0, decode=1, extra_args={"decode": ["--threads", "1"]})
+    extra = {} if args.timed else {"decode": ["--threads", "1"]}
+    build = Build(args.model, prefill=0, decode=1, timed=args.timed, extra_args=extra)
     async with started(Arm(args.policy, "aggregated"), build, recording) as at:
-        with console.status("measuring what the fleet carries"):
-            rate = args.load * await measure_capacity(at, args.workload, args.scale, None)
+        rate = args.rate
+        if rate is None:
+            with console.status("measuring what the fleet carries"):
+                rate = args.load * await measure_capacity(at, args.workload, args.scale, None)
         times = run_times(args, rate, args.seed)
         console.print(f"{len(times)} requests at {rate:.2f}/s, load {args.load:g}", highlight=False)
         with progress_bars() as progress:
@@ -139,12 +145,12 @@ def _simulated(
         overheads=overheads(recording),
     )
     repetitions: list[Repetition] = []
-    for number, medians, window in zip(args.seeds, live, windows, strict=True):
+    for place, medians, window in zip(args.seeds, live, windows, strict=True):
         began, asked = began_trace(recording, window)
         timed = replace(spec, trace=asked, step_times={WORKER: tuple(_recorded(steps, window, began))})
-        fitted = replace(spec, trace=asked, seed=number)
+        fitted = replace(spec, trace=asked, seed=place)
         found = [_medians(simulate(one)) for one in (timed, fitted)]
-        repetitions.append(Repetition(number, medians, *found))
+        repetitions.append(Repetition(place, medians, *found))
     return repetitions
 
 

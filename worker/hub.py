@@ -227,9 +227,12 @@ class Hub:
         return (running for handle in handles if (running := self._living(handle)) is not None)
 
     def _send(self, report: StepReport, shares: Iterable[tuple[RouterSession, _Share]]) -> None:
-        now_s = self._clock()
+        now_s, shape = self._clock(), report.shape
+        # Steps of prompts without tokens are few and long, and all that their router learns of them.
+        has_chunks = shape is not None and shape.num_tokens > shape.num_decodes
         for session, share in shares:
-            if share.is_empty and now_s - session.last_put_s < IDLE_REPORT_S:
+            is_due = now_s - session.last_put_s >= IDLE_REPORT_S
+            if share.is_empty and not is_due and not (has_chunks and self._sequences.has_any_of(session)):
                 continue
             session.put(share.report_of(report), now_s)
 

@@ -57,6 +57,10 @@ class Sequences:
     def of_session(self, session: RouterSession) -> Iterator[Running]:
         return iter([running for running in self._by_handle.values() if running.session is session])
 
+    def has_any_of(self, session: RouterSession) -> bool:
+        """Whether anything of this router's is here, ended or not."""
+        return any(running.session is session for running in self._by_handle.values())
+
     def remove(self, handle: int) -> None:
         running = self._by_handle.pop(handle, None)
         if running is None:

@@ -222,3 +222,14 @@ async def test_a_router_that_does_not_read_is_let_go(scene: Scene) -> None:
     scene.report(tokens=tokens_of((handle, 1)))
     assert session.overflowed.is_set()
     assert len(await heard(session)) == MAX_OUTBOUND
+
+
+async def test_whose_prompt_is_computed_hears_of_every_step_of_it_and_others_do_not(scene: Scene) -> None:
+    mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
+    scene.decode(mine, 7)
+    scene.report(shape=StepShape.of(0, 0, [(0, 64)]), step_seconds=0.1)
+    await heard(mine), await heard(other)
+    for done in (64, 128):
+        scene.report(shape=StepShape.of(0, 0, [(done, 64)]), step_seconds=0.1)
+    assert [report.shape.num_tokens for report in await heard(mine)] == [64, 64]
+    assert await heard(other) == []
