@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.recorded import EVERYTHING, Window
 from router.actions import Enqueue, SendDecode, SendPrefill
 from router.events import Arrived, Enqueued, StepReported, WorkerJoined
 from router.fleet import WorkerFacts, WorkerLoad
@@ -30,21 +31,22 @@ class _Seen:
     budgets: dict[str, int] = field(default_factory=dict)
 
 
-def overheads(path: Path) -> Overheads:
-    """What the fleet spends between its parts: means over the recording, defaults where nothing was seen.
+def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overheads:
+    """What the fleet spends between its parts: over these windows, defaults where nothing was seen.
 
     A command and a report are seen together, where a prompt of one step finds its worker idle: half each.
-    Means, for whoever waits for many of them waits for their sum, and their tails are long on a busy host.
+    Of what a request meets once the median, of what it meets with every step the mean, for it waits for the
+    sum: tails are long on a busy host.
     """
     seen = _Seen()
     with path.open(encoding="ascii") as lines:
         for decided in replay(lines):
-            _take(seen, decided)
+            _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
     default = Overheads()
-    travel_s = _mean(seen.travel, default.command_s + default.report_s)
+    travel_s = _median(seen.travel, default.command_s + default.report_s)
     return Overheads(
-        receive_s=_mean(seen.receive, default.receive_s),
-        store_s=_mean(seen.store, default.store_s),
+        receive_s=_median(seen.receive, default.receive_s),
+        store_s=_median(seen.store, default.store_s),
         command_s=travel_s / 2,
         report_s=travel_s / 2,
         between_steps_s=_mean(seen.turns, default.between_steps_s),
@@ -55,19 +57,23 @@ def _mean(values: list[float], default: float) -> float:
     return max(0.0, statistics.fmean(values)) if values else default
 
 
-def _take(seen: _Seen, decided: Decided) -> None:
+def _median(values: list[float], default: float) -> float:
+    return max(0.0, statistics.median(values)) if values else default
+
+
+def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
     now, event = decided.recorded.now, decided.recorded.event
     match event:
-        case Arrived():
+        case Arrived() if counts:
             seen.receive.append(now - event.received_at)
         case Enqueued(request_key):
-            if request_key in seen.enqueued:
+            if request_key in seen.enqueued and counts:
                 seen.store.append(now - seen.enqueued.pop(request_key))
         case WorkerJoined(facts, load):
             seen.budgets[facts.key] = facts.token_budget
             seen.reported[facts.key] = now, load
         case StepReported():
-            _take_step(seen, now, event)
+            _take_step(seen, now, event, counts=counts)
     for action in decided.actions:
         match action:
             case Enqueue(entry):
@@ -84,9 +90,9 @@ def _is_busy(seen: _Seen, key: str) -> bool:
     return load.running > 0 or load.waiting > 0
 
 
-def _take_step(seen: _Seen, now: float, event: StepReported) -> None:
+def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
     key = event.worker_key
-    if event.step_s > 0:
+    if event.step_s > 0 and counts:
         if key in seen.sent:
             seen.travel.append(now - seen.sent.pop(key) - event.step_s)
         elif key in seen.reported and _is_busy(seen, key):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from scheduling.cost_model import CostModel, StepShape
 
 _DRAWN_AT_ONCE = 4096
+ASTRAY_S = 0.25
+"""How far the next recorded step may be from when the simulation has its next."""
 
 
 class StepTimes(Protocol):
@@ -70,14 +72,34 @@ class RecordedStep:
     step_s: float
 
 
-class RecordedRatios:
-    """Ratios of a live worker's steps at about the same time, so that its host's moods are played as well.
+@dataclass(slots=True)
+class _Line:
+    """The recorded steps of one kind in their order, and which of them comes next."""
 
-    Of the steps recorded around that time, and of the same kind, the one closest in time is taken.
+    times: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    next: int = 0
+
+    def take(self, now: float) -> float:
+        """The next one's, unless that was at quite another time; then that of the closest."""
+        if not (self.next < len(self.times) and abs(self.times[self.next] - now) <= ASTRAY_S):
+            at = bisect.bisect_left(self.times, now)
+            around = range(max(0, at - 1), min(len(self.times), at + 1))
+            self.next = min(around, key=lambda i: abs(self.times[i] - now))
+        self.next += 1
+        return self.ratios[self.next - 1]
+
+
+class RecordedRatios:
+    """Ratios of a live worker's steps, one after the other, so that its host's moods are played as well.
+
+    Each is taken once: whoever asked for the closest in time alone would meet long ones more often than they
+    were, since more times are close to them. Simulation and record stay together, for neither goes astray by
+    more than `ASTRAY_S`. Steps with prompts and steps of decodes alone are two lines.
     """
 
     def __init__(self, steps: Iterable[RecordedStep], cost: CostModel) -> None:
-        self._kinds: dict[bool, tuple[list[float], list[float]]] = {False: ([], []), True: ([], [])}
+        self._kinds = {False: _Line(), True: _Line()}
         for step in sorted(steps, key=lambda one: one.at_s):
             predicted_s = cost.predict(step.shape)
             if not (step.step_s > 0 and predicted_s > 0):
@@ -85,20 +107,14 @@ class RecordedRatios:
                     f"step_s is {step.step_s}, predicted {predicted_s}, at_s {step.at_s}; "
                     "accepted: seconds above 0, by the record and by the profile"
                 )
-            times, ratios = self._kinds[step.shape.num_tokens > step.shape.num_decodes]
-            times.append(step.at_s)
-            ratios.append(step.step_s / predicted_s)
+            line = self._kinds[step.shape.num_tokens > step.shape.num_decodes]
+            line.times.append(step.at_s)
+            line.ratios.append(step.step_s / predicted_s)
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
-        """Of the closest recorded step; where none of that kind was recorded, of the other kind."""
-        times, ratios = self._kinds[is_mixed]
-        if not times:
-            times, ratios = self._kinds[not is_mixed]
-        if not times:
-            return 1.0
-        at = bisect.bisect_left(times, now)
-        around = range(max(0, at - 1), min(len(times), at + 1))
-        return ratios[min(around, key=lambda i: abs(times[i] - now))]
+        """Of the recorded step whose turn it is; where none of that kind was recorded, of the other kind."""
+        line = self._kinds[is_mixed] if self._kinds[is_mixed].times else self._kinds[not is_mixed]
+        return line.take(now) if line.times else 1.0
 
     def ratios(self, first: int, count: int) -> None:
         """They depend on when each step begins."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.calibration import overheads, profile, worker_facts
-from benchmarks.fidelity import Medians, Repetition, errors, inside
+from benchmarks.fidelity import Medians, Repetition, errors, outside
+from benchmarks.recorded import Window
 from router.events import WorkerJoined
 from router.fleet import WorkerLoad
 from sim.spec import Overheads
@@ -41,8 +42,15 @@ def repetition(number: int, live: float, recorded: float, fitted: float) -> Repe
     return Repetition(number, *(Medians(value, value / 10) for value in (live, recorded, fitted)))
 
 
-def test_bounds_hold_where_every_repetition_is_close() -> None:
+def test_errors_are_relative_and_the_live_range_is_left_by_what_is_beyond_it() -> None:
     close = [repetition(1, 1.0, 1.01, 1.05), repetition(2, 1.1, 1.1, 1.0)]
     assert errors(close)[0] == (pytest.approx(0.01), pytest.approx(0.01))
-    assert inside(close) == (2, 2)
-    assert inside([*close, repetition(3, 1.0, 1.0, 0.9)]) == (2, 2)
+    assert outside(close, "ttft_s") == 0.0
+    assert outside([repetition(1, 1.0, 1.0, 1.1)], "tpot_s") == pytest.approx(0.1)
+    assert outside([repetition(1, 1.1, 1.0, 1.0)], "ttft_s") == pytest.approx(0.1)
+
+
+def test_what_was_spent_outside_of_the_windows_does_not_count(tmp_path: Path) -> None:
+    joined = WorkerJoined(FACTS, WorkerLoad(), COST)
+    path = write(tmp_path / "log", [(1.0, joined), (2.003, arrived(1, 2.0)), (5.009, arrived(2, 5.0))])
+    assert overheads(path, [Window(4.0, 6.0)]).receive_s == pytest.approx(0.009)
