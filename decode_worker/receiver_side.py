@@ -43,9 +43,7 @@ class _Pending:
 
 
 class ReceiverSide:
-    """Implements `worker.role.RoleSide`."""
-
-    tasks = frozenset({Task.RECEIVE, Task.DECODE})
+    """The receiving half of `worker.role.RoleSide`."""
 
     def __init__(self, receiver: Receiver, submit: Callable[[Command], None], metrics: WorkerMetrics) -> None:
         self._receiver = receiver

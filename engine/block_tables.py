@@ -32,11 +32,12 @@ class BlockTables:
         return hash_blocks(self._root(spec), [*spec.prompt_token_ids, *output_token_ids], self._size)
 
     def hash_all_blocks(self, group: SequenceGroup) -> list[bytes]:
-        """Identities of the context's blocks, a partial last one included."""
-        hashes = list(group.block_hashes)
-        rest = group.context[len(hashes) * self._size :]
+        """Identities of the blocks of what is, or was, computed elsewhere, a partial last one included."""
+        end = group.num_received_tokens
+        hashes = list(group.block_hashes[: end // self._size])
+        rest = group.context[len(hashes) * self._size : end]
         if rest.size:
-            hashes.append(hash_block(self._last_hash(group), rest.tolist()))
+            hashes.append(hash_block(hashes[-1] if hashes else self._root(group.spec), rest.tolist()))
         return hashes
 
     def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
@@ -74,7 +75,7 @@ class BlockTables:
     def accept(self, group: SequenceGroup, num_blocks: int) -> None:
         """The first `num_blocks` hold what was expected of them; those from the cache do in any case."""
         num_tokens = max(group.num_cached_tokens, num_blocks * self._size)
-        group.num_computed_tokens = min(num_tokens, len(group.context))
+        group.num_computed_tokens = min(num_tokens, group.num_received_tokens)
         self.register_filled(group)
 
     def register_filled(self, group: SequenceGroup) -> Filled | None:
@@ -92,7 +93,8 @@ class BlockTables:
             return None
         hashes = self.hash_all_blocks(group) if is_complete else group.block_hashes
         blocks = tuple(group.block_table[first:end])
-        return Filled(group.handle, first, blocks, tuple(hashes[first:end]), is_complete)
+        hashes_of = tuple(hashes[first:end])
+        return Filled(group.handle, first, blocks, hashes_of, is_complete, group.num_computed_tokens)
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """Replace the group's table by one for each of its choices.
@@ -172,9 +174,23 @@ class BlockTables:
         self._blocks.unreserve(choice.num_reserved_blocks)
         choice.block_table, choice.num_reserved_blocks = [], 0
 
+    def share_written(self, choice: Choice, num_blocks: int | None = None) -> tuple[list[int], int]:
+        """One more reference to a choice's first blocks, by default all that are written to.
+
+        Answers them, and how many tokens they hold; asked for more full blocks than there are, none.
+        """
+        # The newest token's KV is not written.
+        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        if num_blocks is None:
+            num_blocks = -(-num_written // self._size)
+        elif num_blocks * self._size > num_written:
+            num_blocks = 0
+        table = self._blocks.share(choice.block_table[:num_blocks])
+        return table, min(num_written, num_blocks * self._size)
+
     def most_blocks(self, group: SequenceGroup, num_choices: int) -> int:
         """Blocks that the group can grow to with so many choices."""
-        if group.goal is Goal.HOLD:
+        if group.goal is not Goal.DECODE:
             return blocks_needed(len(group.context), 1, 1, self._size)
         num_prompt = len(group.spec.prompt_token_ids)
         return blocks_needed(num_prompt, group.rules.limit, num_choices, self._size)
@@ -227,7 +243,7 @@ class BlockTables:
         choice.num_registered_blocks += 1
 
     def _blocks_to_start(self, group: SequenceGroup, num_choices: int) -> int:
-        if group.goal is Goal.HOLD or self.reserves_maximum:
+        if group.goal is not Goal.DECODE or self.reserves_maximum:
             return self.most_blocks(group, num_choices)
         return blocks_needed(len(group.context), 1, num_choices, self._size)
 

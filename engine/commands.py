@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
-from scheduling.request import SequenceSpec
+from scheduling.request import ReceiveKind, SequenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Receive:
     """Once memory has room, pin the cached prefix, allocate the rest of the prompt and report `Received`."""
 
     spec: SequenceSpec
+    kind: ReceiveKind = ReceiveKind.PROMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class KVArrived:
     The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt
     is recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
     They were drawn `first_token_age_s` before this command, from when on the next tokens' due times count.
+    Only `ReceiveKind.PROMPT` has any.
     """
 
     handle: int
@@ -71,6 +73,29 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Lend:
+    """Hold the first blocks of a running choice as a sequence `part` of their own, and report them filled."""
+
+    handle: int
+    choice: int
+    num_blocks: int
+    """All full."""
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Stop a sequence, hold each choice's blocks as a sequence of its own, and report it parked.
+
+    A part whose choice holds no blocks fails with `FailureReason.DRAINING`.
+    """
+
+    handle: int
+    parts: tuple[tuple[int, int], ...]
+    """(choice, handle of its part)."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandBack:
     """Give up what no work has gone into yet, with `FailureReason.DRAINING`."""
 
@@ -82,5 +107,7 @@ class SetCost:
     cost: CostModel
 
 
-SequenceCommand = Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack
+SequenceCommand = (
+    Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack | Lend | HandOver
+)
 Command = SequenceCommand | SetCost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -13,8 +14,10 @@ from engine.commands import (
     Cancel,
     Decode,
     HandBack,
+    HandOver,
     KVArrived,
     KVFailed,
+    Lend,
     Prefill,
     Receive,
     Release,
@@ -34,7 +37,7 @@ from engine.swap_space import SwapSpace
 from engine.waiting import WaitingQueue
 from scheduling.cost_model import CostModel
 from scheduling.preemption import Means
-from scheduling.request import FailureReason, SequenceSpec
+from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
 from scheduling.step import PrefillWork
 
 Queue = dict[int, SequenceGroup]
@@ -103,8 +106,9 @@ class Groups:
                 self._enter(spec, Goal.HOLD)
             case Decode(spec):
                 self._enter(spec, Goal.DECODE)
-            case Receive(spec):
-                self._enter(spec, Goal.DECODE, receives=True)
+            case Receive(spec, kind):
+                goal = Goal.CACHE if kind is ReceiveKind.AHEAD else Goal.DECODE
+                self._enter(spec, goal, receives=kind)
             case KVArrived():
                 self._arrive(command)
             case KVFailed(handle, message):
@@ -115,6 +119,10 @@ class Groups:
                 self._cancel(handle)
             case HandBack():
                 self._hand_back()
+            case Lend():
+                self._lend(command)
+            case HandOver():
+                self._hand_over(command)
 
     def start_waiting(self) -> list[SequenceGroup]:
         """Let groups in while memory and the batch have room: who came first goes first.
@@ -235,7 +243,7 @@ class Groups:
 
     # In
 
-    def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: bool = False) -> None:
+    def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: ReceiveKind | None = None) -> None:
         assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
         sentence = refusal(spec, self._limits, has_text=self._detokenizer is not None)
         if sentence is not None:
@@ -245,7 +253,8 @@ class Groups:
         rules = output_rules(spec.stop, self._limits.eos_token_ids, num_prompt, self._limits.max_context)
         hashes = self._tables.hash_full_blocks(spec, spec.output_token_ids)
         group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
-        group.receives = receives
+        group.receives = receives is not None
+        group.lacks_newest = receives is ReceiveKind.STOPPED
         num_most, num_blocks = self._tables.most_blocks(group, group.num_rows), self._blocks.num_blocks
         if num_most > num_blocks:
             sentence = f"up to {num_most} blocks are needed, and the pool has {num_blocks}"
@@ -302,7 +311,8 @@ class Groups:
         num_held = len(group.block_table)
         self._tables.cover(group, len(group.context))
         hashes = tuple(self._tables.hash_all_blocks(group))
-        self.report.received.append(Received(group.handle, tuple(group.block_table), hashes, num_held))
+        blocks = tuple(group.block_table[: len(hashes)])
+        self.report.received.append(Received(group.handle, blocks, hashes, num_held))
 
     def _arrive(self, arrived: KVArrived) -> None:
         group = self._undivided(arrived.handle)
@@ -314,9 +324,14 @@ class Groups:
         assert group.phase is Phase.RECEIVING, f"KV arrived for a sequence that is {group.phase.value}"
         del self._receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
+        if group.goal is Goal.CACHE:
+            self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
+            self._end(group)
+            return
         group.receives = False
-        group.first_tokens = arrived.first_tokens
-        group.first_token_s = self._clock() - arrived.first_token_age_s
+        if not group.lacks_newest:
+            group.first_tokens = arrived.first_tokens
+            group.first_token_s = self._clock() - arrived.first_token_age_s
         group.phase = Phase.ARRIVED
         self._arrived[group.key] = group
 
@@ -371,6 +386,53 @@ class Groups:
     def _is_preempted(self, handle: int) -> bool:
         """Whether any part of it is."""
         return any(part.key in self._preempted for part in self._parts[handle])
+
+    # To another worker
+
+    def _lend(self, lend: Lend) -> None:
+        running = (group for group in self._parts.get(lend.handle, ()) if group.phase is Phase.RUNNING)
+        for choice in (choice for group in running for choice in group.sequences):
+            if choice.choice == lend.choice and self._hold_part(choice, lend.part, lend.num_blocks):
+                return
+        self._refuse_part(lend.part)
+
+    def _hand_over(self, stop: HandOver) -> None:
+        parts = dict(stop.parts)
+        for group in self._parts.get(stop.handle, ()):
+            for choice in group.sequences if group.phase is Phase.RUNNING else ():
+                self._batch.leave(choice)
+                if choice.choice in parts and self._hold_part(choice, parts[choice.choice]):
+                    del parts[choice.choice]
+        for part in parts.values():
+            self._refuse_part(part)
+        self.report.parked.append(stop.handle)
+        self._cancel(stop.handle)
+
+    def _hold_part(self, choice: Choice, part: int, num_blocks: int | None = None) -> bool:
+        """Hold a choice's blocks, under a handle of their own, until `Release`; whether there are any."""
+        blocks, num_tokens = self._tables.share_written(choice, num_blocks)
+        if not blocks:
+            return False
+        tokens = (*choice.group.spec.prompt_token_ids, *choice.output_token_ids)[:num_tokens]
+        spec = dataclasses.replace(
+            choice.group.spec,
+            handle=part,
+            prompt_token_ids=tokens,
+            output_token_ids=(),
+            choices=(choice.choice,),
+        )
+        hashes = self._tables.hash_full_blocks(spec, ())
+        held = SequenceGroup(next(self._keys), spec, Goal.HOLD, choice.group.rules, hashes, self._clock())
+        held.phase, held.block_table, held.num_computed_tokens = Phase.HELD, blocks, num_tokens
+        self._parts[part] = [held]
+        self.publish_blocks(held)
+        return True
+
+    def _refuse_part(self, part: int) -> None:
+        self.report.failures.append(
+            Failure(part, FailureReason.DRAINING, "its blocks are not there to offer")
+        )
+        self.report.freed.append(part)
 
     # Out
 

@@ -45,6 +45,8 @@ class Filled:
     blocks: tuple[int, ...]
     hashes: tuple[bytes, ...]
     complete: bool
+    num_tokens: int = 0
+    """That the sequence's blocks hold, up to the last of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class StepReport:
     """Handles that gave up their blocks."""
     resumed: list[int] = field(default_factory=list)
     """Handles that run again."""
+    parked: list[int] = field(default_factory=list)
+    """Handles that a `HandOver` has stopped: all of their tokens have been reported."""
     freed: list[int] = field(default_factory=list)
     """Handles whose blocks have been returned; nothing is reported of them again."""
     cached_hashes: tuple[bytes, ...] = ()

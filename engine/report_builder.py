@@ -91,6 +91,7 @@ class ReportBuilder:
         self.failures: list[Failure] = []
         self.preempted: list[int] = []
         self.resumed: list[int] = []
+        self.parked: list[int] = []
         self.freed: list[int] = []
         self.recomputed_tokens = 0
         self.step_seconds = 0.0
@@ -103,7 +104,7 @@ class ReportBuilder:
         """Whether nobody would miss the report; a step is always worth one."""
         things = (
             self.filled, self.received, self.prefilled, self.failures, self.preempted, self.resumed,
-            self.freed,
+            self.parked, self.freed,
         )  # fmt: skip
         return self.step_seconds == 0 and not any(things)
 

@@ -43,7 +43,11 @@ class Room:
         return is_in
 
     def _reserve(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
-        prefix = group.block_hashes if group.receives else self._tables.computable_prefix(group)
+        prefix = (
+            group.block_hashes
+            if group.receives and not group.lacks_newest
+            else self._tables.computable_prefix(group)
+        )
         try:
             self._tables.reserve(group, prefix)
         except BlockShortage:

@@ -3,6 +3,7 @@
     Decode    WAITING → PREFILLING → RUNNING → (ended)
     Prefill   WAITING → PREFILLING → HELD    → (ended by Release)
     Receive   WAITING → RECEIVING ─ KVArrived → ARRIVED → (PREFILLING →) RUNNING → (ended)
+              (ahead of a sequence: RECEIVING ─ KVArrived → (ended), its blocks cached)
                             └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
 
     Who is to decode and gives its blocks up to others comes back before anybody new starts:
@@ -35,6 +36,8 @@ class Goal(enum.Enum):
 
     HOLD = "hold"
     DECODE = "decode"
+    CACHE = "cache"
+    """Only its blocks are wanted, by a sequence that comes later."""
 
 
 class Phase(enum.Enum):
@@ -128,6 +131,7 @@ class SequenceGroup:
         "first_tokens",
         "goal",
         "key",
+        "lacks_newest",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_filled_blocks",
@@ -177,6 +181,8 @@ class SequenceGroup:
         """Sampled by the source of the handoff, and not to be sampled again."""
         self.receives = False
         """Its KV comes from elsewhere, once it has blocks for it."""
+        self.lacks_newest = False
+        """What comes from elsewhere does not include its newest token's KV: that is computed here."""
         self.first_token_s = 0.0
         """When that was."""
         self.swapped: Swapped | None = None
@@ -185,6 +191,11 @@ class SequenceGroup:
     @property
     def handle(self) -> int:
         return self.spec.handle
+
+    @property
+    def num_received_tokens(self) -> int:
+        """Tokens whose KV comes from elsewhere, if any does."""
+        return len(self.context) - self.lacks_newest
 
     @property
     def num_rows(self) -> int:

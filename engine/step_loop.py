@@ -113,6 +113,8 @@ class StepLoop:
                     self._cost = command.cost
                 else:
                     self._groups.apply(command)
+            if self._groups.report.parked:
+                emit(self._finish_report())  # its client waits for whoever goes on: not for another step here
             wait_s = self._turn()
             if not self._groups.report.is_empty:
                 emit(self._finish_report())
@@ -310,6 +312,7 @@ class StepLoop:
             failures=built.failures,
             preempted=built.preempted,
             resumed=built.resumed,
+            parked=built.parked,
             freed=built.freed,
             cached_hashes=events.added,
             evicted_hashes=events.removed,

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from kvtransfer.service import KVTransferService, SenderLayout
-from kvtransfer.transport import TransportMode
-from kvtransfer.transports.shm import ShmServer
-from prefill_worker.sender_side import EngineSide, SenderSide
 from worker.main import RoleContext
+from worker.sender import build_sender
+from worker.sender_side import SenderSide
 
 
 async def build(context: RoleContext) -> SenderSide:
-    """The sender's side, its service, and the socket that hands out the pool."""
-    config, pool = context.config, context.engine.pool
-    if pool.fd is None:
-        raise ValueError(f"--device is {pool.device.type}; accepted by a prefill worker: cpu")
-    shm = None
-    if config.transport is not TransportMode.GRPC:
-        shm = ShmServer(pool, context.incarnation, config.shm_dir)
-        await shm.start()
-    side = SenderSide(
-        context.incarnation,
-        pool,
-        config.block_size,
-        context.guard,
-        engine=EngineSide(context.submit, context.fail),
-        metrics=context.metrics,
-        shm=shm,
-    )
-    layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
-    context.server.add(KVTransferService(side.handoffs, pool, layout))
-    return side
+    """The sender's side alone."""
+    if context.engine.pool.fd is None:
+        device = context.engine.pool.device.type
+        raise ValueError(f"--device is {device}; accepted by a prefill worker: cpu")
+    return await build_sender(context)

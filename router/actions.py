@@ -8,7 +8,7 @@ from dataclasses import field
 from router.errors import RouterError
 from router.events import Timer
 from router.sessions import TokenLogprobs
-from scheduling.request import FinishReason, SequenceSpec, SloClass
+from scheduling.request import FinishReason, Part, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
@@ -227,6 +227,7 @@ class SendReceive:
     worker_key: str
     spec: SequenceSpec
     source_address: str
+    kind: ReceiveKind = ReceiveKind.PROMPT
 
 
 @value
@@ -239,6 +240,25 @@ class SendDecode:
 class SendCancel:
     worker_key: str
     handles: tuple[int, ...]
+
+
+@value
+class SendLend:
+    """The first blocks of a choice that runs on are offered."""
+
+    worker_key: str
+    handle: int
+    part: Part
+    num_blocks: int
+
+
+@value
+class SendHandOver:
+    """A group is stopped, and the blocks of its choices are offered."""
+
+    worker_key: str
+    handle: int
+    parts: tuple[Part, ...]
 
 
 @value
@@ -306,7 +326,7 @@ class GroupPreempted:
 
 @value
 class GroupMigrated:
-    """Counted: a preempted group goes on elsewhere."""
+    """Counted: a group goes on elsewhere, though no attempt has failed."""
 
     request_key: str
     worker_key: str
@@ -344,6 +364,8 @@ Action = (
     | SendReceive
     | SendDecode
     | SendCancel
+    | SendLend
+    | SendHandOver
     | SendDrain
     | SetTimer
     | RequestRefused

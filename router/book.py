@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from router.actions import Action, ReleaseCredit, ReleaseLease
 from router.fleet import Fleet
+from router.moves import Move
 from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
@@ -104,6 +105,8 @@ class Book:
         self.groups: dict[str, Group] = {}
         self.waiting = WaitingGroups()
         self.stranded: dict[str, Group] = {}
+        self.moves: dict[str, Move] = {}
+        """By group: what is on its way from a worker that drains."""
         self.outlook = Outlook(self)
         self.counters = Counters()
         self.learnt = Learnt()

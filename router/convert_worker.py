@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from baton.v1 import generation_pb2, worker_pb2
-from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.actions import (
+    SendCancel,
+    SendDecode,
+    SendDrain,
+    SendHandOver,
+    SendLend,
+    SendPrefill,
+    SendReceive,
+)
 from router.events import SequenceFailed, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
-from scheduling.request import FailureReason, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
 from services.convert import columns_from_pb, fence_to_pb, shape_from_pb
 
-WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
+WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 
@@ -20,15 +28,34 @@ def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
     match command:
         case SendPrefill(_, spec):
             return worker_pb2.WorkRequest(prefill=worker_pb2.Prefill(sequence=spec_to_pb(spec)))
-        case SendReceive(_, spec, source_address):
-            receive = worker_pb2.Receive(sequence=spec_to_pb(spec), source_address=source_address)
+        case SendReceive(_, spec, source_address, kind):
+            receive = worker_pb2.Receive(
+                sequence=spec_to_pb(spec),
+                source_address=source_address,
+                kind=worker_pb2.ReceiveKind.Name(kind),
+            )
             return worker_pb2.WorkRequest(receive=receive)
         case SendDecode(_, spec):
             return worker_pb2.WorkRequest(decode=worker_pb2.Decode(sequence=spec_to_pb(spec)))
         case SendCancel(_, handles):
             return worker_pb2.WorkRequest(cancel=worker_pb2.Cancel(handles=handles))
+        case SendLend() | SendHandOver():
+            return _offer_to_pb(command)
         case SendDrain():
             return worker_pb2.WorkRequest(drain=worker_pb2.Drain())
+
+
+def _offer_to_pb(command: SendLend | SendHandOver) -> worker_pb2.WorkRequest:
+    if isinstance(command, SendLend):
+        part = _part_to_pb(command.part)
+        lend = worker_pb2.Lend(handle=command.handle, part=part, num_blocks=command.num_blocks)
+        return worker_pb2.WorkRequest(lend=lend)
+    parts = [_part_to_pb(part) for part in command.parts]
+    return worker_pb2.WorkRequest(hand_over=worker_pb2.HandOver(handle=command.handle, parts=parts))
+
+
+def _part_to_pb(part: Part) -> worker_pb2.Part:
+    return worker_pb2.Part(handle=part.handle, fence=fence_to_pb(part.fence))
 
 
 def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
@@ -122,6 +149,7 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         shape=shape_from_pb(report.shape) if report.HasField("shape") else None,
         preempted=tuple(report.preempted_handles),
         resumed=tuple(report.resumed_handles),
+        parked=tuple(report.parked_handles),
     )
 
 

@@ -28,7 +28,7 @@ from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queu
 from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
 from router.book import Book, CoreConfig
 from router.dispatching import dispatch
-from router.draining import clear
+from router.draining import clear, on_target_lost
 from router.events import (
     Arrived,
     CancelAsked,
@@ -155,10 +155,12 @@ class RouterCore:
             case StoreForgot():
                 self._enter_again()
             case WorkerJoined(facts, load, cost):
+                on_target_lost(book, facts.key)
                 on_worker_lost(book, facts.key, "joined again")
                 book.fleet.join(Worker(facts, load, cost))
                 book.grants_wanted = True
             case WorkerLost(worker_key, reason):
+                on_target_lost(book, worker_key)
                 on_worker_lost(book, worker_key, reason)
                 book.plan_wanted = book.capacity_died = True
             case DrainAsked(worker_id):

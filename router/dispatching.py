@@ -9,9 +9,9 @@ from router.book import Book
 from router.fleet import PREFILL, Worker
 from router.granting import choose_decoder
 from router.queueing import enqueue, release
-from router.sessions import Group, Phase
+from router.sessions import Choice, Group, Phase
 from router.shedding import pay_batch
-from scheduling.request import Fence, SequenceSpec
+from scheduling.request import Fence, ReceiveKind, SequenceSpec
 
 
 def dispatch(book: Book, group: Group) -> None:
@@ -28,7 +28,7 @@ def dispatch(book: Book, group: Group) -> None:
     group.stranded_at = None
     group.handle, group.attempt = book.next_handle(), group.attempt + 1
     group.decode_reported = False
-    session.attempts = max(session.attempts, group.attempt)
+    session.attempts = max(session.attempts, group.attempt - group.num_copies)
     if session.timeline.dispatched_at is None:
         session.timeline.dispatched_at = book.now
     prefill.groups[group.handle] = decode.groups[group.handle] = group
@@ -38,16 +38,46 @@ def dispatch(book: Book, group: Group) -> None:
     _send(book, group, prefill, decode)
 
 
+def take_over(book: Book, group: Group, source: Worker, target: Worker, handle: int) -> None:
+    """The next attempt of what the source has stopped; it offers the group's blocks under this handle."""
+    book.move(group, Phase.RUNNING)
+    group.handle, group.attempt = handle, group.attempt + 1
+    group.prefill_key, group.decode_key = source.key, target.key
+    group.session.attempts = max(group.session.attempts, group.attempt - group.num_copies)
+    source.groups[handle] = target.groups[handle] = group
+    target.take(group)
+    spec = spec_of(group, source, target)
+    book.do(SendReceive(target.key, spec, source.facts.address, ReceiveKind.STOPPED))
+
+
+def ahead_of(
+    group: Group, choice: Choice, source: Worker, target: Worker, handle: int, num_tokens: int
+) -> SequenceSpec:
+    """The first tokens of one choice, whose blocks are to be copied while it runs on."""
+    spec = spec_of(group, source, target)
+    tokens = (*group.session.prompt_token_ids, *choice.token_ids)[:num_tokens]
+    return replace(
+        spec,
+        handle=handle,
+        fence=replace(spec.fence, choice=choice.index),
+        prompt_token_ids=tokens,
+        output_token_ids=(),
+        choices=(choice.index,),
+        sampling=replace(spec.sampling, n=1),
+    )
+
+
 def _send(book: Book, group: Group, prefill: Worker, decode: Worker) -> None:
     if prefill is decode:
-        book.do(SendDecode(decode.key, _spec(group, None, decode)))
+        book.do(SendDecode(decode.key, spec_of(group, None, decode)))
         return
-    spec = _spec(group, prefill, decode)
+    spec = spec_of(group, prefill, decode)
     book.do(SendReceive(decode.key, spec, prefill.facts.address))
     book.do(SendPrefill(prefill.key, spec))
 
 
-def _spec(group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+def spec_of(group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+    """As both workers are told to run it."""
     session = group.session
     fence = Fence(
         tenant=session.tenant,

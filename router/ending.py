@@ -15,6 +15,7 @@ from router.actions import (
 )
 from router.book import Book
 from router.errors import StaleSession, Unavailable
+from router.moves import call_off
 from router.outlook import TPOT_SCALE
 from router.promising import promise_of, tell_accepted
 from router.queueing import release
@@ -43,6 +44,9 @@ def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = No
     """The group is over: no worker computes it, no report finds it, nothing is held for it."""
     if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
         leave_queue(book, group)
+    move = book.moves.pop(group.key, None)
+    if move is not None:
+        call_off(book, move)
     if group.phase is Phase.RUNNING:
         for worker in book.fleet.alive((group.prefill_key, group.decode_key)):
             del worker.groups[group.handle]

@@ -231,6 +231,8 @@ class StepReported:
     """Groups that gave up their blocks."""
     resumed: Sequence[int] = ()
     """Groups that run again."""
+    parked: Sequence[int] = ()
+    """Groups that were stopped to go on elsewhere: this worker has said all it has to say of them."""
     runs: Sequence[TokenRun] = ()
     """Besides `tokens`: several tokens of one choice at once."""
 

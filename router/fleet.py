@@ -16,6 +16,7 @@ from scheduling.placement import Placement
 from scheduling.value import value
 
 if TYPE_CHECKING:
+    from router.moves import Move
     from router.sessions import Group
 
 PREFILL = "prefill"
@@ -70,6 +71,8 @@ class Worker:
     groups: dict[int, Group] = field(default_factory=dict)
     preempted: dict[int, Group] = field(default_factory=dict)
     """Groups that wait here for blocks they had."""
+    copies: dict[int, Move] = field(default_factory=dict)
+    """By handle: blocks that are copied from or to it ahead of a group."""
     sent_tokens: int = 0
     """Prompt tokens dispatched since its last report."""
     asking: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from router import ending, migrating, recovery, roles
+from router import draining, ending, migrating, recovery, roles
 from router.actions import Relay, RelayRun, TellChoiceFinished
 from router.book import Book
 from router.events import StepReported, TokenRun
@@ -38,6 +38,15 @@ def on_step_reported(book: Book, event: StepReported) -> None:
         _take_tokens(book, worker, event.tokens)
     for run in event.runs:
         _take_run(book, worker, run)
+    _take_changes(book, worker, event)
+
+
+def _take_changes(book: Book, worker: Worker, event: StepReported) -> None:
+    """What became of groups, after all of their tokens."""
+    for handle in event.prefilled if worker.copies else ():
+        draining.on_copied(book, worker, handle)
+    for handle in event.parked:
+        draining.on_parked(book, worker, handle)
     if event.resumed:
         migrating.on_resumed(worker, event.resumed)
     if event.preempted:
@@ -45,6 +54,7 @@ def on_step_reported(book: Book, event: StepReported) -> None:
     for failure in event.failures:
         group = worker.groups.get(failure.handle)
         if group is None:
+            draining.on_copy_failed(book, worker, failure.handle)
             continue
         if failure.reason is FailureReason.DRAINING:
             recovery.start_elsewhere(book, group, worker.key)

@@ -105,7 +105,11 @@ class Group:
     migrated_at: float = float("-inf")
     """When it was last taken from a worker that had none."""
     attempt: int = 0
-    """Dispatches so far, those of the groups it was split from included."""
+    """Numbers fences; counts what was dispatched, also of the groups it was split from."""
+    num_copies: int = 0
+    """How many of these fences were only used to copy blocks ahead."""
+    num_stays: int = 0
+    """How often it could not be moved from a worker that drains."""
     phase: Phase = Phase.NEW
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""

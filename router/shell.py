@@ -32,6 +32,8 @@ from router.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
+    SendHandOver,
+    SendLend,
     SendPrefill,
     SendReceive,
     SetTimer,
@@ -142,7 +144,15 @@ class Shell:
                 stream = self._streams.get(listener)
                 if stream is not None:
                     stream.fail(error)
-            case SendPrefill() | SendReceive() | SendDecode() | SendCancel() | SendDrain():
+            case (
+                SendPrefill()
+                | SendReceive()
+                | SendDecode()
+                | SendCancel()
+                | SendLend()
+                | SendHandOver()
+                | SendDrain()
+            ):
                 self.discovery.send(action)
             case Enqueue():
                 self._call(action.entry.request_key, StoreCall.ENQUEUE, self._enqueue(action))

@@ -92,6 +92,16 @@ class FailureReason(enum.IntEnum):
     DRAINING = 5
 
 
+class ReceiveKind(enum.IntEnum):
+    """What a receive is of; values as in the protocol, which says more."""
+
+    PROMPT = 1
+    AHEAD = 2
+    """Full blocks of a sequence that runs elsewhere, for the prefix cache."""
+    STOPPED = 3
+    """A sequence stopped elsewhere: KV of all its tokens but the newest."""
+
+
 @value
 class Fence:
     """Names one attempt of one request beyond doubt; see `Fence` in `generation.proto`."""
@@ -103,6 +113,15 @@ class Fence:
     choice: int
     source_incarnation: str
     target_incarnation: str
+
+
+@value
+class Part:
+    """One choice of a running group, under a handle and a fence of its own."""
+
+    handle: int
+    fence: Fence
+    """Its `choice` is the one meant."""
 
 
 @value

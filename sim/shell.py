@@ -20,6 +20,8 @@ from router.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
+    SendHandOver,
+    SendLend,
     SendPrefill,
     SendReceive,
     SetTimer,
@@ -48,6 +50,9 @@ from state.errors import QueueFull
 
 FOREVER_S = 1e9
 """No simulated router dies, so leases need no renewing."""
+
+
+_TO_WORKERS = (SendPrefill, SendReceive, SendDecode, SendCancel, SendLend, SendHandOver, SendDrain)
 
 
 class Audience(Protocol):
@@ -104,7 +109,7 @@ class SimShell:
             TellAccepted: audience.accepted,
             Reject: audience.rejected,
             RequestEnded: audience.finished,
-            **dict.fromkeys((SendPrefill, SendReceive, SendDecode, SendCancel, SendDrain), self._send),
+            **dict.fromkeys(_TO_WORKERS, self._send),
         }
         store.subscribe(self._router_id, self._hear)
 

@@ -15,7 +15,15 @@ from typing import Protocol
 
 import numpy as np
 
-from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.actions import (
+    SendCancel,
+    SendDecode,
+    SendDrain,
+    SendHandOver,
+    SendLend,
+    SendPrefill,
+    SendReceive,
+)
 from router.events import SequenceFailed, StepReported
 from router.fleet import WorkerFacts
 from scheduling.cost_model import CostModel, StepShape
@@ -35,7 +43,7 @@ from sim.spec import Overheads
 from sim.step_times import StepTimes
 
 LONGEST_STRETCH = 512
-WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendDrain
+WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
 
 
 class Surroundings(Protocol):
@@ -147,14 +155,14 @@ class SimWorker:
                 self._enter(router, spec, Goal.DECODE)
             case SendPrefill(_, spec):
                 self._enter(router, spec, Goal.HOLD)
-            case SendReceive(_, spec, _):
+            case SendReceive(_, spec):
                 self._enter(router, spec, Goal.RECEIVE)
             case SendCancel(_, handles):
                 for handle in handles:
                     sequence = self.queues.all.get((router, handle))
                     if sequence is not None:
                         self._end(sequence)
-            case SendDrain():
+            case SendDrain() | SendLend() | SendHandOver():
                 pass  # nothing drains in a simulation
 
     def _enter(self, router: int, spec: SequenceSpec, goal: Goal) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from scheduling.request import SequenceSpec
+from scheduling.request import Part, ReceiveKind, SequenceSpec
 
 
 class Task(enum.Enum):
@@ -23,7 +23,8 @@ class Dispatch:
     task: Task
     spec: SequenceSpec
     source_address: str = ""
-    """Of a RECEIVE: where the prefill worker's KVTransferService listens."""
+    """Of a RECEIVE: where the source's KVTransferService listens."""
+    kind: ReceiveKind = ReceiveKind.PROMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +37,21 @@ class DrainWorker:
     """Take nothing new, let go of what runs, end."""
 
 
-RouterCommand = Dispatch | CancelHandles | DrainWorker
+@dataclass(frozen=True, slots=True)
+class LendBlocks:
+    """Offer the first full blocks of one choice, which runs on."""
+
+    handle: int
+    part: Part
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverSequence:
+    """Stop a sequence and offer the blocks of each of its choices."""
+
+    handle: int
+    parts: tuple[Part, ...]
+
+
+RouterCommand = Dispatch | CancelHandles | DrainWorker | LendBlocks | HandOverSequence

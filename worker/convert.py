@@ -7,9 +7,17 @@ from collections.abc import Iterable
 from baton.v1 import generation_pb2, worker_pb2
 from engine.report import Load, StepReport
 from scheduling.cost_model import CostModel
-from scheduling.request import SamplingParams, SequenceSpec, StopRules
+from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from services.convert import columns_to_pb, cost_to_pb, fence_from_pb, shape_to_pb
-from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
+from worker.commands import (
+    CancelHandles,
+    Dispatch,
+    DrainWorker,
+    HandOverSequence,
+    LendBlocks,
+    RouterCommand,
+    Task,
+)
 from worker.errors import MalformedCommandError
 from worker.identity import Identity, Role
 
@@ -39,20 +47,42 @@ def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
         case "decode":
             return Dispatch(Task.DECODE, spec_from_pb(message.decode.sequence))
         case "receive":
-            spec = spec_from_pb(message.receive.sequence)
-            if not message.receive.source_address:
-                raise MalformedCommandError(spec.handle, "source_address is empty; accepted: HOST:PORT")
-            return Dispatch(Task.RECEIVE, spec, message.receive.source_address)
+            return _receive_from_pb(message.receive)
         case "cancel":
             return CancelHandles(tuple(message.cancel.handles))
         case "drain":
             return DrainWorker()
-        case "hello":
-            raise MalformedCommandError(None, "hello came twice; accepted: once, first")
-        case _:
-            raise MalformedCommandError(
-                None, "command is empty; accepted: one of the commands of WorkRequest"
-            )
+        case "lend" | "hand_over":
+            return _offer_from_pb(message)
+        case kind:
+            sentence = "command is empty; accepted: one of the commands of WorkRequest"
+            if kind == "hello":
+                sentence = "hello came twice; accepted: once, first"
+            raise MalformedCommandError(None, sentence)
+
+
+def _receive_from_pb(message: worker_pb2.Receive) -> Dispatch:
+    spec = spec_from_pb(message.sequence)
+    if not message.source_address:
+        raise MalformedCommandError(spec.handle, "source_address is empty; accepted: HOST:PORT")
+    kind = message.kind or ReceiveKind.PROMPT
+    if kind not in list(ReceiveKind):
+        raise MalformedCommandError(spec.handle, f"kind is {kind}; accepted: one of ReceiveKind")
+    return Dispatch(Task.RECEIVE, spec, message.source_address, ReceiveKind(kind))
+
+
+def _offer_from_pb(message: worker_pb2.WorkRequest) -> LendBlocks | HandOverSequence:
+    if message.WhichOneof("command") == "lend":
+        lend = message.lend
+        return LendBlocks(lend.handle, _part_from_pb(lend.part), lend.num_blocks)
+    parts = tuple(_part_from_pb(part) for part in message.hand_over.parts)
+    return HandOverSequence(message.hand_over.handle, parts)
+
+
+def _part_from_pb(message: worker_pb2.Part) -> Part:
+    if not message.fence.request_id:
+        raise MalformedCommandError(message.handle, "fence.request_id is empty; accepted: the request's id")
+    return Part(message.handle, fence_from_pb(message.fence))
 
 
 def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
@@ -158,6 +188,7 @@ def report_to_pb(
         cached_tokens=[one.cached_tokens for one in report.prefilled],
         preempted_handles=report.preempted,
         resumed_handles=report.resumed,
+        parked_handles=report.parked,
         shape=None if report.shape is None else shape_to_pb(report.shape),
         cost_model=None if cost is None else cost_to_pb(cost),
     )

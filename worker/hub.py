@@ -16,9 +16,17 @@ from engine import commands as engine_commands
 from engine.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.errors import FenceError, WrongIncarnationError, describe
 from kvtransfer.fence import FenceGuard
-from scheduling.request import FailureReason
+from scheduling.request import FailureReason, Part
 from worker.columns import take_rows
-from worker.commands import CancelHandles, Dispatch, DrainWorker, RouterCommand, Task
+from worker.commands import (
+    CancelHandles,
+    Dispatch,
+    DrainWorker,
+    HandOverSequence,
+    LendBlocks,
+    RouterCommand,
+    Task,
+)
 from worker.metrics import WorkerMetrics
 from worker.role import RoleSide
 from worker.sequences import Running, Sequences
@@ -100,6 +108,10 @@ class Hub:
             case DrainWorker():
                 log.info("drain_requested", router=session.router_id)
                 self.drain()
+            case LendBlocks(router_handle, part, num_blocks):
+                self._lend(session, router_handle, part, num_blocks)
+            case HandOverSequence(router_handle, parts):
+                self._hand_over(session, router_handle, parts)
 
     def drain(self) -> None:
         """Takes nothing new and hands back what has not begun; routers hear of it at once."""
@@ -147,6 +159,43 @@ class Hub:
         running = self._sequences.add(session, spec.handle, spec.fence)
         self.role.begin(running.handle, dispatch)
         self._submit(_engine_command(dispatch, running.handle))
+
+    def _lend(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
+        running = self._sequences.of_router(session, router_handle)
+        handle = self._take_part(session, part)
+        if handle is not None:
+            source = 0 if running is None else running.handle
+            self._submit(engine_commands.Lend(source, part.fence.choice, num_blocks, handle))
+
+    def _hand_over(self, session: RouterSession, router_handle: int, parts: Iterable[Part]) -> None:
+        running = self._sequences.of_router(session, router_handle)
+        taken = [(part.fence.choice, self._take_part(session, part)) for part in parts]
+        handles = tuple((choice, handle) for choice, handle in taken if handle is not None)
+        self._submit(engine_commands.HandOver(0 if running is None else running.handle, handles))
+
+    def _take_part(self, session: RouterSession, part: Part) -> int | None:
+        """The engine's handle for a part; None when it was refused."""
+        reason = self._reason_against_part(session, part)
+        if reason is not None:
+            self.refuse(session, part.handle, reason)
+            return None
+        handle = self._sequences.add(session, part.handle, part.fence).handle
+        self.role.offer(handle, part.fence)
+        return handle
+
+    def _reason_against_part(self, session: RouterSession, part: Part) -> str | None:
+        if not self.role.can_offer:
+            return "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
+        if self._sequences.of_router(session, part.handle) is not None:
+            return f"handle {part.handle} is in use on this stream; accepted: one that is not"
+        found = part.fence.source_incarnation
+        try:
+            if found != self._incarnation:
+                raise WrongIncarnationError(part.fence, "source_incarnation", found, self._incarnation)
+            self._guard.admit(part.fence)
+        except FenceError as error:
+            return str(error)
+        return None
 
     def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> str | None:
         if dispatch.task not in self.role.tasks:
@@ -217,6 +266,8 @@ class Hub:
             shares[running.session].preempted.append(running.router_handle)
         for running in self._all_living(report.resumed):
             shares[running.session].resumed.append(running.router_handle)
+        for running in self._all_living(report.parked):
+            shares[running.session].parked.append(running.router_handle)
         self._send(report, shares.items())
 
     def _living(self, handle: int) -> Running | None:
@@ -247,10 +298,12 @@ class _Share:
         self.failures: list[Failure] = []
         self.preempted: list[int] = []
         self.resumed: list[int] = []
+        self.parked: list[int] = []
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.prefilled or self.failures or self.preempted or self.resumed)
+        told = (self.rows, self.prefilled, self.failures, self.preempted, self.resumed, self.parked)
+        return not any(told)
 
     def report_of(self, report: StepReport) -> StepReport:
         tokens = report.tokens
@@ -266,6 +319,7 @@ class _Share:
             failures=self.failures,
             preempted=self.preempted,
             resumed=self.resumed,
+            parked=self.parked,
             shape=report.shape,
         )
 
@@ -276,6 +330,6 @@ def _engine_command(dispatch: Dispatch, handle: int) -> engine_commands.Command:
         case Task.PREFILL:
             return engine_commands.Prefill(spec)
         case Task.RECEIVE:
-            return engine_commands.Receive(spec)
+            return engine_commands.Receive(spec, dispatch.kind)
         case Task.DECODE:
             return engine_commands.Decode(spec)

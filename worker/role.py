@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from engine.report import StepReport
+from scheduling.request import Fence
 from worker.commands import Dispatch, Task
 
 
@@ -15,8 +16,15 @@ class RoleSide(Protocol):
     def tasks(self) -> frozenset[Task]:
         """What this kind of worker can be told to do."""
 
+    @property
+    def can_offer(self) -> bool:
+        """Whether another worker can have what it runs."""
+
     def begin(self, handle: int, dispatch: Dispatch) -> None:
         """A sequence is about to enter the engine."""
+
+    def offer(self, handle: int, fence: Fence) -> None:
+        """A part is about to enter the engine: its blocks are to be had under this fence, once reported."""
 
     def on_report(self, report: StepReport) -> None:
         """Before the report goes to routers."""

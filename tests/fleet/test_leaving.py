@@ -11,7 +11,7 @@ import pytest
 
 from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
 
 pytestmark = pytest.mark.integration
 
@@ -90,6 +90,12 @@ async def busy_decoder(fleet: Fleet, client: AsyncClient) -> ManagedProcess:
     return fleet.process(busy.worker_id)
 
 
+async def handoffs(fleet: Fleet, process: str) -> float:
+    """Handoffs that this process has sent or received whole."""
+    outcomes = await labelled(fleet, process, "baton_kv_handoffs_total", "outcome")
+    return outcomes.get("completed", 0.0) + outcomes.get("acknowledged", 0.0)
+
+
 async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) -> None:
     async with (
         Fleet(spec(run_dir, decode=2)) as fleet,
@@ -108,10 +114,43 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) ->
             left.append(await busy_decoder(fleet, client))
             left[0].terminate()
 
+        before = await handoffs(fleet, "prefill-0")
         found = await generation(client, drain, stop=stop)
         found.assert_like(expected)
+        assert found.finished is not None
+        assert found.finished.usage.attempts == 2
+        # Its KV went over: nothing was computed again, beyond the prompt of the request itself.
+        assert await handoffs(fleet, "prefill-0") == before + 1
+        [staying] = {"decode-0", "decode-1"} - {left[0].name}
+        assert await handoffs(fleet, staying) >= 2 * len(found.token_ids)
         async with asyncio.timeout(5.0):
             assert await left[0].wait() == 0
+        await assert_all_is_freed(fleet, client)
+
+
+async def test_a_worker_killed_while_it_takes_over_costs_nothing_but_time(run_dir: Path) -> None:
+    async with (
+        Fleet(spec(run_dir, decode=3)) as fleet,
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        expected = await generation(client)
+
+        async def strike() -> None:
+            leaving = await busy_decoder(fleet, client)
+            staying = [name for name in ("decode-0", "decode-1", "decode-2") if name != leaving.name]
+            target = fleet.process(min(staying, key=lambda name: name))
+            target.pause()
+            leaving.terminate()
+
+            async def is_known() -> bool:
+                workers = (await snapshot(client)).workers
+                return any(one.draining for one in workers)
+
+            await until(is_known, "the router knows")
+            target.kill()
+
+        found = await generation(client, strike)
+        found.assert_like(expected)
         await assert_all_is_freed(fleet, client)
 
 

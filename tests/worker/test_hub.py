@@ -10,7 +10,7 @@ from engine.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import StepShape
-from scheduling.request import FailureReason, SequenceSpec
+from scheduling.request import FailureReason, Fence, SequenceSpec
 from tests.worker.client import spec_of
 from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
 from worker.convert import report_to_pb
@@ -25,13 +25,18 @@ LOAD = Load(
 
 class RecordingRole:
     tasks = frozenset({Task.DECODE, Task.RECEIVE})
+    can_offer = True
 
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.cancelled: list[int] = []
+        self.offered: dict[int, Fence] = {}
 
     def begin(self, handle: int, dispatch: Dispatch) -> None:
         self.begun.append(handle)
+
+    def offer(self, handle: int, fence: Fence) -> None:
+        self.offered[handle] = fence
 
     def on_report(self, report: StepReport) -> None:
         pass

@@ -12,12 +12,12 @@ from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from prefill_worker.sender_side import EngineSide, SenderSide
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
 from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
+from worker.sender_side import EngineSide, SenderSide
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 

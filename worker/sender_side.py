@@ -1,4 +1,4 @@
-"""The prefill worker's side of the handoff: what its engine reports becomes offers and commits."""
+"""The sender's side of the handoff: what the engine reports becomes offers and commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvtransfer.pool import BlockPool
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
-from scheduling.request import FailureReason, FinishReason, SequenceSpec
+from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from worker.columns import take_rows
 from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
@@ -37,9 +37,10 @@ class EngineSide:
 
 
 class SenderSide:
-    """Implements `worker.role.RoleSide`."""
+    """Implements `worker.role.RoleSide` for a prefill worker, and half of it for a decode worker."""
 
     tasks = frozenset({Task.PREFILL})
+    can_offer = False
 
     def __init__(
         self,
@@ -59,6 +60,8 @@ class SenderSide:
         self._metrics = metrics
         self._shm = shm
         self._specs: dict[int, SequenceSpec] = {}
+        self._parts: dict[int, Fence] = {}
+        """Of sequences that run here and go elsewhere: they have no spec of their own."""
 
     def begin(self, handle: int, dispatch: Dispatch) -> None:
         spec = dispatch.spec
@@ -66,14 +69,21 @@ class SenderSide:
         num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
         self.handoffs.begin(handle, spec.fence, -(-num_tokens // self._block_size))
 
+    def offer(self, handle: int, fence: Fence) -> None:
+        self._parts[handle] = fence
+
     def on_report(self, report: StepReport) -> None:
         for failure in report.failures:
             self.handoffs.abort(failure.handle, failure.message)
         for filled in report.filled:
-            self._on_filled(filled, report.tokens)
+            if filled.handle in self._parts:
+                self._on_part(filled)
+            else:
+                self._on_filled(filled, report.tokens)
         for handle in report.freed:
             self.handoffs.abort(handle, "the sequence has ended")
             self._specs.pop(handle, None)
+            self._parts.pop(handle, None)
 
     def cancel(self, handle: int) -> None:
         self.handoffs.abort(handle, "cancelled")
@@ -99,13 +109,19 @@ class SenderSide:
             num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
             self.handoffs.commit(filled.handle, Commit(num_tokens, first_tokens))
 
+    def _on_part(self, filled: Filled) -> None:
+        """All of a part's blocks come in one report; its tokens are its router's to hand on."""
+        self.handoffs.begin(filled.handle, self._parts[filled.handle], len(filled.blocks))
+        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes)
+        self.handoffs.commit(filled.handle, Commit(filled.num_tokens, TokenColumns()))
+
     def _on_over(self, handle: int, outcome: Outcome) -> None:
         self._engine.submit(Release(handle))
         self._metrics.handoffs.labels(outcome.end.value).inc()
-        spec = self._specs[handle]
+        fence = self._parts[handle] if handle in self._parts else self._specs[handle].fence
         if outcome.end in (End.EXPIRED, End.GIVEN_UP):
             log.warning(
-                "kv_handoff_over", fence=describe(spec.fence), end=outcome.end.value, reason=outcome.reason
+                "kv_handoff_over", fence=describe(fence), end=outcome.end.value, reason=outcome.reason
             )
             self._engine.fail(handle, FailureReason.HANDOFF, outcome.reason)
 

@@ -1,0 +1,146 @@
+"""A running sequence stops in one step loop and goes on in another, with the blocks copied by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from engine.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
+from engine.report import Filled, Received
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from tests.engine.loop_driver import GREEDY, Driver, spec
+
+SIZE = 4
+RANDOM = SamplingParams(
+    temperature=0.9,
+    seed=21,
+    presence_penalty=0.4,
+    frequency_penalty=0.3,
+    repetition_penalty=1.2,
+    logprobs=2,
+    n=2,
+)
+
+
+def running(source: Driver, request: SequenceSpec, num_turns: int) -> None:
+    source.turn(Decode(request))
+    for _ in range(num_turns):
+        source.turn()
+
+
+def blocks_of(source: Driver, part: int) -> Filled:
+    (filled,) = [one for report in source.reports for one in report.filled if one.handle == part]
+    assert filled.complete
+    assert filled.first_index == 0
+    return filled
+
+
+def received(target: Driver, handle: int) -> Received:
+    (one,) = [one for report in target.reports for one in report.received if one.handle == handle]
+    return one
+
+
+def fetch(source: Driver, target: Driver, part: int, handle: int, num_good: int | None = None) -> int:
+    """Copy what the target does not hold, or less; answers how many blocks it asked for."""
+    filled, told = blocks_of(source, part), received(target, handle)
+    assert told.hashes == filled.hashes, "both sides mean the same tokens"
+    count = len(told.blocks) if num_good is None else num_good
+    for index in range(told.num_held, count):
+        target.runner.pool[told.blocks[index]] = source.runner.pool[filled.blocks[index]]
+    target.finish(KVArrived(handle, count, TokenColumns()))
+    source.turn(Release(part))
+    return len(told.blocks) - told.num_held
+
+
+def resumed(source: Driver, request: SequenceSpec, choice: int, handle: int) -> SequenceSpec:
+    """As a router tells the target to go on with one choice."""
+    return dataclasses.replace(
+        request,
+        handle=handle,
+        choices=(choice,),
+        output_token_ids=tuple(source.tokens(request.handle, choice)),
+        sampling=dataclasses.replace(request.sampling, n=1),
+    )
+
+
+def assert_goes_on(source: Driver, target: Driver, request: SequenceSpec, choice: int, handle: int) -> None:
+    alone = Driver()
+    alone.finish(Decode(request))
+    said = source.rows(request.handle, choice) + target.rows(handle, choice)
+    assert said == alone.rows(request.handle, choice)
+    assert source.text(request.handle, choice) + target.text(handle, choice) == alone.text(
+        request.handle, choice
+    )
+
+
+@pytest.mark.parametrize("num_turns", range(9))
+@pytest.mark.parametrize("num_good", [None, 1])
+def test_each_choice_goes_on_as_if_it_had_not_moved(num_turns: int, num_good: int | None) -> None:
+    request = spec(7, range(1, 7), sampling=RANDOM, stop=StopRules(max_tokens=24), choices=(0, 1))
+    source, target = Driver(), Driver()
+    running(source, request, num_turns)
+    source.turn(HandOver(7, ((0, 70), (1, 71))))
+    assert [report.parked for report in source.reports if report.parked] == [[7]]
+    for choice, handle in ((0, 70), (1, 71)):
+        target.finish(Receive(resumed(source, request, choice, handle), ReceiveKind.STOPPED))
+        fetch(source, target, handle, handle, num_good)
+    for choice, handle in ((0, 70), (1, 71)):
+        assert_goes_on(source, target, request, choice, handle)
+    for driver in (source, target):
+        assert driver.blocks.num_available_blocks == driver.blocks.num_blocks
+
+
+def test_what_was_copied_ahead_is_not_fetched_again() -> None:
+    request = spec(7, range(1, 23), sampling=GREEDY, stop=StopRules(max_tokens=30))
+    source, target = Driver(), Driver()
+    running(source, request, 4)
+    source.turn(Lend(7, 0, num_blocks=6, part=60))
+    tokens = (*request.prompt_token_ids, *source.tokens(7))[: 6 * SIZE]
+    ahead = dataclasses.replace(request, handle=60, prompt_token_ids=tokens)
+    target.finish(Receive(ahead, ReceiveKind.AHEAD))
+    assert fetch(source, target, 60, 60) == 6
+    assert [one.handle for report in target.reports for one in report.prefilled] == [60]
+    assert target.blocks.num_available_blocks == target.blocks.num_blocks, "only the cache has them"
+    source.turn()
+    source.turn(HandOver(7, ((0, 70),)))
+    target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
+    assert fetch(source, target, 70, 70) == 2
+    assert_goes_on(source, target, request, 0, 70)
+
+
+def test_the_word_that_it_is_stopped_does_not_wait_for_a_step_of_others() -> None:
+    source = Driver()
+    running(source, spec(7, range(1, 7), stop=StopRules(max_tokens=24)), 2)
+    source.turn(Decode(spec(8, range(1, 9), stop=StopRules(max_tokens=24))))
+    first, second = source.turn(HandOver(7, ((0, 70),)))
+    assert (first.parked, first.step_seconds) == ([7], 0.0)
+    assert second.tokens.handles == [8]
+
+
+@pytest.mark.parametrize(
+    "offer", [Lend(9, 0, 1, 60), Lend(7, 1, 1, 60), Lend(7, 0, 5, 60), HandOver(9, ((0, 60),))]
+)
+def test_what_is_not_there_is_not_offered(offer: Any) -> None:
+    source = Driver()
+    request = spec(7, range(1, 7), stop=StopRules(max_tokens=6))
+    running(source, request, 1)
+    source.finish(offer)
+    (failure,) = [one for report in source.reports for one in report.failures]
+    assert (failure.handle, failure.reason) == (60, FailureReason.DRAINING)
+    alone = Driver()
+    alone.finish(Decode(request))
+    assert source.rows(7) == alone.rows(7)
+
+
+def test_only_what_has_not_begun_is_handed_back() -> None:
+    source = Driver(token_budget=4, max_num_seqs=2)
+    source.turn(Prefill(spec(1, range(1, 9))))
+    source.turn(Prefill(spec(2, range(11, 19))), Decode(spec(3, range(21, 29))), HandBack())
+    failures = [one for report in source.reports for one in report.failures]
+    assert {one.handle for one in failures} == {2, 3}
+    assert {one.reason for one in failures} == {FailureReason.DRAINING}
+    source.finish()
+    assert source.tokens(1)

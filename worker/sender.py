@@ -1,0 +1,30 @@
+"""What every worker that offers KV is put together from besides its engine."""
+
+from __future__ import annotations
+
+from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.transport import TransportMode
+from kvtransfer.transports.shm import ShmServer
+from worker.main import RoleContext
+from worker.sender_side import EngineSide, SenderSide
+
+
+async def build_sender(context: RoleContext) -> SenderSide:
+    """The sender's side, its service, and the socket that hands out the pool."""
+    config, pool = context.config, context.engine.pool
+    shm = None
+    if config.transport is not TransportMode.GRPC:
+        shm = ShmServer(pool, context.incarnation, config.shm_dir)
+        await shm.start()
+    side = SenderSide(
+        context.incarnation,
+        pool,
+        config.block_size,
+        context.guard,
+        engine=EngineSide(context.submit, context.fail),
+        metrics=context.metrics,
+        shm=shm,
+    )
+    layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
+    context.server.add(KVTransferService(side.handoffs, pool, layout))
+    return side
