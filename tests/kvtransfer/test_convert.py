@@ -11,6 +11,7 @@ from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, SenderAbo
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
+from tests.fuzzing import messages
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
 small = st.integers(0, 2**32 - 1)
@@ -66,6 +67,16 @@ def test_fences_survive_the_wire(fence: Fence) -> None:
 @given(columns)
 def test_columns_survive_the_wire(given_columns: TokenColumns) -> None:
     assert columns_from_pb(columns_to_pb(given_columns)) == given_columns
+
+
+@given(messages(pb.OpenResponse))
+def test_any_event_is_understood_or_refused(message: pb.OpenResponse) -> None:
+    kind = message.WhichOneof("event")
+    if kind is None or (kind == "manifest" and message.manifest.checksum_kind not in list(ChecksumKind)):
+        with pytest.raises(ProtocolError, match="accepted: "):
+            event_from_pb(message)
+    else:
+        assert event_from_pb(event_to_pb(event_from_pb(message))) == event_from_pb(message)
 
 
 def test_an_empty_event_is_refused() -> None:
