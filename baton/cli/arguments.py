@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_up(commands.add_parser("up", help="start a fleet on this machine; Ctrl-C stops it"))
     _add_generate(commands.add_parser("generate", help="continue a prompt, streaming to stdout"))
+    _add_quote(commands.add_parser("quote", help="the promise a prompt would get, without sending it"))
     _add_chat(commands.add_parser("chat", help="talk with the model"))
     _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
     _add_health(commands.add_parser("health", help="ask one server whether it serves"))
@@ -125,12 +126,27 @@ def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(command: argparse.ArgumentParser) -> None:
-    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
-    command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+    _add_prompt(command)
     command.add_argument("--json", action="store_true", help="one event per line, as JSON")
     command.add_argument("--request-id", default="", metavar="ID", help="sent twice, it runs once")
     command.add_argument("--timeout-s", type=seconds, metavar="S", help="give up after so long")
     _add_client_flags(command)
+    _add_request_flags(command)
+
+
+def _add_quote(command: argparse.ArgumentParser) -> None:
+    _add_prompt(command)
+    command.add_argument("--json", action="store_true", help="the quote as JSON")
+    _add_client_flags(command)
+    _add_request_flags(command)
+
+
+def _add_prompt(command: argparse.ArgumentParser) -> None:
+    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
+    command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+
+
+def _add_request_flags(command: argparse.ArgumentParser) -> None:
     _add_sampling_flags(command)
     command.add_argument_group("sampling").add_argument(
         "--n", type=unsigned, metavar="N", help="how many answers"

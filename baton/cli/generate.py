@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 async def _generate(args: argparse.Namespace) -> int:
     async with async_client_of(args, args.timeout_s) as client:
         stream = client.generate(
-            _prompt_of(args),
+            prompt_of(args),
             sampling=sampling_of(args),
             stop=stop_of(args),
             slo=slo_of(args),
@@ -32,7 +32,8 @@ async def _generate(args: argparse.Namespace) -> int:
         return await _show(stream, print_json if args.json else TextPrinter(args.n or 1))
 
 
-def _prompt_of(args: argparse.Namespace) -> Prompt:
+def prompt_of(args: argparse.Namespace) -> Prompt:
+    """What was typed, or came by stdin."""
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     return [ChatMessage("user", text)] if args.chat else text
 
