@@ -261,9 +261,8 @@ class RouterCore:
             self._help(request_key)
         if not book.store_reachable:
             serve_stranded(book)
-        for group in list(book.waiting):
-            if group.phase is Phase.WAITING and book.now - group.asked_at >= ASK_AGAIN_S:
-                enqueue(book, group)
+        for group in book.waiting.take_unheard(book.now, ASK_AGAIN_S):
+            enqueue(book, group)
         for worker in list(book.fleet.workers.values()):
             if worker.draining:
                 clear(book, worker)

@@ -77,6 +77,7 @@ def enqueue(book: Book, group: Group) -> None:
         group.due_at = _due_at(group)
         book.move(group, Phase.ENQUEUEING)
     group.asked_at = book.now
+    book.waiting.asked(group)
     slo_class, due_in_ms = _rank(book, group)
     entry = QueueEntry(
         request_key=group.key,

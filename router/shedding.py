@@ -27,15 +27,9 @@ BROKEN_LATER_S = 600.0
 
 def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | None:
     """Let the largest at risk of its class go, if it is larger than the newcomer, which is then accepted."""
-    slo_class = group.session.slo.slo_class
-    larger = [
-        one
-        for one in book.waiting.at_risk
-        if one.session.slo.slo_class is slo_class and one.work_tokens > group.work_tokens
-    ]
-    if not larger:
+    victim = book.waiting.largest_at_risk(group.session.slo.slo_class)
+    if victim is None or victim.work_tokens <= group.work_tokens:
         return None
-    victim = max(larger, key=lambda one: (one.work_tokens, one.key))
     if victim.due_at <= group.due_at:
         ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
     book.waiting.remove(victim)
@@ -54,7 +48,7 @@ def plan_if_due(book: Book) -> None:
     book.plan_wanted = False
     if not book.config.policy.promises or not book.fleet.serves():
         return
-    if not book.waiting.at_risk and not (book.capacity_died and book.waiting):
+    if not book.waiting.has_at_risk and not (book.capacity_died and book.waiting):
         book.capacity_died = False
         return
     book.planned_at = book.now

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from operator import itemgetter
 
-from router.sessions import Group
+from router.sessions import Group, Phase
 from scheduling.admission import Verdict
 from scheduling.backlog import Backlog, Stake, Waiting
 from scheduling.request import SloClass
+
+LEAST_STALE = 64
+"""Entries of a line that may be of groups which left, before the line is made anew."""
 
 
 class WaitingGroups:
@@ -18,36 +22,75 @@ class WaitingGroups:
     def __init__(self) -> None:
         self.backlog = Backlog()
         self.by_tenant: dict[str, int] = {}
-        self._groups: dict[str, tuple[Group, Waiting]] = {}
+        self._groups: dict[str, tuple[Group, Waiting, int]] = {}
+        """With how many came before."""
+        self._came = 0
         self._paces_ms: list[int] = []
         self._lines: dict[SloClass, list[tuple[float, str]]] = {one: [] for one in SloClass}
-        self._at_risk: dict[str, Group] = {}
+        self._asked: list[tuple[float, str]] = []
+        """A heap of when places were asked for; those asked for again since are dropped as they come up."""
+        self._at_risk: dict[SloClass, list[tuple[int, str]]] = {one: [] for one in SloClass}
+        """Their tokens and keys, ascending."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def __iter__(self) -> Iterator[Group]:
-        return (group for group, _ in self._groups.values())
+        return (group for group, _, _ in self._groups.values())
 
     def add(self, group: Group, now: float) -> None:
         """It asks for a place, or has one."""
         assert group.key not in self._groups, "a group waits once"
         session = group.session
         one = Waiting(group.key, session.slo.slo_class, group.due_at, group.work_tokens, _stake_of(group))
-        self._groups[group.key] = group, one
+        self._came += 1
+        self._groups[group.key] = group, one, self._came
         self.backlog.add(one, now)
         self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
         if session.slo.pace_ms is not None:
             insort(self._paces_ms, session.slo.pace_ms)
-        heapq.heappush(self._lines[one.slo_class], (one.due_at, group.key))
+        self._stand_in_line(one)
+        self.asked(group)
         if one.stake is Stake.AT_RISK:
-            self._at_risk[group.key] = group
+            insort(self._at_risk[one.slo_class], (one.tokens, one.key))
+
+    def _stand_in_line(self, one: Waiting) -> None:
+        line = self._lines[one.slo_class]
+        heapq.heappush(line, (one.due_at, one.key))
+        if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(one.slo_class):
+            found = self._groups.values()
+            line[:] = [(w.due_at, w.key) for _, w, _ in found if w.slo_class is one.slo_class]
+            heapq.heapify(line)
+
+    def asked(self, group: Group) -> None:
+        """It has asked for its place as of `group.asked_at`."""
+        heapq.heappush(self._asked, (group.asked_at, group.key))
+
+    def take_unheard(self, now: float, least_s: float) -> list[Group]:
+        """Those that have a place and asked for it so long ago, in the order they came; each is told once for
+        each time it has asked.
+        """
+        asked, due, kept = self._asked, {}, []
+        while asked and now - asked[0][0] >= least_s:
+            at, key = heapq.heappop(asked)
+            found = self._groups.get(key)
+            if found is None or found[0].asked_at != at or key in due:
+                continue
+            if found[0].phase is Phase.WAITING:
+                due[key] = found
+            else:
+                kept.append((at, key))
+        for one in kept:
+            heapq.heappush(asked, one)
+        return [group for group, _, _ in sorted(due.values(), key=itemgetter(2))]
 
     def remove(self, group: Group) -> None:
         """It waits no longer."""
-        _, one = self._groups.pop(group.key)
+        _, one, _ = self._groups.pop(group.key)
         self.backlog.remove(one)
-        self._at_risk.pop(group.key, None)
+        if one.stake is Stake.AT_RISK:
+            line = self._at_risk[one.slo_class]
+            del line[bisect_left(line, (one.tokens, one.key))]
         tenant, pace_ms = group.session.tenant, group.session.slo.pace_ms
         self.by_tenant[tenant] -= 1
         if self.by_tenant[tenant] == 0:
@@ -64,7 +107,7 @@ class WaitingGroups:
     @property
     def entries(self) -> Iterator[Waiting]:
         """All of them, as plans see them."""
-        return (one for _, one in self._groups.values())
+        return (one for _, one, _ in self._groups.values())
 
     @property
     def head(self) -> Group | None:
@@ -83,9 +126,14 @@ class WaitingGroups:
         return None
 
     @property
-    def at_risk(self) -> Collection[Group]:
-        """Those that may be let go."""
-        return self._at_risk.values()
+    def has_at_risk(self) -> bool:
+        """Somebody may be let go."""
+        return any(self._at_risk.values())
+
+    def largest_at_risk(self, slo_class: SloClass) -> Group | None:
+        """Of those of one class that may be let go; of equals the one with the last key."""
+        line = self._at_risk[slo_class]
+        return self._groups[line[-1][1]][0] if line else None
 
     @property
     def tightest_pace_ms(self) -> int | None:

@@ -43,39 +43,29 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """Those due from `begin` until before `end`."""
-
-    begin: float
-    end: float
-    tokens: int = 0
-    requests: int = 0
-    promised: int = 0
-    first_due_at: float = 0.0
-    last_due_at: float = 0.0
-    """Of the promised ones there have been since it last held none."""
-
-    def promise(self, due_at: float) -> None:
-        if self.promised == 0:
-            self.first_due_at = self.last_due_at = due_at
-        self.promised += 1
-        self.first_due_at = min(self.first_due_at, due_at)
-        self.last_due_at = max(self.last_due_at, due_at)
-
-
-@dataclass(slots=True)
 class _Class:
-    """Buckets in order, none empty, none overlapping."""
+    """Buckets in order, none empty, none overlapping; element i of each list is of bucket i.
+
+    Columns, since an arrival looks at most of them.
+    """
 
     tokens: int = 0
     requests: int = 0
     begins: list[float] = field(default_factory=list)
-    buckets: list[_Bucket] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    """Before which those of a bucket are due."""
+    sums: list[int] = field(default_factory=list)
+    """Tokens."""
+    counts: list[int] = field(default_factory=list)
+    promised: list[int] = field(default_factory=list)
+    first_due: list[float] = field(default_factory=list)
+    """Of the promised ones there have been since the bucket last held none; never while it holds none."""
+    last_due: list[float] = field(default_factory=list)
 
     def place(self, due_at: float) -> int | None:
         """Where the bucket is that holds this due time; None where there is none."""
         place = bisect_right(self.begins, due_at) - 1
-        return place if place >= 0 and due_at < self.buckets[place].end else None
+        return place if place >= 0 and due_at < self.ends[place] else None
 
     def make(self, due_at: float, now: float) -> int:
         """A new bucket around a due time, in the gap that is left between its neighbours."""
@@ -85,12 +75,35 @@ class _Class:
         begin = min(begin, due_at)  # the quotient may have been rounded up
         end = max(begin + width, math.nextafter(due_at, math.inf))
         if place > 0:
-            begin = max(begin, self.buckets[place - 1].end)
+            begin = max(begin, self.ends[place - 1])
         if place < len(self.begins):
             end = min(end, self.begins[place])
         self.begins.insert(place, begin)
-        self.buckets.insert(place, _Bucket(begin, end))
+        self.ends.insert(place, end)
+        for column in (self.sums, self.counts, self.promised):
+            column.insert(place, 0)
+        self.first_due.insert(place, math.inf)
+        self.last_due.insert(place, -math.inf)
         return place
+
+    def promise(self, place: int, due_at: float) -> None:
+        """One of the bucket was promised to be in time."""
+        self.promised[place] += 1
+        self.first_due[place] = min(self.first_due[place], due_at)
+        self.last_due[place] = max(self.last_due[place], due_at)
+
+    def forget_promise(self, place: int) -> None:
+        """It is there no longer."""
+        self.promised[place] -= 1
+        if self.promised[place] == 0:
+            self.first_due[place], self.last_due[place] = math.inf, -math.inf
+
+    def drop(self, place: int) -> None:
+        """The bucket is empty."""
+        for column in (self.begins, self.ends, self.first_due, self.last_due):
+            del column[place]
+        for counts in (self.sums, self.counts, self.promised):
+            del counts[place]
 
 
 @value
@@ -133,10 +146,14 @@ class Backlog:
         """How many wait."""
         return sum(one.requests for one in self._classes.values())
 
+    def requests_of(self, slo_class: SloClass) -> int:
+        """How many of one class wait."""
+        return self._classes[slo_class].requests
+
     @property
     def num_buckets(self) -> int:
         """How many there are to walk."""
-        return sum(len(one.buckets) for one in self._classes.values())
+        return sum(len(one.begins) for one in self._classes.values())
 
     def of_class(self, slo_class: SloClass) -> int:
         """Work of one class."""
@@ -146,33 +163,34 @@ class Backlog:
         """It waits."""
         line = self._classes[one.slo_class]
         place = line.place(one.due_at)
-        bucket = line.buckets[line.make(one.due_at, now) if place is None else place]
+        if place is None:
+            place = line.make(one.due_at, now)
         line.tokens += one.tokens
         line.requests += 1
-        bucket.tokens += one.tokens
-        bucket.requests += 1
+        line.sums[place] += one.tokens
+        line.counts[place] += 1
         if one.stake is Stake.ACCEPTED:
-            bucket.promise(one.due_at)
+            line.promise(place, one.due_at)
 
     def remove(self, one: Waiting) -> None:
         """It waits no longer. What was not added, exactly as it is, is our own mistake."""
         line = self._classes[one.slo_class]
         place = line.place(one.due_at)
         assert place is not None, "removed once, as it was added"
-        bucket = line.buckets[place]
         line.tokens -= one.tokens
         line.requests -= 1
-        bucket.tokens -= one.tokens
-        bucket.requests -= 1
-        bucket.promised -= one.stake is Stake.ACCEPTED
-        if bucket.requests == 0:
-            del line.buckets[place], line.begins[place]
+        line.sums[place] -= one.tokens
+        line.counts[place] -= 1
+        if one.stake is Stake.ACCEPTED:
+            line.forget_promise(place)
+        if line.counts[place] == 0:
+            line.drop(place)
 
     def tokens_before(self, slo_class: SloClass, due_at: float) -> int:
         """Work of all that goes first, those due about then included."""
         line = self._classes[slo_class]
         end = bisect_right(line.begins, due_at)
-        own = sum([bucket.tokens for bucket in line.buckets[:end]])
+        own = sum(line.sums[:end])
         return own + sum(self._classes[one].tokens for one in SloClass if one < slo_class)
 
     def harm_s(
@@ -186,18 +204,20 @@ class Backlog:
         before = self.tokens_before(slo_class, due_at) + (0 if waits else own_tokens)
         start_at, per_token_s = pace.done_at(0), pace.per_token_s
         own_s, harm_s = own_tokens * per_token_s, 0.0
-        for one in SloClass:
+        for one, line in self._classes.items():
             if one < slo_class:
                 continue
-            line = self._classes[one]
             begin = bisect_right(line.begins, due_at) if one == slo_class else 0
-            for bucket in line.buckets[begin:]:
-                last = before + bucket.tokens
-                if bucket.promised and start_at + per_token_s * last > bucket.first_due_at:
-                    first = before + bucket.tokens / bucket.requests
-                    for due, tokens in ((bucket.first_due_at, first), (bucket.last_due_at, last)):
-                        late_s = start_at + per_token_s * tokens - due
-                        if harm_s < late_s <= own_s:
-                            harm_s = late_s
+            columns = (line.sums, line.counts, line.first_due, line.last_due)
+            for tokens, count, first_due, last_due in zip(*(one[begin:] for one in columns), strict=True):
+                last = before + tokens
+                last_at = start_at + per_token_s * last
+                if last_at > first_due:
+                    late_s = start_at + per_token_s * (before + tokens / count) - first_due
+                    if harm_s < late_s <= own_s:
+                        harm_s = late_s
+                    late_s = last_at - last_due
+                    if harm_s < late_s <= own_s:
+                        harm_s = late_s
                 before = last
         return harm_s

@@ -1,0 +1,96 @@
+"""Who waits is found without looking at everybody: the answers are those of looking at everybody."""
+
+from __future__ import annotations
+
+import hypothesis
+import hypothesis.strategies as st
+
+from router.sessions import Choice, Group, Phase, Session, Timeline
+from router.waiting import LEAST_STALE, WaitingGroups
+from scheduling.admission import Decision, Verdict
+from scheduling.request import SamplingParams, Slo, SloClass, StopRules
+
+AGAIN_S = 1.0
+
+
+def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | None = None) -> Group:
+    session = Session(
+        sid=number,
+        tenant="t",
+        request_id=f"r{number}",
+        number=0,
+        digest=b"",
+        prompt_token_ids=range(tokens),
+        sampling=SamplingParams(),
+        stop=StopRules(max_tokens=5),
+        slo=Slo(ttft_ms=1000, slo_class=slo_class),
+        resume_grace_s=0.0,
+        prefix_hits={},
+        timeline=Timeline(0.0),
+        choices=[Choice(0)],
+    )
+    if verdict is not None:
+        session.decision = Decision(verdict, 1.0, 0.1)
+    return Group(f"g{number}", session, session.choices, 1, tokens, phase=Phase.WAITING)
+
+
+classes = st.sampled_from(tuple(SloClass))
+verdicts = st.sampled_from((None, Verdict.ACCEPTED, Verdict.AT_RISK))
+newcomers = st.tuples(st.just("add"), classes, st.integers(1, 9), verdicts)
+others = st.tuples(st.sampled_from(("leave", "ask", "enqueue", "settle_back", "look")), st.integers(0, 99))
+
+
+@hypothesis.given(st.lists(newcomers | others, max_size=60))
+def test_answers_are_those_of_looking_at_all(steps: list[tuple]) -> None:
+    waiting, known, now = WaitingGroups(), [], 0.0
+    for count, (what, *rest) in enumerate(steps):
+        now += 0.3
+        if what == "add":
+            group = group_of(count, *rest)
+            group.asked_at = now
+            waiting.add(group, now)
+            known.append(group)
+        elif what == "look":
+            due = [one for one in waiting if one.phase is Phase.WAITING and now - one.asked_at >= AGAIN_S]
+            assert waiting.take_unheard(now, AGAIN_S) == due
+            for one in due:
+                one.asked_at = now
+                waiting.asked(one)
+        elif known:
+            group = known[rest[0] % len(known)]
+            if what == "leave":
+                waiting.remove(group)
+                known.remove(group)
+            elif what == "ask":
+                group.asked_at = now
+                waiting.asked(group)
+            elif what == "enqueue":
+                group.phase = Phase.ENQUEUEING if group.phase is Phase.WAITING else Phase.WAITING
+            else:
+                waiting.remove(group)
+                waiting.add(group, now)
+        at_risk = [
+            one
+            for one in known
+            if one.session.decision is not None and one.session.decision.verdict is Verdict.AT_RISK
+        ]
+        assert waiting.has_at_risk == bool(at_risk)
+        for slo_class in SloClass:
+            own = [one for one in at_risk if one.session.slo.slo_class is slo_class]
+            largest = max(own, key=lambda one: (one.work_tokens, one.key), default=None)
+            assert waiting.largest_at_risk(slo_class) is largest
+
+
+def test_a_line_whose_head_nobody_asks_for_does_not_grow_with_those_that_left() -> None:
+    waiting = WaitingGroups()
+    stays = group_of(0, SloClass.STANDARD, 1)
+    waiting.add(stays, 0.0)
+    for number in range(1, 2000):
+        group = group_of(number, SloClass.STANDARD, 1)
+        group.due_at = float(number)
+        waiting.add(group, 0.0)
+        waiting.remove(group)
+        waiting.take_unheard(number * AGAIN_S, AGAIN_S)
+    assert sum(len(line) for line in waiting._lines.values()) <= LEAST_STALE + 4
+    assert len(waiting._asked) <= 2
+    assert waiting.head is stays
