@@ -32,6 +32,13 @@ class Verdict(enum.IntEnum):
     REFUSED = 3
 
 
+class Cause(enum.Enum):
+    """Whom a refusal is for."""
+
+    OWN = "own promise"
+    OTHERS = "promises and shares of others"
+
+
 @value
 class Spread:
     """Learnt 10 % and 90 % quantiles of observed / predicted."""
@@ -64,6 +71,8 @@ class Decision:
     ttft_s: float
     tpot_s: float
     itl_s: float = 0.0
+    cause: Cause = Cause.OWN
+    """Where it is refused."""
 
     @property
     def attainable_ttft_ms(self) -> int:
@@ -90,7 +99,7 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
         return Decision(Verdict.ACCEPTED, late_ttft, late_tpot, itl_s)
     if harm_s > 0:
         later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
-        return Decision(Verdict.REFUSED, later, late_tpot, itl_s)
+        return Decision(Verdict.REFUSED, later, late_tpot, itl_s, Cause.OTHERS)
     early_ttft, early_tpot = predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10
     if _meets(slo, late_ttft, late_tpot, itl_s):
         verdict = Verdict.ACCEPTED

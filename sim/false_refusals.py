@@ -2,20 +2,25 @@
 
 A sampled refusal is replayed: the same requests from the start, but this one rather late than refused. It
 was false when it then is good itself, and when of those around it no fewer are good than before, itself
-aside. One more request shifts every step after it, so that neighbours near their limits may turn either way
-by chance; `gain`, the mean change of the count, is therefore told as well: in it such chances cancel. Whoever
-is refused even at risk could not have been good by any prediction, and counts as rightly refused.
+aside. One more request shifts every step after it, so that neighbours near their limits turn either way by
+chance. How often that alone looks like a gain is seen with a placebo: the same replay, but in place of the
+refused one a request of one token that asks for nothing. It costs a step and changes nothing else; where more
+of the others are good after it, chance would have called a right refusal false. So what is false beyond the
+placebo's share is the router's, and the rest is chance. Whoever is refused even at risk could not have been
+good by any prediction, and counts as rightly refused.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from sim.result import End, RequestResult, SimResult
+from sim.result import End, SimResult
 from sim.simulation import run
 from sim.spec import SimSpec
+from workloads.trace import TraceRequest
 
 BEFORE_S = 10.0
 AFTER_S = 20.0
@@ -28,9 +33,20 @@ class FalseRefusals:
 
     sampled: int
     share: float
-    """That were false."""
+    """That were false, or looked so by chance."""
     gain: float
     """Good requests more, for each that would have been admitted."""
+    placebo_share: float = 0.0
+    """Of placebos that looked like a gain."""
+    placebo_gain: float = 0.0
+    """Good requests more after a placebo: 0 but for chance."""
+    by_cause: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Refusals sampled, and of these the false ones, by whose sake they were for."""
+
+    @property
+    def beyond_chance(self) -> float:
+        """The share that chance does not account for; below 0 where it would account for more."""
+        return self.share - self.placebo_share
 
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
@@ -39,20 +55,45 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
     if not refused:
         return None
     chosen = random.Random(spec.seed).sample(refused, min(samples, len(refused)))
-    gains = [_gain(spec, result, place) for place in chosen]
-    false = sum(gain > 0 and own for gain, own in gains)
-    return FalseRefusals(len(chosen), false / len(chosen), sum(gain for gain, _ in gains) / len(chosen))
+    gains, placebos, count = [], [], len(chosen)
+    asked: Counter[str] = Counter()
+    false: Counter[str] = Counter()
+    for place in chosen:
+        gain, is_good = _admitted(spec, result, place)
+        gains.append(gain)
+        placebos.append(_placebo(spec, result, place))
+        cause = result.requests[place].refused_for
+        asked[cause] += 1
+        false[cause] += is_good and gain > 0
+    return FalseRefusals(
+        sampled=count,
+        share=false.total() / count,
+        gain=sum(gains) / count,
+        placebo_share=sum(gain > 0 for gain in placebos) / count,
+        placebo_gain=sum(placebos) / count,
+        by_cause={cause: (number, false[cause]) for cause, number in sorted(asked.items())},
+    )
 
 
-def _gain(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
+def _admitted(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
     """By how much the count of good requests rises, and whether the admitted one is good."""
+    found, is_good = _replayed(replace(spec, at_risk=frozenset({place})), result, place)
+    return found + is_good, is_good
+
+
+def _placebo(spec: SimSpec, result: SimResult, place: int) -> int:
+    """By how much the count of the others that are good rises."""
+    nothing = TraceRequest(spec.trace[place].at_s, 1, 1)
+    trace = (*spec.trace[:place], nothing, *spec.trace[place + 1 :])
+    return _replayed(replace(spec, trace=trace), result, place)[0]
+
+
+def _replayed(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
+    """How many more of those around a request are good than in the result, and whether it is good itself."""
     at_s = spec.trace[place].at_s
-    end = next((i for i, one in enumerate(spec.trace) if one.at_s > at_s + AFTER_S), len(spec.trace))
-    played = replace(spec, trace=spec.trace[:end], at_risk=frozenset({place}))
-    admitted = run(played).requests
     begin = next(i for i, one in enumerate(spec.trace) if one.at_s >= at_s - BEFORE_S)
-    return _good(admitted[begin:]) - _good(result.requests[begin:end]), admitted[place].good
-
-
-def _good(requests: Sequence[RequestResult]) -> int:
-    return sum(one.good for one in requests)
+    end = next((i for i, one in enumerate(spec.trace) if one.at_s > at_s + AFTER_S), len(spec.trace))
+    found = run(replace(spec, trace=spec.trace[:end])).requests
+    around = [i for i in range(begin, end) if i != place]
+    more = sum(found[i].good for i in around) - sum(result.requests[i].good for i in around)
+    return more, found[place].good

@@ -44,6 +44,8 @@ class RequestResult:
     path: str = ""
     """Of its workers: `prefill-0>decode-1`, or `decode-1`."""
     error: str = ""
+    refused_for: str = ""
+    """Whose sake, where it was refused: as `scheduling.admission.Cause` says, or the name of the error."""
 
     @property
     def met_ttft(self) -> bool:

@@ -197,7 +197,8 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
             false = one.false_refusals
             console.print(
                 f"{one.arm.name}, seed {one.seed}: of {false.sampled} refusals replayed {false.share:.1%} "
-                f"were false; {false.gain:+.2f} good requests for each"
+                f"look false, and of placebos {false.placebo_share:.1%}; "
+                f"{false.gain:+.2f} and {false.placebo_gain:+.2f} good requests for each"
             )
     wall_s = sum(one.wall_s for one in runs)
     console.print(f"times in ms; simulated in {wall_s:.1f} s")

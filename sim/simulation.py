@@ -12,6 +12,7 @@ from reporting.quantiles import rank
 from router.actions import Reject, RequestEnded, TellAccepted
 from router.book import CoreConfig
 from router.core import RouterCore
+from router.errors import SloRefused
 from router.events import Arrived, StepReported, WorkerJoined
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.preemption import SwapSpeed
@@ -39,6 +40,7 @@ class _Record:
     names: tuple[tuple[int, ...], ...]
     accepted: TellAccepted | None = None
     error: str = ""
+    refused_for: str = ""
     ended: RequestEnded | None = None
     gaps: list[NDArray[np.float64]] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
@@ -180,7 +182,11 @@ class Simulation:
 
     def rejected(self, action: Reject) -> None:
         """The client gives up: an open loop sends nothing twice."""
-        self._records[action.listener - 1].error = f"{type(action.error).__name__}: {action.error}"
+        record, error = self._records[action.listener - 1], action.error
+        record.error = f"{type(error).__name__}: {error}"
+        record.refused_for = (
+            error.decision.cause.value if isinstance(error, SloRefused) else type(error).__name__
+        )
 
     def finished(self, action: RequestEnded) -> None:
         """Kept for the outcome in it."""
@@ -235,8 +241,9 @@ def _result(record: _Record) -> RequestResult:
     if ended is None:
         end = End.REFUSED if record.error else End.UNFINISHED
         return RequestResult(
-            record.asked, end, promised_ttft_s=promised_s, at_risk=at_risk, error=record.error
-        )
+            record.asked, end, promised_ttft_s=promised_s, at_risk=at_risk, error=record.error,
+            refused_for=record.refused_for,
+        )  # fmt: skip
     outcome = ended.outcome
     marks = outcome.marks
     gaps = np.concatenate(record.gaps) if record.gaps else None

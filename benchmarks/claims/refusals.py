@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from benchmarks.claims.cells import cell, estimate
@@ -17,8 +18,8 @@ from sim.simulation import run
 
 LOADS = (1.2, 1.5, 2.0)
 """Offered, by what arithmetic says a worker carries."""
-SAMPLES = 20
-QUICK_SAMPLES = 8
+SAMPLES = 12
+QUICK_SAMPLES = 6
 MOST_SHARE = 0.03
 
 Found = Mapping[tuple[str, float], Sequence[FalseRefusals]]
@@ -50,28 +51,51 @@ def _replay(case: Case, is_quick: bool) -> FalseRefusals | None:
 
 def section(found: Found, settings: Settings) -> Section:
     """A goal for each workload and load at which anybody was refused."""
-    goals, rows = [], []
-    for (name, load), ones in found.items():
-        if not ones:
-            continue
-        shares = tuple(one.share for one in ones)
-        goals.append(
-            Goal(f"{name}: false refusals, of all, at {load:g} ×", shares, MOST_SHARE, at_least=False)
+    known = {key: ones for key, ones in found.items() if ones}
+    goals = tuple(
+        Goal(
+            f"{name}: false refusals beyond chance, of all, at {load:g} ×",
+            tuple(one.beyond_chance for one in ones), MOST_SHARE, at_least=False,
         )
-        rows.append(
-            (
-                name,
-                f"{load:g} ×",
-                str(sum(one.sampled for one in ones)),
-                in_words(shares, 100, ".0f") + " %",
-                in_words([one.gain for one in ones]),
-            )
+        for (name, load), ones in known.items()
+    )  # fmt: skip
+    rows = [
+        (
+            f"{name}, {load:g} ×",
+            str(sum(one.sampled for one in ones)),
+            in_words([one.share for one in ones], 100, ".0f") + " %",
+            in_words([one.placebo_share for one in ones], 100, ".0f") + " %",
+            in_words([one.gain for one in ones]),
+            in_words([one.placebo_gain for one in ones]),
+            _causes(ones),
         )
+        for (name, load), ones in known.items()
+    ]
     method = (
         f"One worker, {settings.words}; TPOT {TPOT_RATIO:g} D, TTFT {TTFT_RATIO:g} × the unloaded median "
         "prompt. Sampled refusals, each replayed with that request taken at risk: false if it is good then, "
         "and the number of good ones around it rises. Steps after it shift, so others turn either way by "
-        "chance; the mean change of that number is beside."
+        "chance: beside each, the same replay with a request of one token in its place, a placebo, which "
+        "looks like a gain by chance alone. The goal is on the difference of the two shares."
     )
-    header = ("workload", "load", "replayed", "false", "good requests gained by taking one")
-    return Section("refusals: which of them were needless", method, tuple(goals), (markdown(header, rows),))
+    header = (
+        "workload, load", "replayed", "false or chance", "placebo",
+        "good gained by taking one", "by a placebo", "false of those refused, by whose sake",
+    )  # fmt: skip
+    data = {
+        "runs": [
+            {"workload": name, "load": load, "seeds": [asdict(one) for one in ones]}
+            for (name, load), ones in known.items()
+        ]
+    }
+    title = "refusals: which of them were needless"
+    return Section(title, method, goals, (markdown(header, rows),), data)
+
+
+def _causes(ones: Sequence[FalseRefusals]) -> str:
+    causes = sorted({cause for one in ones for cause in one.by_cause})
+    sums = {
+        cause: [sum(parts) for parts in zip(*(one.by_cause.get(cause, (0, 0)) for one in ones), strict=True)]
+        for cause in causes
+    }
+    return "; ".join(f"{cause}: {false} of {asked}" for cause, (asked, false) in sums.items())

@@ -210,10 +210,13 @@ def test_waiting_at_a_worker_is_waiting_too() -> None:
 
 
 def test_false_refusals_are_a_goal_wherever_anybody_was_refused() -> None:
-    found = {("chat", 1.5): [FalseRefusals(20, 0.02, -0.5), FalseRefusals(20, 0.0, -0.1)], ("mixed", 1.5): []}
-    (goal,) = refusals.section(found, SETTINGS).goals
-    assert goal.figures == (0.02, 0.0)
+    by_cause = {"own promise": (20, 3)}
+    ones = [FalseRefusals(20, 0.15, -0.5, 0.125, 0.1, by_cause), FalseRefusals(20, 0.0, -0.1, 0.25, 0.0)]
+    made = refusals.section({("chat", 1.5): ones, ("mixed", 1.5): []}, SETTINGS)
+    (goal,) = made.goals
+    assert goal.figures[0] == pytest.approx(0.025)
     assert goal.is_met
+    assert "own promise: 3 of 20" in made.tables[0]
 
 
 def test_a_peak_that_is_not_reached_yet_is_no_collapse() -> None:

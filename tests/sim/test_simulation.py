@@ -216,3 +216,16 @@ def test_refusals_that_were_right_are_not_called_false() -> None:
     found = false_refusals(spec, result, 5)
     assert found is not None
     assert (found.sampled, found.share) == (5, 0.0)
+    assert found.by_cause == {"own promise": (5, 0)}
+
+
+def test_a_placebo_is_a_gain_by_chance_alone() -> None:
+    """Without noise, and with promises far away, nobody turns: neither by the request nor by nothing."""
+    trace = tuple(
+        dataclasses.replace(one, ttft_ms=4 if place % 5 == 0 else 60_000)
+        for place, one in enumerate(make_trace(40, 5.0))
+    )
+    spec = SimSpec(make_profile(), FleetShape(0, 1), trace, noise=0.0)
+    found = false_refusals(spec, run(spec), 4)
+    assert found is not None
+    assert (found.placebo_share, found.placebo_gain) == (0.0, 0.0)
