@@ -47,6 +47,11 @@ class Routers:
         self._turn = index + 1
         return self._transports[index]
 
+    def has_other(self, transport: Transport) -> bool:
+        """Whether a further one has not failed within the last second."""
+        now, own = time.monotonic(), self._transports.index(transport)
+        return any(now - at > _SHUNNED_S for index, at in self._failed_at.items() if index != own)
+
     def failed(self, transport: Transport) -> None:
         self._failed_at[self._transports.index(transport)] = time.monotonic()
 

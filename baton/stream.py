@@ -2,6 +2,7 @@
 
     Generate ──break before any event──▶ Generate again: the same request_id, so nothing is done twice
         └─────break after an event─────▶ Resume: session + 1 and the tokens received, on any router
+              or the router is leaving
 
 Every call that breaks is followed by one with the next session number, so that a router which wakes late is
 refused. What a resumed session says again is not said to the caller again.
@@ -118,6 +119,8 @@ class GenerationStream:
                         if isinstance(event, Finished):
                             return
                 raise Unavailable("the stream ended before the generation did", router.address)
+            except _RouterLeaves:
+                self._routers.failed(router)
             except Unavailable as error:
                 self._routers.failed(router)
                 await clock.limit(patience.wait_after(error), has_tokens=progress.has_tokens)
@@ -138,6 +141,10 @@ class GenerationStream:
                 if not bridged:
                     bridged = True
                     self.resumes += 1
+                if message.WhichOneof("event") == "leaving":
+                    if self._routers.has_other(router):
+                        raise _RouterLeaves
+                    continue  # the only one there is: it serves on for as long as it can
                 event = event_from_pb(message)
                 if progress.admit(event):
                     yield event
@@ -154,6 +161,10 @@ class GenerationStream:
         async with aclosing(router.stream(RESUME, resume)) as resumed:
             async for continued in resumed:
                 yield continued.event
+
+
+class _RouterLeaves(Exception):
+    """It has asked for the generation to go on at another one."""
 
 
 class _Clock:

@@ -127,6 +127,13 @@ class TellFinished:
 
 
 @value
+class TellLeaving:
+    """This router is about to end, and the call can go on elsewhere."""
+
+    listener: int
+
+
+@value
 class Reject:
     """The call ends with an error."""
 
@@ -348,6 +355,7 @@ Action = (
     | RelayRun
     | TellChoiceFinished
     | TellFinished
+    | TellLeaving
     | Reject
     | Enqueue
     | Dequeue

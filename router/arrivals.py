@@ -14,6 +14,7 @@ from router.errors import (
     ValidationError,
 )
 from router.events import Arrived, Timer, TimerKind
+from router.leaving import let_go
 from router.promising import tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
 from router.sessions import Choice, Session, Timeline
@@ -154,7 +155,9 @@ def on_client_gone(book: Book, listener: int) -> None:
     book.unlisten(session)
     if session.ended:
         return
-    if session.resume_grace_s > 0:
+    if book.leaving:
+        let_go(book, session)
+    elif session.resume_grace_s > 0:
         book.do(SetTimer(Timer(TimerKind.GRACE, session.sid), book.now + session.resume_grace_s))
     else:
         ending.cut_off(book, session, FinishReason.CANCELLED)

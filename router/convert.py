@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import cast
 
 from baton.v1 import generation_pb2, inference_pb2
-from router.actions import Outcome, Promise, TellAccepted, TellChoiceFinished, TellFinished, TellQueued
+from router.actions import (
+    Outcome,
+    Promise,
+    TellAccepted,
+    TellChoiceFinished,
+    TellFinished,
+    TellLeaving,
+    TellQueued,
+)
 from router.errors import SloRefused
 from router.keeping import kept
 from router.quoting import Quoted
@@ -96,6 +104,8 @@ def event_to_pb(item: StreamItem, first_handed_at: float | None, now: float) -> 
         case TellFinished():
             finished = finished_to_pb(item.outcome, first_handed_at, now)
             return inference_pb2.GenerationEvent(finished=finished)
+        case TellLeaving():
+            return inference_pb2.GenerationEvent(leaving=inference_pb2.Leaving())
 
 
 def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:

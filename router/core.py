@@ -58,6 +58,7 @@ from router.events import (
 )
 from router.fleet import Worker
 from router.granting import ask_grants
+from router.leaving import leave
 from router.local_service import serve_stranded
 from router.migrating import migrate
 from router.promising import Judgement, judge
@@ -166,7 +167,7 @@ class RouterCore:
             case DrainAsked(worker_id):
                 self._drain(worker_id)
             case RouterLeaving():
-                book.leaving = True
+                leave(book)
             case RouterStopping():
                 for session in list(book.live.values()):
                     ending.break_off(book, session)

@@ -82,7 +82,7 @@ def break_off(book: Book, session: Session) -> None:
     if session.listener is not None:
         book.do(Reject(session.listener, Unavailable("this router is shutting down; resume on another one")))
         book.unlisten(session)
-    cut_off(book, session, FinishReason.CANCELLED)
+    abandon(book, session)
 
 
 def finish(book: Book, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from router.actions import TellAccepted, TellChoiceFinished, TellFinished, TellQueued
+from router.actions import TellAccepted, TellChoiceFinished, TellFinished, TellLeaving, TellQueued
 from router.errors import Overloaded, RouterError
 from router.sessions import TokenLogprobs
 
@@ -24,7 +24,7 @@ class TokenRun:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
-StreamItem = TellAccepted | TellQueued | TokenRun | TellChoiceFinished | TellFinished
+StreamItem = TellAccepted | TellQueued | TokenRun | TellChoiceFinished | TellFinished | TellLeaving
 
 
 class ClientStream:

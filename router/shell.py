@@ -43,6 +43,7 @@ from router.actions import (
     TellAccepted,
     TellChoiceFinished,
     TellFinished,
+    TellLeaving,
     TellQueued,
 )
 from router.core import RouterCore
@@ -136,7 +137,7 @@ class Shell:
                 self._relay(action)
             case RelayRun():
                 self._relay_run(action)
-            case TellAccepted() | TellQueued() | TellChoiceFinished() | TellFinished():
+            case TellAccepted() | TellQueued() | TellChoiceFinished() | TellFinished() | TellLeaving():
                 stream = self._streams.get(action.listener)
                 if stream is not None:
                     stream.push(action)

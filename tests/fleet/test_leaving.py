@@ -199,3 +199,36 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
         assert [one.choices for one in found] == [one.choices for one in expected]
         assert await fleet.process("prefill-0").wait() == 0
         await assert_all_is_freed(fleet, client)
+
+
+async def test_a_router_that_leaves_sends_its_resumable_streams_on_and_serves_the_others(
+    run_dir: Path,
+) -> None:
+    async with Fleet(spec(run_dir, routers=2)) as fleet:
+        first, second = fleet.router_addresses
+        async with (
+            # Both begin with the router that will leave.
+            AsyncClient((first, second)) as moving,
+            AsyncClient(first, resume_grace_s=0) as plain,
+            AsyncClient(second) as other,
+        ):
+            expected = await generation(other)
+            stayed = asyncio.create_task(generation(plain))
+
+            async def runs() -> bool:
+                return (await snapshot(plain)).queue.running_sessions == 1
+
+            await until(runs, "the plain client's stream")
+            heard = Heard()
+            stream = moving.generate(PROMPT, sampling=SAMPLING, stop=STOP)
+            struck = False
+            async for event in stream:
+                heard.take(event)
+                if len(heard.token_ids.get(0, ())) >= 10 and not struck:
+                    struck = True
+                    fleet.process("router-0").terminate()
+            heard.assert_like(expected)
+            assert stream.resumes == 1
+            (await stayed).assert_like(expected)
+            assert await fleet.process("router-0").wait() == 0
+            await assert_all_is_freed(fleet, other)
