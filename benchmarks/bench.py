@@ -16,10 +16,9 @@ import asyncio
 import contextlib
 import itertools
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,13 @@ from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
 from benchmarks.load import Job, jobs, open_loop
 from benchmarks.metrics import RequestRecord, summarise
 from benchmarks.observe import KVObserver, RouterCost
-from benchmarks.recorded import TimedStep, Window, step_samples, timed_steps
+from benchmarks.recordings import record_folder, with_steps, write_traces
 from benchmarks.reference import measure_capacity, measure_references
 from reporting.machine import machine
 from reporting.progress import progress_bars
 from reporting.results import Results, Run, write
 from reporting.summary import Summary
 from reporting.tables import print_results
-from router.replay import RecordingError
 from workloads.shapes import WORKLOADS, arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
@@ -70,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ttft-ms", type=int, help="the same, absolute")
     add("--tpot-ms", type=int, help="the same, absolute")
     add("--itl-ms", type=int, metavar="MS", help="promise, for each gap between tokens")
-    add("--record", type=Path, metavar="DIR", help="keep each router's event log in this folder")
+    add("--record", type=Path, metavar="DIR", help="keep event logs, and traces to simulate, in this folder")
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
     add_shared_flags(parser, SEEDS)
 
@@ -94,12 +92,15 @@ async def bench(args: argparse.Namespace) -> int:
     """The exit code: 1 when a request failed."""
     _check(args)
     console = Console()
-    with _record_folder(args) as folder:
+    with record_folder(args) as folder:
         async with _targets(args, folder, console) as targets:
             setting = await _settle(args, targets[0], console)
             results = await _measure(args, targets, setting)
         # A recording is whole only once its router has left.
-        results = with_steps(results, {at.name: at.recording for at in targets if at.recording})
+        recordings = {at.name: at.recording for at in targets if at.recording}
+        results = with_steps(results, recordings)
+        if args.record:
+            write_traces(recordings, min(run.began_s for run in results.runs))
     print_results(console, results)
     if args.json:
         write(results, args.json)
@@ -124,40 +125,6 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"{flag} is {value:g}; accepted: above 0")
     for value in (*(args.rate or ()), *(args.load or ())):
         arrivals(args.arrivals, value, 0)
-
-
-@contextlib.contextmanager
-def _record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
-    """Where routers record; plots need their steps even when nobody wants to keep the recordings."""
-    if args.record:
-        args.record.mkdir(parents=True, exist_ok=True)
-        yield args.record
-    elif (args.report or args.json) and not args.address:
-        with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
-            yield Path(folder)
-    else:
-        yield None
-
-
-def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
-    """The first seed's runs with the steps that were recorded meanwhile: enough to look at."""
-    first = min(run.seed for run in results.runs)
-    steps = {arm: list(_steps_of(arm, path)) for arm, path in recordings.items()}
-    runs = [
-        replace(run, steps=step_samples(steps.get(run.arm, ()), Window(run.began_s, run.ended_s)))
-        if run.seed == first
-        else run
-        for run in results.runs
-    ]
-    return replace(results, runs=tuple(runs))
-
-
-def _steps_of(arm: str, path: Path) -> Iterator[TimedStep]:
-    """Those before a break where there is one: a router that was killed leaves no end."""
-    try:
-        yield from timed_steps(path)
-    except RecordingError as error:
-        print(f"{arm}: {path}: {error}", file=sys.stderr)
 
 
 @contextlib.asynccontextmanager

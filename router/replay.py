@@ -1,11 +1,20 @@
-"""Reads a recording and decides it again: a fresh core must do what the recorded one did."""
+"""Reads a recording and decides it again: a fresh core must do what the recorded one did.
+
+    python -m router.replay FILE...
+
+says of each recording whether all was decided identically, or where first it was not, and what was done there
+this time. Exit codes: 0 identical, 1 different, 2 not a whole recording.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from router.actions import Action
@@ -119,3 +128,45 @@ def _json(number: int, text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise RecordingError(number, f"the line is damaged: {error}") from error
+
+
+def compare(path: Path) -> tuple[bool, str]:
+    """Whether the whole recording is decided as it was, and that in words. Raises as `read` and `open` do."""
+    num_events = num_actions = num_different = 0
+    first: Decided | None = None
+    with path.open(encoding="ascii") as lines:
+        for decided in replay(lines):
+            num_events += 1
+            num_actions += len(decided.actions)
+            if not decided.identical:
+                num_different += 1
+                first = first or decided
+    if first is None:
+        return True, f"{path}: identical, {num_events} events, {num_actions} actions"
+    kind = type(first.recorded.event).__name__
+    done = ", ".join(type(action).__name__ for action in first.actions) or "nothing"
+    return False, (
+        f"{path}: different, {num_different} of {num_events} events; the first in line "
+        f"{first.recorded.line}, {kind} at {first.recorded.now:.6f} s, decided now: {done}"
+    )
+
+
+def main(typed: Sequence[str] | None = None) -> int:
+    """A line for each file."""
+    parser = argparse.ArgumentParser(prog="python -m router.replay", description="Decide recordings again.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as `--record` left it")
+    code = 0
+    for path in parser.parse_args(typed).files:
+        try:
+            same, said = compare(path)
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"{path}: {error}\n")
+            code = 2
+        else:
+            sys.stdout.write(said + "\n")
+            code = max(code, 0 if same else 1)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recorded import Window, costs, step_samples, timed_steps, trace
+from benchmarks.recordings import TRACE_SUFFIX, write_traces
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import Arrived, Event, StepReported, WorkerJoined
@@ -14,7 +15,7 @@ from router.recording import footer, header, line
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
-from workloads.trace import TraceRequest
+from workloads.trace import TraceRequest, parse
 
 COST = CostModel((1e-3, 1e-5, 1e-6, 0.0, 0.0, 0.0), 0.0)
 FACTS = WorkerFacts("decode-0", "i1", "decode", "127.0.0.1:1", "f", 16, 100, 8, 256)
@@ -94,3 +95,9 @@ def test_a_recording_that_is_decided_otherwise_gives_no_trace(recording: Path) -
     recording.write_text("".join(lines))
     with pytest.raises(ValueError, match="line 3 is decided otherwise now"):
         trace(recording)
+
+
+def test_a_trace_is_left_beside_the_recording_and_can_be_simulated(recording: Path) -> None:
+    log = recording.rename(recording.with_suffix(".jsonl"))
+    write_traces({"slack": log}, began_s=0.0)
+    assert tuple(parse(log.with_suffix(TRACE_SUFFIX).read_text().splitlines())) == trace(log)

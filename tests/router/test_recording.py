@@ -19,7 +19,7 @@ from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import Event, Granted, Nudged, QueueSeen
 from router.recording import Recorder, decode_event, encode_event, footer, header, line
-from router.replay import RecordingError, read, replay
+from router.replay import RecordingError, main, read, replay
 from scheduling.cost_model import CostModel
 
 EVENT_TYPES = typing.get_args(Event)
@@ -143,3 +143,22 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     recorder.take(Nudged(), 0.0, [])
     recorder.close()
     assert [error.strerror for error in failures] == ["No space left on device"]
+
+
+def test_the_command_says_identical_or_where_it_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same, other, broken = (tmp_path / name for name in ("same", "other", "broken"))
+    lines = recorded(1)
+    same.write_text("".join(lines))
+    changed = line(Nudged(), 0.3, RouterCore(CoreConfig("router-1")).on(Granted("x/y/0", "w:1"), 0.3))
+    other.write_text("".join([*lines[:3], changed, *lines[4:]]))
+    broken.write_text("".join(lines[:-1]))
+    assert main([str(same)]) == 0
+    assert main([str(same), str(other)]) == 1
+    assert main([str(broken), str(other), str(tmp_path / "none")]) == 2
+    said = capsys.readouterr()
+    assert f"{same}: identical, 20 events" in said.out
+    assert f"{other}: different, 1 of 20 events; the first in line 4, Nudged at 0.3" in said.out
+    assert f"{broken}: line 21: the recording breaks off after 20 events" in said.err
+    assert "No such file" in said.err
