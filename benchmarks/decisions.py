@@ -19,7 +19,6 @@ from reporting.section import Section, markdown
 from reporting.tables import cell
 from scheduling.cost_model import CostModel
 from scheduling.placement import (
-    BUSY_LOAD,
     Path,
     PathCandidate,
     PrefillCandidate,
@@ -70,8 +69,8 @@ def decisions() -> dict[str, Callable[[], object]]:
     few, many = paths(2, 4), paths(8, 16)
     mixed = [MixedLoad(f"d{d}", 0.3, 0.4) for d in range(200)]
     found["prefill worker of 16"] = partial(choose_prefill_worker, prefills)
-    found[f"path of {len(few)}"] = partial(choose_conditional, few, BUSY_LOAD)
-    found[f"path of {len(many)}"] = partial(choose_conditional, many, BUSY_LOAD)
+    found[f"path of {len(few)}"] = partial(choose_conditional, few)
+    found[f"path of {len(many)}"] = partial(choose_conditional, many)
     found["weights of 200 decode workers"] = partial(rebalance, Roles(), mixed, [0.9] * 100, 0.0)
     return found
 

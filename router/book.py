@@ -24,6 +24,8 @@ from scheduling.shedding import BatchFloor
 from state.records import QueueStatus
 
 EVEN = TenantWeights()
+TTFT_SCALE = 64_000.0
+"""Ratios are bucketed by powers of two from 64 units on: a millisecond of what was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,16 @@ class Learnt:
     admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
     virtual_finish: float = 0.0
 
-    def learn_ttft(self, predicted: Prediction, work_ahead: int, observed_s: float, now: float) -> None:
+    def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
         """One got its first token."""
         learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
-        learnt.add(work_ahead, observed_s / predicted.ttft_s, now)
+        learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
 
-    def ttft_spread(self, predicted: Prediction, work_ahead: int, now: float) -> Spread:
+    def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
         """What to judge such a prediction by."""
         after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
-        return Spread(*(self.ttft_after_slot if after_slot else self.ttft).quantiles(work_ahead, now))
+        learnt = self.ttft_after_slot if after_slot else self.ttft
+        return Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
 
 
 IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
@@ -188,6 +191,10 @@ class Book:
     def move(self, group: Group, phase: Phase) -> None:
         """The group goes on to another phase: the one place that does this."""
         was_waiting, waits = group.phase in IN_QUEUE, phase in IN_QUEUE
+        if group.phase is Phase.SETTLING:
+            self.fleet.expect(group.prefill_key, -group.work_tokens)
+        if phase is Phase.SETTLING:
+            self.fleet.expect(group.prefill_key, group.work_tokens)
         group.phase = phase
         if waits and not was_waiting:
             self.waiting.add(group, self.now)

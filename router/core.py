@@ -250,8 +250,8 @@ class RouterCore:
         elif event.call is StoreCall.ENQUEUE and group.phase in (Phase.ENQUEUEING, Phase.WAITING):
             on_enqueue_failed(book, group, event.reason)
         elif event.call is StoreCall.SETTLE and group.phase is Phase.SETTLING:
-            group.prefill_key = group.decode_key = None
             strand(book, group)
+            group.prefill_key = group.decode_key = None
 
     def _chores(self) -> None:
         book = self.book

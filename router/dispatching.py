@@ -20,8 +20,8 @@ def dispatch(book: Book, group: Group) -> None:
     decode = book.fleet.workers.get(group.decode_key or "")
     if prefill is None or decode is None or prefill.draining or decode.draining:
         release(book, group)
-        group.prefill_key = group.decode_key = None
         enqueue(book, group)
+        group.prefill_key = group.decode_key = None
         return
     session = group.session
     book.move(group, Phase.RUNNING)

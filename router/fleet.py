@@ -75,6 +75,8 @@ class Worker:
     """By handle: blocks that are copied from or to it ahead of a group."""
     sent_tokens: int = 0
     """Prompt tokens dispatched since its last report."""
+    coming_tokens: int = 0
+    """Prompt tokens granted to it, their lease not yet settled."""
     asking: bool = False
     """A grant call for it is under way."""
     prefill_share: float = 0.0
@@ -103,7 +105,7 @@ class Worker:
     @property
     def bound_tokens(self) -> int:
         """Prompt tokens it has not computed yet."""
-        return self.load.pending_prefill_tokens + self.sent_tokens
+        return self.load.pending_prefill_tokens + self.sent_tokens + self.coming_tokens
 
     @property
     def num_seqs(self) -> int:
@@ -191,6 +193,15 @@ class Fleet:
         """A prompt of that many tokens was dispatched to a worker."""
         self.moves += 1
         worker.sent_tokens += tokens
+        if not worker.draining and self._computes(worker):
+            self.bound_tokens += tokens
+
+    def expect(self, worker_key: str | None, tokens: int) -> None:
+        """So many more prompt tokens are on their way to a worker; fewer where negative."""
+        worker = self.workers.get(worker_key or "")
+        if worker is None:
+            return
+        worker.coming_tokens += tokens
         if not worker.draining and self._computes(worker):
             self.bound_tokens += tokens
 

@@ -30,8 +30,10 @@ def ask_grants(book: Book) -> None:
     ]
     if not free:
         return
+    most = -(-len(book.waiting) // len(free))
     if book.fleet.placement is Placement.CONDITIONAL:
         free = best_paths(book, free)
+        most = 1
     elif len(free) > len(book.waiting):
         free = _soonest(book, free)[: len(book.waiting)]
     pace_ms = book.waiting.tightest_pace_ms
@@ -43,7 +45,7 @@ def ask_grants(book: Book) -> None:
         else:
             rooms = rooms or tuple(decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE))
             decoders = rooms
-        book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key]), decoders))
+        book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key], most), decoders))
 
 
 def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:

@@ -7,7 +7,7 @@ what moves fastest. A worker that joins, leaves or begins to drain is seen at on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from router.fleet import DECODE, Worker
@@ -22,6 +22,7 @@ from scheduling.prediction import (
     capacity_of,
     chunk_tokens,
     free_seats,
+    mixed_step_s,
     seq_capacity,
 )
 
@@ -40,6 +41,22 @@ TPOT_SCALE = 64.0
 """Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptQueue:
+    """A worker that computes prompts, as those see it that come to it."""
+
+    rate: float
+    """Tokens per second."""
+    half_step_s: float
+    """Until the step that runs is over, where it computes a prompt."""
+    half_decode_s: float
+    """The same where it computes none; 0 where nothing runs."""
+
+    def wait_s(self, bound_tokens: int) -> float:
+        """Until what is bound to it is computed."""
+        return bound_tokens / self.rate + self.half_step_s if bound_tokens else self.half_decode_s
+
+
 class Outlook:
     """What the fleet can do, by the pace a request asks for."""
 
@@ -51,6 +68,7 @@ class Outlook:
         self._prefill: dict[str, PrefillView] = {}
         self._chunks: dict[str, int] = {}
         self._bound_limits: dict[str, int] = {}
+        self._queues: dict[str, PromptQueue] = {}
         self._decode: dict[str, DecodeView] = {}
         self._unpaced: Capacity | None = None
         self._capacities: dict[int | None, Capacity] = {}
@@ -104,6 +122,11 @@ class Outlook:
         self._refresh()
         return self._bound_limits
 
+    def prompt_queue(self, worker: Worker) -> PromptQueue:
+        """How it works off the prompts bound to it."""
+        self._refresh()
+        return self._queues[worker.key]
+
     def prefill_view(self, worker: Worker) -> PrefillView:
         """A worker that computes prompts."""
         self._refresh()
@@ -145,6 +168,7 @@ class Outlook:
         self._bound_limits = {
             key: max(LEAST_BOUND, STEPS_BOUND * tokens) for key, tokens in self._chunks.items()
         }
+        self._queues = {key: _prompt_queue(view, self._chunks[key]) for key, view in self._prefill.items()}
         self._decode = {one.key: _decode_view(one, self._prefill.get(one.key)) for one in fleet.open(DECODE)}
 
 
@@ -160,6 +184,11 @@ def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
         return PrefillView(cost, budget, limit_s=ARRIVAL_S if is_short else NO_LIMIT_S)
     limit_s = worker.tightest_pace_s() if is_short else NO_LIMIT_S
     return PrefillView(cost, budget, decodes, worker.load.context_tokens, limit_s)
+
+
+def _prompt_queue(view: PrefillView, chunk: int) -> PromptQueue:
+    step_s = mixed_step_s(view, chunk)
+    return PromptQueue(chunk / step_s, step_s / 2, mixed_step_s(view, 0) / 2 if view.num_decodes else 0.0)
 
 
 def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from router.book import Book
+from dataclasses import replace
+
+from router.book import TTFT_SCALE, Book
 from router.fleet import DECODE, PREFILL, Worker
 from router.sessions import Group
+from scheduling.lanes import Lane, soonest
 from scheduling.placement import Path, PathCandidate, choose_conditional
-from scheduling.prediction import Ask, decode_step_s, mixed_step_s, own_prefill_s
+from scheduling.prediction import Ahead, Ask, Prediction, decode_step_s, own_prefill_s
 
 CROWDED = 0.8
 """Share of its seats from which a decode worker's prompts keep others from getting one."""
@@ -20,10 +23,7 @@ def first_token_s(book: Book, group: Group, worker: Worker) -> float:
 
 
 def _wait_s(book: Book, worker: Worker) -> float:
-    """For the prompts bound to it; half of the step that runs comes first."""
-    view, chunk = book.outlook.prefill_view(worker), book.outlook.chunk(worker)
-    steps = worker.bound_tokens / chunk + (0.5 if worker.bound_tokens or view.num_decodes else 0.0)
-    return steps * mixed_step_s(view, chunk)
+    return book.outlook.prompt_queue(worker).wait_s(worker.bound_tokens)
 
 
 def _own_s(book: Book, group: Group, worker: Worker) -> float:
@@ -41,12 +41,10 @@ def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
     head = book.waiting.head
     assert head is not None, "somebody waits"
     candidates = {worker.key: _candidate(book, head, worker) for worker in book.fleet.computing}
-    capacity = book.outlook.capacity(head.session.slo.pace_ms)
-    load = min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
     by_key = {worker.key: worker for worker in free}
     chosen: list[Worker] = []
     while candidates and len(chosen) < len(book.waiting):
-        best = choose_conditional(list(candidates.values()), load)
+        best = choose_conditional(list(candidates.values()))
         if best is None or best.candidate.prefill_key not in by_key:
             break
         if best.candidate.harms and book.fleet.open(PREFILL):
@@ -60,7 +58,7 @@ def _candidate(book: Book, group: Group, worker: Worker) -> PathCandidate:
     slo, session = group.session.slo, group.session
     own_s = _own_s(book, group, worker)
     ttft_s = _wait_s(book, worker) + own_s
-    _, q90 = book.learnt.ttft.quantiles(worker.bound_tokens, book.now)
+    _, q90 = book.learnt.ttft.quantiles(ttft_s * TTFT_SCALE, book.now)
     late_s = book.now - session.timeline.received_at + ttft_s * q90
     meets = slo.ttft_ms is None or late_s * 1000 <= slo.ttft_ms
     if worker.facts.role != DECODE:
@@ -85,3 +83,30 @@ def _added_s(book: Book, own_s: float, group: Group, worker: Worker) -> float:
     steps = -(-group.work_tokens // book.outlook.chunk(worker))
     view = book.outlook.decode_view(worker)
     return max(0.0, own_s - steps * decode_step_s(view, view.num_seqs))
+
+
+def along_paths(book: Book, ask: Ask, ahead: Ahead, predicted: Prediction) -> Prediction:
+    """The prediction with the wait and the own time of the worker that would have the first token soonest.
+
+    Where requests are bound late that is the worker it will go to; at arrival they go to the shortest queue,
+    and the mean over the fleet stands. So it does where more stand ahead than there are workers: each of them
+    has another prompt to take first.
+    """
+    if book.config.policy.binds_at_arrival or ahead.requests > len(book.fleet.computing):
+        return predicted
+    outlook = book.outlook
+    lanes = [_lane(book, one) for one in book.fleet.computing]
+    wait_s, own_s = soonest(
+        lanes,
+        ahead.tokens,
+        lambda key: own_prefill_s(ask, outlook.prefill_view(book.fleet.workers[key])),
+        own_prefill_s(ask, outlook.capacity(None).quickest),
+    )
+    if predicted.waits_for_slot:
+        wait_s = max(wait_s, predicted.wait_s)
+    return replace(predicted, ttft_s=wait_s + own_s, wait_s=wait_s)
+
+
+def _lane(book: Book, worker: Worker) -> Lane:
+    queue = book.outlook.prompt_queue(worker)
+    return Lane(worker.key, queue.wait_s(worker.bound_tokens), queue.rate)

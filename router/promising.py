@@ -5,6 +5,7 @@ from __future__ import annotations
 from router.actions import Promise, TellAccepted
 from router.book import Book
 from router.outlook import TPOT_SCALE, is_cut
+from router.paths import along_paths
 from router.sessions import Group, Session
 from scheduling.admission import (
     Decision,
@@ -44,9 +45,10 @@ def judge(
     work_ahead = ahead.tokens + book.fleet.bound_tokens
     load = min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
     predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load)
+    predicted = along_paths(book, ask, ahead, predicted)
     # A wait for a decode slot is work ahead as well.
     work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
-    ttft = book.learnt.ttft_spread(predicted, work_ahead, book.now)
+    ttft = book.learnt.ttft_spread(predicted, book.now)
     tpot = Spread(*book.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, book.now))
     if slo.tpot_ms is not None and is_cut(book, capacity.roomiest.cost):
         tpot = at_most(tpot, max(predicted.itl_s, slo.tpot_ms / 1000) / predicted.tpot_s)

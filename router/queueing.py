@@ -149,8 +149,8 @@ def take_grant(book: Book, group: Group, worker_key: str) -> None:
         book.do(Dequeue(group.key))
         strand(book, group)
         return
-    book.move(group, Phase.SETTLING)
     group.prefill_key, group.decode_key = worker_key, choice.worker_key
+    book.move(group, Phase.SETTLING)
     decoder = book.fleet.workers[choice.worker_key]
     book.do(Settle(group.key, worker_key, decode_room(book, decoder, group.session.slo.pace_ms)))
 
@@ -168,12 +168,12 @@ def on_settled(
     if outcome is Settled.OK:
         group.credit_on, group.lease_on = prefill_key, decode_key
         return group
-    group.prefill_key = group.decode_key = None
     if outcome is Settled.NO_ROOM:
         book.move(group, Phase.WAITING)
         group.avoided |= {decode_key}
     else:
         enqueue(book, group)
+    group.prefill_key = group.decode_key = None
     return None
 
 

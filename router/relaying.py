@@ -229,7 +229,7 @@ def _gap(book: Book, session: Session, choice: Choice) -> float:
 def _learn_ttft(book: Book, session: Session) -> None:
     if session.predicted is not None and session.attempts == 1:
         observed_s = book.now - session.timeline.received_at
-        book.learnt.learn_ttft(session.predicted, session.work_ahead_tokens, observed_s, book.now)
+        book.learnt.learn_ttft(session.predicted, observed_s, book.now)
 
 
 def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from router import ending
 from router.actions import PromiseBroken, Reject, RequestRefused, RequestShed
-from router.book import Book
+from router.book import TTFT_SCALE, Book
 from router.errors import SloRefused
 from router.promising import Judgement, ask_of, come_back_in_s, judge
 from router.queueing import enqueue, put_behind
@@ -57,8 +57,9 @@ def plan_if_due(book: Book) -> None:
 
 def full_plan(book: Book) -> Plan:
     """The plan for all groups of this router that wait."""
-    q10, _ = book.learnt.ttft.quantiles(book.fleet.bound_tokens, book.now)
     capacity = book.outlook.capacity(None)
+    wait_s = book.fleet.bound_tokens / capacity.prefill_rate
+    q10, _ = book.learnt.ttft.quantiles(wait_s * TTFT_SCALE, book.now)
     service = Service(
         now=book.now,
         rate=capacity.prefill_rate / max(EARLIEST, q10),

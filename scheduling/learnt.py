@@ -7,12 +7,13 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 WINDOW = 64
 MAX_AGE_S = 15.0
 ENOUGH = 8
 """Own samples from which a bucket speaks for itself."""
-BUCKETS = 8
+BUCKETS = 16
 PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
 """Believed of observed / predicted until enough was seen: the formulas leave out hand-over and network."""
 
@@ -42,7 +43,10 @@ class _Window:
 
 
 class LearntRatios:
-    """Quantiles of observed / predicted, bucketed by the work that was ahead.
+    """Quantiles of observed / predicted, bucketed by size: of what was predicted, or of the batch.
+
+    What formulas leave out is a part of a short wait and nothing of a long one, so a bucket that has seen
+    little asks those next to it, and not all.
 
     Samples age: were they kept, a bad minute would refuse everything, and nothing admitted could ever prove
     that it is over.
@@ -52,27 +56,37 @@ class LearntRatios:
         self._buckets = [_Window() for _ in range(BUCKETS)]
         self._all = _Window()
 
-    def add(self, work_ahead: float, ratio: float, now: float) -> None:
-        """Learn from one request that had `work_ahead` before it."""
-        self._buckets[_bucket(work_ahead)].add(ratio, now)
+    def add(self, size: float, ratio: float, now: float) -> None:
+        """Learn from one request of this size."""
+        self._buckets[_bucket(size)].add(ratio, now)
         self._all.add(ratio, now)
 
     def knows_enough(self, now: float) -> bool:
         """It speaks from what was seen, not from what is believed."""
         return len(self._all.fresh(now)) >= ENOUGH
 
-    def quantiles(self, work_ahead: float, now: float) -> tuple[float, float]:
-        """The 10 % and 90 % quantiles for a request that has `work_ahead` before it."""
-        ordered = self._buckets[_bucket(work_ahead)].fresh(now)
-        if len(ordered) < ENOUGH:
-            ordered = self._all.fresh(now)
+    def _nearest(self, bucket: int, now: float) -> list[float]:
+        """The bucket's samples, with those of its neighbours as far out as it takes to have enough."""
+        found = self._buckets[bucket].fresh(now)
+        for distance in range(1, BUCKETS):
+            if len(found) >= ENOUGH:
+                break
+            near = (bucket - distance, bucket + distance)
+            found = sorted(
+                chain(found, *(self._buckets[one].fresh(now) for one in near if 0 <= one < BUCKETS))
+            )
+        return found
+
+    def quantiles(self, size: float, now: float) -> tuple[float, float]:
+        """The 10 % and 90 % quantiles for a request of this size."""
+        ordered = self._nearest(_bucket(size), now)
         if len(ordered) < ENOUGH:
             ordered = sorted((*ordered, *PRIOR))
         return _quantile(ordered, 0.1), _quantile(ordered, 0.9)
 
 
-def _bucket(work_ahead: float) -> int:
-    return min(BUCKETS - 1, int(math.log2(1.0 + work_ahead / 64.0)))
+def _bucket(size: float) -> int:
+    return min(BUCKETS - 1, int(math.log2(1.0 + size / 64.0)))
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

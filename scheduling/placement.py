@@ -1,7 +1,7 @@
 """Where a request runs: filter, score, pick, as plain functions in lists.
 
 A decode worker is picked by what placement leaves of its promises, a prefill worker by how early it has the
-first token, and a path, where each request has its own, by its first token or by the work it costs.
+first token, and so is a path, where each request has its own.
 """
 
 from __future__ import annotations
@@ -182,10 +182,6 @@ def choose_path(wanted: Path, num_prefill_workers: int) -> Path:
     return Path.AGGREGATED
 
 
-BUSY_LOAD = 0.7
-"""Share of the fleet's time from which work is saved rather than time: queues lengthen as 1 / (1 - load)."""
-
-
 @value
 class PathCandidate:
     """One way a request could go, and what would come of it."""
@@ -219,13 +215,16 @@ class PathChoice:
         return self.candidate.meets and not self.candidate.harms
 
 
-def choose_conditional(candidates: Sequence[PathCandidate], load: float) -> PathChoice | None:
+def choose_conditional(candidates: Sequence[PathCandidate]) -> PathChoice | None:
     """Conditional disaggregation; None without candidates.
 
-    Of the paths that meet and harm nobody: while the fleet's `load` is below `BUSY_LOAD` the earliest first
-    token, from there the fewest worker-seconds. Where none does, the earliest first token among those that
-    harm nobody, or among all. Workers' shares are kept to as long as a path within them is left, and ties go
-    by the other figure, then to the lower keys, so the order of `candidates` does not matter.
+    Of the paths that meet and harm nobody the earliest first token. Where none does, the earliest among those
+    that harm nobody, or among all. Workers' shares are kept to as long as a path within them is left, and
+    ties go to the fewest worker-seconds, then to the lower keys, so their order does not matter.
+
+    Under load too: what is ahead of a worker is what makes it late there, so the earliest first token spreads
+    prompts as the work allows. Saving worker-seconds instead lets a request wait for a busy prefill worker
+    beside an idle decode worker, later than it was predicted to be when it was admitted.
     """
     if not candidates:
         return None
@@ -235,14 +234,8 @@ def choose_conditional(candidates: Sequence[PathCandidate], load: float) -> Path
         left = harmless or candidates
         return PathChoice(min(left, key=_earliest), f"none of {len(candidates)} holds: earliest first token")
     left = [one for one in holding if one.within_share] or holding
-    if load < BUSY_LOAD:
-        return PathChoice(min(left, key=_earliest), f"earliest first token of {len(left)} that hold")
-    return PathChoice(min(left, key=_cheapest), f"fewest worker-seconds of {len(left)} that hold")
+    return PathChoice(min(left, key=_earliest), f"earliest first token of {len(left)} that hold")
 
 
 def _earliest(one: PathCandidate) -> tuple[float, float, str, str]:
     return one.ttft_s, one.worker_s, one.decode_key, one.prefill_key
-
-
-def _cheapest(one: PathCandidate) -> tuple[float, float, str, str]:
-    return one.worker_s, one.ttft_s, one.decode_key, one.prefill_key

@@ -174,7 +174,8 @@ class MemoryStore:
         bound = self._credits[worker.key].purge(now)
         taken: dict[str, tuple[int, int]] = {}
         granted = []
-        while bound.total < worker.limit_tokens and (head := self._line.head) is not None:
+        left = worker.max_grants
+        while left > 0 and bound.total < worker.limit_tokens and (head := self._line.head) is not None:
             entry = self._entries[head[1]]
             room = self._find_room(decoders, taken, entry.blocks, now)
             if room is None:
@@ -183,6 +184,7 @@ class MemoryStore:
             if not self._tell(entry, caller, worker.key):
                 del self._entries[head[1]]
                 continue
+            left -= 1
             blocks, seqs = taken.get(room.key, (0, 0))
             taken[room.key] = (blocks + entry.blocks, seqs + 1)
             self._entries[head[1]] = replace(entry, worker_key=worker.key)

@@ -71,6 +71,8 @@ class PrefillRoom:
 
     key: str
     limit_tokens: int
+    max_grants: int = 10**9
+    """Of one call: what is granted at once goes to one worker, whoever else has become the better one."""
 
 
 @value

@@ -154,7 +154,7 @@ class Store:
         granted = await self._run(
             "grant",
             [*keys.line(), keys.credits_of(worker.key), *(keys.leases_of(room.key) for room in decoders)],
-            [worker.key, worker.limit_tokens, caller, keys.router_channel(""), *rooms],
+            [worker.key, worker.limit_tokens, worker.max_grants, caller, keys.router_channel(""), *rooms],
         )
         return [Grant(request_key, caller, worker.key) for request_key in granted]
 

@@ -68,9 +68,12 @@ class ModelStore:
         self.queue = [one for one in self.queue if one.request_key != key]
         self.granted.pop(key, None)
 
-    def grant(self, worker_key: str, limit: int) -> list[Granted]:
-        grants = []
-        while self.queue and sum(v for (_, w), v in self.credits.items() if w == worker_key) < limit:
+    def bound_to(self, worker_key: str) -> int:
+        return sum(tokens for (_, worker), tokens in self.credits.items() if worker == worker_key)
+
+    def grant(self, worker_key: str, limit: int, most: int) -> list[Granted]:
+        grants: list[Granted] = []
+        while len(grants) < most and self.queue and self.bound_to(worker_key) < limit:
             head = self.queue.pop(0)
             self.granted[head.request_key] = head
             self.credits[head.request_key, worker_key] = head.work_tokens

@@ -241,7 +241,7 @@ class CoreMachine(RuleBasedStateMachine):
             case Dequeue(key):
                 self.store.dequeue(key)
             case AskGrants(worker):
-                for grant in self.store.grant(worker.key, worker.limit_tokens):
+                for grant in self.store.grant(worker.key, worker.limit_tokens, worker.max_grants):
                     self.tell(grant)
                 self.tell(GrantsAnswered(worker.key))
             case Settle():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import AskGrants
+from router.actions import AskGrants, TellAccepted
 from router.core import RouterCore
-from router.events import StepReported
+from router.events import Granted, GrantsAnswered, StepReported
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
@@ -64,6 +64,28 @@ def test_a_held_prefix_draws_a_request_to_its_worker() -> None:
     hits = replace(LONG, prefix_hits={other.key: 240})
     (asked,) = [one.worker.key for one in arrive(core, 1, hits) if isinstance(one, AskGrants)]
     assert asked == other.key
+
+
+def test_two_that_come_together_go_to_two_workers() -> None:
+    core = conditional(PREFILL, DECODE)
+    (first,) = asked_first(core, 1)
+    tell(core, Granted("t/r1/0", first), GrantsAnswered(first))
+    (second,) = asked_first(core, 2)
+    assert {first, second} == {PREFILL.key, DECODE.key}
+
+
+def test_one_call_offers_a_worker_to_one_request() -> None:
+    core = conditional(PREFILL, DECODE)
+    asked = [one for one in arrive(core, 1, LONG) if isinstance(one, AskGrants)]
+    assert [one.worker.max_grants for one in asked] == [1]
+
+
+def test_the_first_token_is_promised_as_the_path_will_have_it() -> None:
+    core = conditional(PREFILL, DECODE)
+    loaded(core, DECODE, running=60, context=6000, pending=3000)
+    (told,) = [one for one in arrive(core, 1, LONG) if isinstance(one, TellAccepted)]
+    alone_s = COST.predict(StepShape.of(0, 0, ((0, 1000),)))
+    assert told.promise.predicted_ttft_ms < 2 * 1000 * alone_s
 
 
 def test_what_workers_spend_their_time_on_is_followed() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.placement import (
-    BUSY_LOAD,
     Path,
     PathCandidate,
     PrefillCandidate,
@@ -19,7 +18,6 @@ from scheduling.placement import (
 IDLE = PrefillCandidate("p0", draining=False, avoided=False, wait_s=0.0, own_s=0.1)
 OWN = PathCandidate(Path.AGGREGATED, "d0", "d0", ttft_s=0.2, worker_s=0.1, meets=True)
 APART = PathCandidate(Path.DISAGGREGATED, "p0", "d0", ttft_s=0.1, worker_s=0.2, meets=True)
-CALM, BUSY = BUSY_LOAD - 0.01, BUSY_LOAD
 
 seconds = st.sampled_from([0.1, 0.2, 0.3])
 prefills = st.lists(
@@ -38,7 +36,6 @@ paths = st.lists(
     max_size=6,
     unique_by=lambda one: (one.prefill_key, one.decode_key),
 )  # fmt: skip
-loads = st.floats(0, 1.5)
 
 
 @given(prefills)
@@ -69,20 +66,18 @@ def test_of_two_as_early_the_one_that_computes_less() -> None:
     assert choice.worker_key == "p1"
 
 
-@given(paths, loads)
-def test_a_path_that_holds_is_taken_whenever_there_is_one(found: list[PathCandidate], load: float) -> None:
-    choice = choose_conditional(found, load)
+@given(paths)
+def test_a_path_that_holds_is_taken_whenever_there_is_one(found: list[PathCandidate]) -> None:
+    choice = choose_conditional(found)
     assert (choice is None) == (not found)
     if choice is not None:
         assert choice.holds == any(one.meets and not one.harms for one in found)
         assert choice.candidate.harms is False or all(one.harms for one in found)
 
 
-@given(paths, loads)
-def test_no_path_that_holds_is_better_by_what_counts_at_this_load(
-    found: list[PathCandidate], load: float
-) -> None:
-    choice = choose_conditional(found, load)
+@given(paths)
+def test_no_path_that_holds_is_earlier_or_as_early_and_cheaper(found: list[PathCandidate]) -> None:
+    choice = choose_conditional(found)
     if choice is None or not choice.holds:
         return
     rivals = [
@@ -90,52 +85,40 @@ def test_no_path_that_holds_is_better_by_what_counts_at_this_load(
         for one in found
         if one.meets and not one.harms and one.within_share >= choice.candidate.within_share
     ]
-    if load < BUSY_LOAD:
-        assert choice.candidate.ttft_s == min(one.ttft_s for one in rivals)
-    else:
-        assert choice.candidate.worker_s == min(one.worker_s for one in rivals)
+    picked = choice.candidate
+    assert (picked.ttft_s, picked.worker_s) == min((one.ttft_s, one.worker_s) for one in rivals)
 
 
-@given(paths, loads, st.randoms(use_true_random=False))
-def test_the_order_of_the_paths_does_not_matter(
-    found: list[PathCandidate], load: float, draw: object
-) -> None:
+@given(paths, st.randoms(use_true_random=False))
+def test_the_order_of_the_paths_does_not_matter(found: list[PathCandidate], draw: object) -> None:
     shuffled = list(found)
     draw.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
-    assert choose_conditional(found, load) == choose_conditional(shuffled, load)
-
-
-def test_a_calm_fleet_takes_the_earliest_and_a_busy_one_the_cheapest() -> None:
-    calm, busy = choose_conditional([OWN, APART], CALM), choose_conditional([OWN, APART], BUSY)
-    assert calm is not None
-    assert calm.candidate == APART
-    assert busy is not None
-    assert busy.candidate == OWN
+    assert choose_conditional(found) == choose_conditional(shuffled)
 
 
 def test_a_path_that_harms_is_taken_only_where_all_do() -> None:
     harmful = replace(APART, harms=True)
     late = replace(OWN, meets=False)
-    choice = choose_conditional([harmful, late], CALM)
+    choice = choose_conditional([harmful, late])
     assert choice is not None
     assert (choice.candidate, choice.holds) == (late, False)
-    only = choose_conditional([harmful], CALM)
+    only = choose_conditional([harmful])
     assert only is not None
     assert not only.holds
 
 
 def test_where_none_meets_the_earliest_is_offered() -> None:
     missed = [replace(OWN, meets=False), replace(APART, meets=False)]
-    choice = choose_conditional(missed, BUSY)
+    choice = choose_conditional(missed)
     assert choice is not None
     assert (choice.candidate, choice.holds) == (missed[1], False)
 
 
 def test_a_worker_past_its_prefill_share_is_left_alone_while_another_path_holds() -> None:
     past = replace(OWN, within_share=False)
-    elsewhere = choose_conditional([past, APART], BUSY)
+    elsewhere = choose_conditional([past, APART])
     assert elsewhere is not None
     assert elsewhere.candidate == APART
-    only = choose_conditional([past, replace(APART, meets=False)], BUSY)
+    only = choose_conditional([past, replace(APART, meets=False)])
     assert only is not None
     assert only.candidate == past

@@ -14,7 +14,7 @@ def test_before_anything_was_seen_the_prior_speaks() -> None:
     assert (q10, q90) == (min(PRIOR), max(PRIOR))
 
 
-def test_ratios_are_learnt_by_work_ahead() -> None:
+def test_ratios_are_learnt_by_size() -> None:
     learnt = LearntRatios()
     for _ in range(ENOUGH):
         learnt.add(0, 1.0, now=0.0)
@@ -23,11 +23,13 @@ def test_ratios_are_learnt_by_work_ahead() -> None:
     assert learnt.quantiles(5000, now=1.0) == (3.0, 3.0)
 
 
-def test_a_bucket_that_saw_little_asks_all_the_others() -> None:
+def test_a_bucket_that_saw_little_asks_the_nearest_that_know() -> None:
     learnt = LearntRatios()
     for _ in range(ENOUGH):
-        learnt.add(5000, 3.0, now=0.0)
-    assert learnt.quantiles(0, now=1.0) == (3.0, 3.0)
+        learnt.add(0, 3.0, now=0.0)
+        learnt.add(2000, 1.0, now=0.0)
+    assert learnt.quantiles(100_000, now=1.0) == (1.0, 1.0)
+    assert learnt.quantiles(100, now=1.0) == (3.0, 3.0)
 
 
 def test_a_bad_minute_is_forgotten_even_when_nothing_was_admitted_since() -> None:

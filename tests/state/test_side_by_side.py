@@ -125,10 +125,11 @@ class SideBySide(RuleBasedStateMachine):
         caller=st.sampled_from(LISTENING),
         key=PREFILLERS,
         limit=st.integers(0, 20),
+        most=st.integers(0, 3),
         decoders=st.lists(DECODERS, max_size=3, unique=True),
     )
-    def grant(self, caller: str, key: str, limit: int, decoders: list[DecodeRoom]) -> None:
-        self.demand_same(lambda store: store.grant(caller, PrefillRoom(key, limit), decoders))
+    def grant(self, caller: str, key: str, limit: int, most: int, decoders: list[DecodeRoom]) -> None:
+        self.demand_same(lambda store: store.grant(caller, PrefillRoom(key, limit, most), decoders))
 
     @rule(key=REQUESTS, prefill=PREFILLERS, decoder=DECODERS, ttl=TTL_S)
     def settle(self, key: str, prefill: str, decoder: DecodeRoom, ttl: float) -> None:

@@ -51,6 +51,15 @@ async def test_the_queue_orders_by_class_and_then_by_due_time(either: AnyStore) 
     assert [one.request_key for one in granted] == ["interactive", "early", "late", "batch", "last"]
 
 
+async def test_a_call_grants_no_more_than_it_asks_for(either: AnyStore) -> None:
+    for name in "abc":
+        await either.enqueue(entry(name, due=ord(name)), 10)
+    granted = await either.grant(
+        "r1", PrefillRoom("p:1", 10_000, max_grants=2), [DecodeRoom("d:1", 100, 100)]
+    )
+    assert [one.request_key for one in granted] == ["a", "b"]
+
+
 async def test_work_ahead_is_summed_over_long_queues(either: AnyStore) -> None:
     for i in range(2100):
         await either.enqueue(entry(f"k{i}", due=i, tokens=2), 3000)
