@@ -9,9 +9,9 @@ from router.book import Book
 from router.fleet import PREFILL, Worker
 from router.granting import choose_decoder
 from router.queueing import enqueue, release
-from router.sessions import Choice, Group, Phase
+from router.sessions import Choice, Group, Phase, Session
 from router.shedding import pay_batch
-from scheduling.request import Fence, ReceiveKind, SequenceSpec
+from scheduling.request import Fence, ReceiveKind, SamplingParams, SequenceSpec
 
 
 def dispatch(book: Book, group: Group) -> None:
@@ -94,12 +94,17 @@ def spec_of(group: Group, source: Worker | None, target: Worker) -> SequenceSpec
         prompt_token_ids=session.prompt_token_ids,
         output_token_ids=group.output_token_ids,
         choices=tuple(choice.index for choice in group.choices),
-        sampling=replace(session.sampling, n=len(group.choices)),
+        sampling=_sampling(session, len(group.choices)),
         stop=session.stop,
         cache_salt=cache_salt(session.tenant),
         tpot_ms=session.slo.tpot_ms,
         itl_ms=session.slo.itl_ms,
     )
+
+
+def _sampling(session: Session, num_choices: int) -> SamplingParams:
+    asked = session.sampling
+    return asked if asked.n == num_choices else replace(asked, n=num_choices)
 
 
 def cache_salt(tenant: str) -> bytes:

@@ -159,6 +159,10 @@ class Fleet:
         """Counts what changes the fleet's capacity at a stroke."""
         self.moves = 0
         """Counts reports and dispatches."""
+        self.block_size = 1
+        """The same everywhere; 1 without a worker."""
+        self.largest_pool = 0
+        """Blocks of the largest decode worker that takes new work; 0 without one."""
         self._open: dict[str, tuple[Worker, ...]] = {}
 
     def join(self, worker: Worker) -> None:
@@ -177,6 +181,8 @@ class Fleet:
         """Other workers are there, or take new work, than before."""
         self.version += 1
         self._open.clear()
+        self.block_size = next((worker.facts.block_size for worker in self.workers.values()), 1)
+        self.largest_pool = max((worker.facts.num_blocks for worker in self.open(DECODE)), default=0)
         self.bound_tokens = sum(worker.bound_tokens for worker in self.computing)
 
     def learn(self, worker: Worker, load: WorkerLoad) -> None:
@@ -241,16 +247,6 @@ class Fleet:
     def idle(self) -> bool:
         """No worker has anything to do."""
         return not any(worker.bound_tokens or worker.num_seqs for worker in self.workers.values())
-
-    @property
-    def block_size(self) -> int:
-        """The same everywhere; 1 without a worker."""
-        return next((worker.facts.block_size for worker in self.workers.values()), 1)
-
-    @property
-    def largest_pool(self) -> int:
-        """Blocks of the largest decode worker; 0 without one."""
-        return max((worker.facts.num_blocks for worker in self.open(DECODE)), default=0)
 
     def serves(self) -> bool:
         """A request could run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 from router.actions import AskGrants
 from router.book import Book
 from router.fleet import DECODE, Worker
@@ -35,7 +37,7 @@ def ask_grants(book: Book) -> None:
         free = best_paths(book, free)
         most = 1
     elif len(free) > len(book.waiting):
-        free = _soonest(book, free)[: len(book.waiting)]
+        free = _soonest(book, free, len(book.waiting))
     pace_ms = book.waiting.tightest_pace_ms
     rooms: tuple[DecodeRoom, ...] | None = None
     for worker in free:
@@ -48,15 +50,19 @@ def ask_grants(book: Book) -> None:
         book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key], most), decoders))
 
 
-def _soonest(book: Book, workers: list[Worker]) -> list[Worker]:
-    """Workers by when the first token of our head would come from them, its cached prefix counted."""
+def _soonest(book: Book, workers: list[Worker], count: int) -> list[Worker]:
+    """Those from which the first token of our head would come first, its cached prefix counted."""
     head = book.waiting.head
     assert head is not None, "somebody waits"
+    avoided = head.avoided
+    if not avoided and not head.session.prefix_hits:
+        return heapq.nsmallest(count, workers, key=_bound)
     if not head.session.prefix_hits:
-        return sorted(workers, key=lambda one: (one.key in head.avoided, *_bound(one)))
-    return sorted(
+        return heapq.nsmallest(count, workers, key=lambda one: (one.key in avoided, *_bound(one)))
+    return heapq.nsmallest(
+        count,
         workers,
-        key=lambda one: (one.key in head.avoided, first_token_s(book, head, one), one.leased_blocks, one.key),
+        key=lambda one: (one.key in avoided, first_token_s(book, head, one), one.leased_blocks, one.key),
     )
 
 

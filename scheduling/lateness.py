@@ -35,5 +35,7 @@ def least_slack(due_s: _Column, hope_s: _Column, now_s: float) -> float:
     """Seconds until the earliest due token; 0 while one is late by at most its `hope_s`, since every moment
     then makes it later. Rows beyond hope do not count; infinite where nothing counts.
     """
+    if due_s.size and (nearest := float(due_s.min())) >= now_s:
+        return nearest - now_s
     earliest = float(np.min(due_s, where=due_s >= now_s - hope_s, initial=math.inf))
     return max(0.0, earliest - now_s)

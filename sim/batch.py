@@ -37,6 +37,8 @@ class Batch:
         self._itl = np.full(64, np.inf)
         self._since = np.zeros(64)
         self._paces: Counter[float] = Counter()
+        self._least_alpha: dict[float, float] = {}
+        """By pace, what no row of it is below."""
         self._gap_limits: Counter[float] = Counter()
         self._num_itl = 0
         # Rows by (context - steps) % block_size, on which it depends when they begin a block.
@@ -73,6 +75,8 @@ class Batch:
         if tpot_s is not None:
             self._alpha[row], self._tpot[row] = due_from - self.steps * tpot_s, tpot_s
             self._paces[tpot_s] += 1
+            least = self._least_alpha.get(tpot_s, np.inf)
+            self._least_alpha[tpot_s] = min(least, float(self._alpha[row]))
         self._num_itl += itl_s < NO_LIMIT_S
         self._gap_limits[sequence.gap_limit_s] += 1
 
@@ -88,6 +92,8 @@ class Batch:
         self._phases[(sequence.context_tokens - self.steps) % self._block_size] -= 1
         if sequence.tpot_s is not None:
             _take_one(self._paces, sequence.tpot_s)
+            if sequence.tpot_s not in self._paces:
+                del self._least_alpha[sequence.tpot_s]
         _take_one(self._gap_limits, sequence.gap_limit_s)
         self._num_itl -= sequence.itl_s < NO_LIMIT_S
         moved = self.rows[last]
@@ -138,19 +144,25 @@ class Batch:
         """A hopelessly late token starts its row's line anew, as `scheduling.lateness.next_due` does.
 
         Step d's tokens came at times[d - first], so such a row's alpha becomes time - d * tpot. Hardly ever
-        is one so late: only then are the steps looked at one by one.
+        is one so late: only then are the rows looked at, and the steps one by one.
         """
         alpha, tpot = self._alpha[: len(self.rows)], self._tpot[: len(self.rows)]
+        last = float(times[-1])
         for tpot_s in self._paces:
-            starts = times - np.arange(first, first + len(times)) * tpot_s
             hope_s = HOPELESS_GAPS * tpot_s
-            hopeless = (tpot == tpot_s) & (alpha < starts.max() - hope_s)
+            if self._least_alpha[tpot_s] >= last - first * tpot_s - hope_s:
+                continue
+            starts = times - np.arange(first, first + len(times)) * tpot_s
+            of_pace = tpot == tpot_s
+            hopeless = of_pace & (alpha < starts.max() - hope_s)
             if not hopeless.any():
+                self._least_alpha[tpot_s] = float(alpha[of_pace].min())
                 continue
             own = alpha[hopeless]
             for start in starts.tolist():
                 own[own < start - hope_s] = start
             alpha[hopeless] = own
+            self._least_alpha[tpot_s] = float(alpha[of_pace].min())
 
     def growth(self, count: int) -> int:
         """Blocks that the contexts will begin during that many decode steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -292,5 +293,14 @@ def _usage(worker: SimWorker) -> WorkerResult:
 
 
 def run(spec: SimSpec) -> SimResult:
-    """Simulate; the same specification gives the same result."""
-    return Simulation(spec).run()
+    """Simulate; the same specification gives the same result.
+
+    Nothing here is kept by a cycle, so the collector would only walk what is there, over and over.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(spec).run()
+    finally:
+        if was_enabled:
+            gc.enable()
