@@ -9,6 +9,7 @@
     ├── Overloaded(retry_after_s)                        not now; nothing was done
     │   ├── Refused(attainable_ttft_ms, ...)             the SLO cannot be met
     │   └── QueueFull                                    too many requests wait
+    ├── NotAllowed                                       the credential is missing, wrong or not enough
     ├── DeadlineExceeded                                 the fleet's answer came too late
     │   └── TimedOut(phase, waited_s)                    this client's own `Timeout` ran out
     ├── Unavailable(address)                             no router in reach, or none that serves
@@ -65,6 +66,10 @@ class Conflict(BatonError):
 
 class Superseded(Conflict):
     """A later call took this request over: its tokens go there."""
+
+
+class NotAllowed(BatonError):
+    """The fleet wants a credential, another one, or one that allows more."""
 
 
 class Overloaded(BatonError):

@@ -16,6 +16,7 @@ from baton.errors import (
     FieldViolation,
     Internal,
     InvalidRequest,
+    NotAllowed,
     NotFound,
     QueueFull,
     Refused,
@@ -30,6 +31,8 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _Detail = TypeVar("_Detail", bound=Message)
 
 _PLAIN: dict[grpc.StatusCode, type[BatonError]] = {
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.ALREADY_EXISTS: Conflict,
     grpc.StatusCode.ABORTED: Superseded,

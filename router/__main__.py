@@ -26,6 +26,10 @@ from prometheus_client import start_http_server
 from router.book import CoreConfig
 from router.config import RouterConfig, parse_config
 from router.core import RouterCore
+from router.door.door import Door
+from router.door.interceptor import DoorInterceptor
+from router.door.rules import DoorFileUnusable
+from router.errors import RouterError
 from router.events import RouterLeaving, RouterStopping
 from router.intake import Intake
 from router.metrics import RouterMetrics
@@ -81,8 +85,9 @@ async def _serve_with(
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    healthy = _add_services(server, shell, Intake(facts, pool, store), facts)
+    door = None if config.door is None else Door(config.door, store)
+    server = grpc.aio.server(interceptors=_interceptors(door, metrics), options=SERVER_OPTIONS)
+    healthy = _add_services(server, shell, Intake(facts, pool, store), facts, door)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server, metrics_thread = start_http_server(
@@ -92,7 +97,8 @@ async def _serve_with(
     await server.start()
     await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     address = config.advertise or f"{config.host}:{port}"
-    structlog.get_logger().info("listening", **config.security.describe(config.listen))
+    lock = "open" if door is None else "locked"
+    structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
     _say_ready(config.router_id, address, f"{config.host}:{metrics_server.server_port}")
     await _until_stopped(running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
@@ -117,13 +123,20 @@ def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> 
     return Recorder(path, config, failed) if path is not None else None
 
 
+def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[DoorInterceptor, ...]:
+    def refused(error: RouterError) -> None:
+        metrics.requests.labels(type(error).__name__).inc()
+
+    return () if door is None else (DoorInterceptor(door, refused),)
+
+
 def _add_services(
-    server: grpc.aio.Server, shell: Shell, intake: Intake, facts: ModelFacts
+    server: grpc.aio.Server, shell: Shell, intake: Intake, facts: ModelFacts, door: Door | None
 ) -> health.aio.HealthServicer:
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     names = [
-        InferenceService(shell, intake, facts).add_to(server),
+        InferenceService(shell, intake, facts, door).add_to(server),
         FleetService(shell, facts).add_to(server),
         health.SERVICE_NAME,
         reflection.SERVICE_NAME,
@@ -177,7 +190,7 @@ def main() -> int:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
-    except (SecretUnusable, TlsUnusable) as error:
+    except (DoorFileUnusable, SecretUnusable, TlsUnusable) as error:
         return _leave(EXIT_CONFIG, error)
     return 0
 

@@ -44,6 +44,8 @@ class RouterConfig:
     log_level: str
     log_format: str
     security: Security
+    door: Path | None
+    """Who may call, in its file; None: whoever reaches the router."""
     client_ca: Path | None
     """Callers must hold a certificate of it."""
 
@@ -110,6 +112,7 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     add_security_flags(parser)
+    parser.add_argument("--door", type=Path, metavar="FILE", help="API keys, tokens, budgets: who may call")
     parser.add_argument("--client-ca", type=Path, metavar="FILE", help="callers need a certificate of it")
     given = vars(parser.parse_args(argv))
     named = {

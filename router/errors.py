@@ -8,6 +8,8 @@
     ├── DeadlineExpired      the deadline was over on arrival                   DEADLINE_EXCEEDED
     ├── SloRefused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
     ├── Overloaded           a bounded queue or buffer is full                  RESOURCE_EXHAUSTED
+    ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
+    ├── Forbidden            the credential does not allow this                 PERMISSION_DENIED
     └── Unavailable          nobody can serve this now                          UNAVAILABLE
 
 `status.py` maps each to its code and details. Errors compare by content, so that two runs of the core can be
@@ -95,6 +97,14 @@ class Overloaded(RouterError):
     def __init__(self, what: str, retry_after_s: float | None = None) -> None:
         super().__init__(what)
         self.retry_after_s = retry_after_s
+
+
+class Unauthenticated(RouterError):
+    """Whose call it is was not proved. The sentence never repeats what came."""
+
+
+class Forbidden(RouterError):
+    """The credential is good, but not for this."""
 
 
 class Unavailable(RouterError):

@@ -40,6 +40,7 @@ class ClientStream:
         self._runs: dict[int, TokenRun] = {}
         self._pending_tokens = 0
         self._error: RouterError | None = None
+        self.finished: TellFinished | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -49,6 +50,8 @@ class ClientStream:
     def push(self, item: StreamItem) -> None:
         """Add an event."""
         if self._error is None:
+            if isinstance(item, TellFinished):
+                self.finished = item
             self._items.append(item)
             self._wake()
 

@@ -19,6 +19,8 @@ from router.convert import (
     reason_to_pb,
     request_from_pb,
 )
+from router.door.door import Bill, Door
+from router.door.principal import as_caller, tenant_of_call
 from router.errors import RouterError
 from router.events import CancelAsked
 from router.intake import Intake
@@ -42,8 +44,9 @@ async def end_with(context: Context, error: RouterError) -> NoReturn:
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """See `inference.proto`."""
 
-    def __init__(self, shell: Shell, intake: Intake, facts: ModelFacts) -> None:
+    def __init__(self, shell: Shell, intake: Intake, facts: ModelFacts, door: Door | None = None) -> None:
         self._shell = shell
+        self._door = door
         self._intake = intake
         self._facts = facts
 
@@ -80,15 +83,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
-        running = self._shell.core.is_running(request.tenant, request.request_id)
-        self._shell.submit(CancelAsked(request.tenant, request.request_id))
+        try:
+            tenant = tenant_of_call(request.tenant)
+        except RouterError as error:
+            await end_with(context, error)
+        running = self._shell.core.is_running(tenant, request.request_id)
+        self._shell.submit(CancelAsked(tenant, request.request_id))
         return inference_pb2.CancelResponse(cancelled=running)
 
     async def Quote(
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
         try:
-            checked = await self._intake.check(request_from_pb(request.request))
+            await self._admit()
+            checked = await self._intake.check(as_caller(request_from_pb(request.request)))
             return quote_to_pb(await quote(self._shell, checked))
         except RouterError as error:
             await end_with(context, error)
@@ -104,6 +112,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             messages=messages if kind == "chat" else None,
         )
         try:
+            await self._admit()
             check_before_tokenising(raw, self._facts)
             token_ids = await self._intake.tokenise(raw)
         except RouterError as error:
@@ -131,22 +140,43 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         shell = self._shell
         received_at = shell.now()
         listener, stream = shell.open_stream()
+        bill: Bill | None = None
+        refused = False
         try:
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
             try:
+                await self._admit()
                 event = await self._intake.arrival(
-                    raw, digest, received_at, listener, fleet, keys, resumed=resumed
+                    as_caller(raw), digest, received_at, listener, fleet, keys, resumed=resumed
                 )
+                if self._door is not None:
+                    output = event.stop.max_tokens * event.sampling.n
+                    bill = await self._door.charge(len(event.prompt_token_ids), output)
             except RouterError as error:
                 shell.metrics.requests.labels(type(error).__name__).inc()
                 raise
             shell.submit(event)
             yield stream
         except RouterError as error:
+            refused = True
             await end_with(context, error)
         finally:
             shell.close_stream(listener)
+            if bill is not None:
+                await self._settle(bill, stream, refused=refused)
+
+    async def _admit(self) -> None:
+        if self._door is not None:
+            await self._door.admit()
+
+    async def _settle(self, bill: Bill, stream: ClientStream, *, refused: bool) -> None:
+        """A call that broke pays for all it could have had: what it still runs on is not known here."""
+        assert self._door is not None, "a bill is the door's"
+        if stream.finished is not None:
+            await self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
+        elif refused:
+            await self._door.settle(bill, bill.total)
 
     async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
         """Write a stream to its end. The token path: no generator stands between buffer and connection."""

@@ -16,11 +16,13 @@ from router.convert import refusal_to_pb
 from router.errors import (
     DeadlineExpired,
     DuplicateRequest,
+    Forbidden,
     ModelNotFound,
     Overloaded,
     RouterError,
     SloRefused,
     StaleSession,
+    Unauthenticated,
     Unavailable,
     ValidationError,
 )
@@ -35,6 +37,8 @@ _CODES: dict[type[RouterError], grpc.StatusCode] = {
     DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
     SloRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Forbidden: grpc.StatusCode.PERMISSION_DENIED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 

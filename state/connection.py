@@ -53,6 +53,8 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "charge_tenant": ("shares",),
     "refund_tenant": ("shares",),
     "take_holds": ("ledger",),
+    "take_budget": ("budget",),
+    "return_budget": ("budget",),
 }
 """Each with what is put before it, besides the constants and the prelude."""
 

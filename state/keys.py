@@ -70,6 +70,11 @@ def shares() -> list[str]:
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
 
 
+def budget_of(tenant: str) -> str:
+    """hash: what a tenant has left of its budget (see budget.lua)."""
+    return f"{_PREFIX}:budget:{tenant}"
+
+
 def router_channel(router_id: str) -> str:
     """pub/sub: grants for the sessions of one router."""
     return f"{_PREFIX}:router:{router_id}"

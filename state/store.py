@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Self
 
+from scheduling.budgets import Budget, Levels, Taken
 from scheduling.shares import Standing, check_charge
 from state import keys
 from state.access import IN_THE_CLEAR, RedisAccess
@@ -141,6 +142,20 @@ class Store:
         """Take back the charge of a request that was not admitted in the end."""
         check_charge(tokens)
         await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
+
+    # Tenants' budgets
+
+    async def take_budget(self, tenant: str, budget: Budget, requests: int, tokens: int) -> Taken:
+        """Take from a tenant's buckets, from both or from none. As `charge_tenant`, it is not idempotent."""
+        args: list[str | int] = []
+        for rate, cost in ((budget.requests, requests), (budget.tokens, tokens)):
+            args += ["", "", cost] if rate is None else [repr(rate.per_s), repr(rate.burst), cost]
+        wait_ms, at_ms, *left = await self._run("take_budget", [keys.budget_of(tenant)], args)
+        return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms))
+
+    async def return_budget(self, tenant: str, tokens: int) -> None:
+        """Give back tokens that were taken and not needed."""
+        await self._run("return_budget", [keys.budget_of(tenant)], [tokens])
 
     # Grants, credits and leases
 

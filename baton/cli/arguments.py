@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
     _add_health(commands.add_parser("health", help="ask one server whether it serves"))
     _add_demo(commands.add_parser("demo", help="start a fleet, stream a few answers, stop it"))
+    _add_key(commands.add_parser("key", help="make an API key of a tenant"))
     _add_certs(commands.add_parser("certs", help="make a fleet's own CA and certificates"))
     for name, summary in SUMMARIES.items():
         commands.add_parser(name, help=summary, add_help=False)
@@ -109,6 +110,23 @@ def _add_certs(command: argparse.ArgumentParser) -> None:
         "--host", action="append", default=[], metavar="NAME", help="or address, that routers are reached by"
     )
     command.add_argument("--days", type=count, default=365, metavar="N", help="of validity (365)")
+
+
+def _add_key(command: argparse.ArgumentParser) -> None:
+    command.add_argument("door_file", type=Path, metavar="FILE", help="the routers' --door; made if needed")
+    command.add_argument("tenant", metavar="TENANT", help="whose key it is")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="for the key itself")
+    command.add_argument(
+        "--allow-class",
+        action="append",
+        default=[],
+        choices=[str(slo_class) for slo_class in SloClass],
+        help="say it again for each further one (all)",
+    )
+    command.add_argument("--operator", action="store_true", help="may also watch and drain the fleet")
+    for what in ("requests", "tokens"):
+        command.add_argument(f"--{what}-per-s", type=decimal, metavar="N", help=f"the tenant's {what}")
+        command.add_argument(f"--{what[:-1]}-burst", type=decimal, metavar="N", help="at once")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.credentials import Credentials
+from baton.door_file import add_key, new_api_key
 from baton.secret_files import Certificates, write_secret
 
 REDIS_USER = "baton"
 DAYS = 365
+OWNER = "owner"
+"""Who started the fleet: the tenant of the first API key, which may also watch and drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class SecuredFleet:
         made, part = self.certificates, "router" if kind == "router" else "worker"
         flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":
-            flags += ["--client-ca", made.ca]
+            flags += ["--client-ca", made.ca, "--door", made.folder / "door.json"]
         if private_redis:
             flags += ["--redis-password-file", self.redis_password]
         return [str(flag) for flag in flags]
@@ -65,5 +68,7 @@ def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
     if not made.redis_password.exists():
         write_secret(made.redis_password, secrets.token_urlsafe(32).encode())
     if not made.api_key.exists():
-        write_secret(made.api_key, f"baton_{secrets.token_urlsafe(32)}\n".encode())
+        key = new_api_key()
+        add_key(folder / "door.json", key, OWNER, operator=True)
+        write_secret(made.api_key, f"{key}\n".encode())
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import re
 import signal
 import subprocess
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton import Client, Credentials
-from baton.secret_files import Certificates
+from baton.secret_files import Certificates, write_secret
 from tests.fleet.driving import DEMO_MODEL
 
 
@@ -33,6 +35,22 @@ class Secured:
 
     def client(self) -> Client:
         return Client(self.router, credentials=self.credentials)
+
+    def bearer_client(self, secret: str, tenant: str = "") -> Client:
+        """With this API key or token instead of the owner's."""
+        file = self.run_dir / f"{hashlib.sha256(secret.encode()).hexdigest()[:8]}.key"
+        write_secret(file, secret.encode())
+        shown = dataclasses.replace(self.credentials, api_key_file=file)
+        return Client(self.router, credentials=shown, tenant=tenant)
+
+    def new_key(self, tenant: str, *flags: str) -> str:
+        """As an operator makes one; the routers know it at once."""
+        out, door = self.run_dir / f"{tenant}.key", self.made.folder / "door.json"
+        command = [sys.executable, "-m", "baton.cli", "key", str(door), tenant, "--out", str(out), *flags]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        key = out.read_text().strip()
+        assert key not in said
+        return key
 
     def address(self, process: str, kind: str = "address") -> str:
         """`kind` is address or metrics."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
 import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc
+import jwt
 import pytest
 import redis
 
 from baton import Client, Credentials
 from baton.certificates import make_certificates
-from baton.errors import Unavailable
-from baton.secret_files import Certificates
-from baton.types import Stop, Timeout
+from baton.door_file import new_api_key
+from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
+from baton.secret_files import Certificates, write_secret
+from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
 
 pytestmark = pytest.mark.integration
 
+TWO = Stop(max_tokens=2)
+LONG = Stop(max_tokens=500, ignore_eos=True)
 IMPATIENT = Timeout(connect_s=0.2)
 
 
@@ -44,7 +50,7 @@ def work(made: Certificates, part: str, address: str) -> grpc.StatusCode:
     """How a worker answers a Work stream of this part's."""
     with channel(made, part, address, "worker.baton.internal") as opened:
         stub = worker_pb2_grpc.WorkerServiceStub(opened)
-        hello = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id="intruder"))
+        hello = worker_pb2.WorkRequest(number=1, hello=worker_pb2.Hello(router_id="intruder"))
         call = stub.Work(iter([hello]), timeout=5)
         try:
             assert next(iter(call)).WhichOneof("report") == "welcome"
@@ -160,3 +166,115 @@ def test_only_this_user_can_ask_for_a_workers_memory(fleet: Secured) -> None:
     assert sockets
     assert {path.stat().st_mode & 0o777 for path in sockets} == {0o600}
     assert {path.parent.stat().st_mode & 0o777 for path in sockets} == {0o700}
+
+
+def calls_of(client: Client) -> list[Callable[[], object]]:
+    return [
+        client.models,
+        client.describe,
+        lambda: client.count_tokens("x"),
+        lambda: client.quote("x"),
+        lambda: client.complete("x"),
+        lambda: client.cancel("x"),
+        lambda: next(client.watch()),
+    ]
+
+
+def test_without_a_good_key_every_call_is_refused_but_probes(fleet: Secured) -> None:
+    made = fleet.made
+    unknown = new_api_key()
+    no_key = Client(fleet.router, credentials=Credentials(made.ca, made.cert("client"), made.key("client")))
+    for client, why in ((no_key, "no credential came"), (fleet.bearer_client(unknown), "not known")):
+        with client:
+            for call in calls_of(client):
+                with pytest.raises(NotAllowed, match=why) as caught:
+                    call()
+                assert unknown not in str(caught.value)
+
+
+def test_a_key_opens_what_it_says_and_no_more(fleet: Secured) -> None:
+    key = fleet.new_key("batcher", "--allow-class", "batch")
+    with fleet.bearer_client(key) as client:
+        assert client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO).choices
+        with pytest.raises(NotAllowed, match="slo_class is standard; this credential allows: batch"):
+            client.complete("x", stop=TWO)
+        with pytest.raises(NotAllowed, match="for operators"):
+            client.drain("decode-0")
+    with fleet.bearer_client(key, tenant="owner") as client, pytest.raises(NotAllowed, match="tenant"):
+        client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO)
+
+
+def test_tokens_of_the_right_issuer_are_keys_too(fleet: Secured) -> None:
+    secret = "shared-with-the-issuer-and-long-enough"
+    write_secret(fleet.made.folder / "jwt.secret", secret.encode())
+    door = fleet.made.folder / "door.json"
+    rules = {"algorithm": "HS256", "key_file": "jwt.secret", "issuer": "login.example", "audience": "baton"}
+    write_secret(door, json.dumps(json.loads(door.read_text()) | {"jwt": rules}).encode())
+    claims = {"iss": "login.example", "aud": "baton", "tenant": "acme"}
+    good, old = (jwt.encode(claims | {"exp": exp}, secret) for exp in (4_000_000_000, 1_000_000_000))
+    with fleet.bearer_client(good) as client:
+        assert client.complete("x", stop=TWO).choices
+    with fleet.bearer_client(old) as client, pytest.raises(NotAllowed, match="the token has expired"):
+        client.complete("x", stop=TWO)
+
+
+def test_a_tenant_over_its_budget_is_told_when_to_come_back(fleet: Secured) -> None:
+    tokens = ["--tokens-per-s", "0.5", "--token-burst", "100"]
+    short = Stop(max_tokens=60, strings=("e", "a", "o", " "))
+    with fleet.bearer_client(fleet.new_key("frugal", *tokens)) as client:
+        # What was reserved and not generated comes back, or the second were over it.
+        used = sum(client.complete([5], stop=short).finished.usage.output_tokens + 1 for _ in range(3))
+        assert used <= 39
+        client.complete([5], stop=Stop(max_tokens=60, ignore_eos=True))
+        with pytest.raises(Overloaded, match="over its budget") as caught:
+            client.complete([5], stop=Stop(max_tokens=60, ignore_eos=True))
+    assert 1 < caught.value.retry_after_s < 122
+    requests = ["--requests-per-s", "0.01", "--request-burst", "2"]
+    with fleet.bearer_client(fleet.new_key("rare", *requests)) as client:
+        client.count_tokens("x")
+        client.quote("x")
+        with pytest.raises(Overloaded, match="over its budget"):
+            client.complete("x", stop=TWO)
+
+
+def test_a_tenant_never_hits_another_ones_blocks_nor_cancels_its_requests(fleet: Secured) -> None:
+    prompt = [7 + place % 50 for place in range(200)]
+    cached = {}
+    for tenant in ("first", "second"):
+        with fleet.bearer_client(fleet.new_key(tenant)) as client:
+            for turn in range(2):
+                found = client.complete(prompt, stop=TWO)
+                cached[tenant, turn] = found.finished.usage.cached_prompt_tokens
+    assert cached["first", 0] == cached["second", 0] == 0
+    assert cached["first", 1] > 0
+    assert cached["second", 1] > 0
+    with (
+        fleet.client() as owner,
+        fleet.bearer_client(fleet.new_key("third")) as other,
+        contextlib.closing(events(owner, "mine")) as stream,
+    ):
+        next(stream)
+        assert not other.cancel("mine")
+        assert owner.cancel("mine")
+
+
+def events(client: Client, request_id: str) -> Generator[Event, None, None]:
+    yield from client.generate("The list is", stop=LONG, request_id=request_id)
+
+
+def test_nothing_that_was_asked_answered_or_shown_is_in_a_log(fleet: Secured) -> None:
+    prompt = "A very particular sentence about the zeppelin"
+    key = fleet.new_key("discreet")
+    with fleet.bearer_client(key) as client:
+        answer = client.complete(prompt, stop=Stop(max_tokens=30, ignore_eos=True))
+        with pytest.raises(InvalidRequest):
+            client.complete(prompt, sampling=Sampling(temperature=-1))
+        with pytest.raises(InvalidRequest):
+            client.complete(prompt, stop=Stop(min_tokens=10**6))
+    text, logs = answer.choices[0].text, fleet.logs()
+    assert len(text) > 10
+    assert "router_connected" in logs
+    secrets = [path.read_text().strip() for path in fleet.made.folder.glob("*.password")]
+    for hidden in (prompt, "zeppelin", text, text[:10], key, *secrets):
+        assert hidden not in logs
+    assert "PRIVATE KEY" not in logs

@@ -54,7 +54,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kvtransfer": {"google", "grpc", "numpy", "prometheus_client", "structlog", "torch", "xxhash"},
     "prefill_worker": _SERVICE | {"numpy", "torch"},
     "reporting": {"matplotlib", "numpy", "rich"},
-    "router": _SERVICE | {"jinja2", "tokenizers"},
+    "router": _SERVICE | {"jinja2", "jwt", "tokenizers"},
     "scheduling": set(),
     "services": {"cryptography", "google", "grpc", "structlog"},
     "state": {"redis"},

@@ -1,0 +1,19 @@
+"""`baton key`: a new API key of a tenant, let in by a door's file."""
+
+from __future__ import annotations
+
+import argparse
+
+from baton.cli.exits import OK
+from baton.door_file import add_key, new_api_key
+from baton.secret_files import write_secret
+
+
+def run(args: argparse.Namespace) -> int:
+    limits = ("requests_per_s", "request_burst", "tokens_per_s", "token_burst")
+    budget = {name: getattr(args, name) for name in limits if getattr(args, name) is not None}
+    key = new_api_key()
+    add_key(args.door_file, key, args.tenant, classes=args.allow_class, operator=args.operator, budget=budget)
+    write_secret(args.out, f"{key}\n".encode())
+    print(f"{args.out} holds the key; {args.door_file} only its hash")
+    return OK

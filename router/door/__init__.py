@@ -1,0 +1,1 @@
+"""The public door's lock: who calls, as which tenant, and within which budget."""

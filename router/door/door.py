@@ -1,0 +1,103 @@
+"""The lock itself: rules that follow their file, and budgets that the whole fleet keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from router.door.principal import Principal, caller
+from router.door.rules import DoorFileUnusable, DoorRules, read_rules
+from router.errors import Overloaded, Unauthenticated, Unavailable
+from state.errors import StoreUnavailable
+from state.store import Store
+
+SCHEME = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a generation was charged: its prompt, and all it may generate."""
+
+    tenant: str
+    max_output_tokens: int
+    total: int
+
+
+class Door:
+    """Raises `DoorFileUnusable` when it is built; later, a file that is no good leaves the old rules."""
+
+    def __init__(self, path: Path, store: Store) -> None:
+        self._path = path
+        self._store = store
+        self._seen = _stamp(path)
+        self._rules = read_rules(path)
+
+    @property
+    def rules(self) -> DoorRules:
+        """The file's, read again when it has changed."""
+        seen = _stamp(self._path)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._rules = read_rules(self._path)
+            except DoorFileUnusable as error:
+                structlog.get_logger().error("door_file_unusable", reason=str(error))
+            else:
+                structlog.get_logger().info("door_file_read", path=str(self._path))
+        return self._rules
+
+    def authenticate(self, metadata: Iterable[tuple[str, str | bytes]]) -> Principal:
+        """Whose call it is. Raises `Unauthenticated`."""
+        said = [value for name, value in metadata if name == "authorization"]
+        if len(said) != 1 or not isinstance(said[0], str):
+            raise Unauthenticated("no credential came; accepted: one authorization: Bearer KEY-OR-TOKEN")
+        scheme, _, credential = said[0].partition(" ")
+        if scheme.lower() != SCHEME or not credential.strip():
+            raise Unauthenticated("the credential is no Bearer; accepted: authorization: Bearer KEY-OR-TOKEN")
+        return self.rules.principal_of(credential.strip())
+
+    async def admit(self) -> None:
+        """A request comes: take it from its tenant's budget. Raises `Overloaded` or `Unavailable`."""
+        await self._take(requests=1, tokens=0)
+
+    async def charge(self, prompt_tokens: int, max_output_tokens: int) -> Bill | None:
+        """Its tokens, once their number is known; None where nothing is counted. Raises as `admit`."""
+        principal = caller()
+        if principal is None or principal.budget.tokens is None:
+            return None
+        bill = Bill(principal.tenant, max_output_tokens, prompt_tokens + max_output_tokens)
+        await self._take(requests=0, tokens=bill.total)
+        return bill
+
+    async def settle(self, bill: Bill, tokens: int) -> None:
+        """Give back what was not needed. Lost with Redis, it comes back with time."""
+        if tokens <= 0:
+            return
+        try:
+            await self._store.return_budget(bill.tenant, tokens)
+        except StoreUnavailable as error:
+            structlog.get_logger().warning("budget_not_returned", reason=error.reason)
+
+    async def _take(self, requests: int, tokens: int) -> None:
+        principal = caller()
+        if principal is None or principal.budget.is_unlimited:
+            return
+        try:
+            taken = await self._store.take_budget(principal.tenant, principal.budget, requests, tokens)
+        except StoreUnavailable as error:
+            raise Unavailable(f"Redis, which keeps the budgets, does not answer: {error.reason}") from error
+        if taken.wait_ms:
+            wait_s = taken.wait_ms / 1000
+            raise Overloaded(f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes with the file, also when it is replaced by another."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,11 @@
+-- budget.lua: put before the scripts of budgets; see scheduling/budgets.py, which does the same sums.
+-- KEYS[1] a tenant's budget (hash): what is left of `requests` and `tokens`, and `at`, when that was so.
+local function exact_number(number) return string.format('%.17g', number) end
+local at = tonumber(redis.call('HGET', KEYS[1], 'at'))
+
+-- What is left now of a bucket; a tenant that has long taken nothing has all of it.
+local function filled(field, per_s, burst)
+  local level = at and tonumber(redis.call('HGET', KEYS[1], field))
+  if not level then return burst end
+  return math.min(burst, level + math.max(0, now - at) * per_s / 1000)
+end

@@ -1,0 +1,218 @@
+"""Who is let in, as whom, and what is said to the others: never a secret."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from baton.door_file import add_key, new_api_key
+from router.door.door import Door
+from router.door.principal import Principal, as_caller, set_caller, tenant_of_call
+from router.door.rules import DoorFileUnusable, read_rules
+from router.errors import Forbidden, Unauthenticated
+from router.validation import RawRequest
+from scheduling.budgets import Budget, Rate
+from scheduling.request import SloClass
+from state.store import Store
+
+SECRET = "a-shared-secret-of-at-least-32-bytes"
+RULES = {"algorithm": "HS256", "key_file": "secret", "issuer": "login.example", "audience": "baton"}
+ES_KEY = ec.generate_private_key(ec.SECP256R1())
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+
+
+def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(serialization.Encoding.PEM, spki)
+
+
+def door_file(folder: Path, **said: Any) -> Path:
+    (folder / "secret").write_text(f"{SECRET}\n")
+    (folder / "es.pem").write_bytes(pem(ES_KEY))
+    (folder / "rsa.pem").write_bytes(pem(RSA_KEY))
+    path = folder / "door.json"
+    path.write_text(json.dumps(said))
+    return path
+
+
+def token(key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
+    said = {"iss": "login.example", "aud": "baton", "exp": 4_000_000_000, "tenant": "acme"} | claims
+    return jwt.encode({name: one for name, one in said.items() if one is not None}, key, algorithm)
+
+
+def bearer(credential: str) -> list[tuple[str, str | bytes]]:
+    return [("user-agent", "x"), ("authorization", f"Bearer {credential}")]
+
+
+def test_a_key_is_its_tenant_with_its_classes_and_budget(tmp_path: Path, store: Store) -> None:
+    path, key, other = tmp_path / "door.json", new_api_key(), new_api_key()
+    add_key(path, key, "acme", classes=["batch"], budget={"tokens_per_s": 100, "token_burst": 500})
+    add_key(path, other, "other", operator=True)
+    door = Door(path, store)
+    budget = Budget(tokens=Rate(100, 500))
+    assert door.authenticate(bearer(key)) == Principal("acme", frozenset({SloClass.BATCH}), False, budget)
+    assert door.authenticate(bearer(other)) == Principal("other", operator=True)
+    assert key not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ([], "no credential came"),
+        ([("authorization", "Bearer a"), ("authorization", "Bearer b")], "no credential came"),
+        ([("authorization", b"Bearer a")], "no credential came"),
+        ([("authorization", "Basic YTpi")], "is no Bearer"),
+        ([("authorization", "Bearer ")], "is no Bearer"),
+        (bearer("baton_wrong"), "key is not known"),
+        (bearer("not.a.token"), "the token cannot be read"),
+    ],
+)
+def test_nobody_else_is_let_in_and_nothing_is_repeated(
+    tmp_path: Path, store: Store, metadata: list[tuple[str, str | bytes]], why: str
+) -> None:
+    path = door_file(tmp_path, jwt=RULES)
+    add_key(path, new_api_key(), "acme")
+    with pytest.raises(Unauthenticated, match=why) as caught:
+        Door(path, store).authenticate(metadata)
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key_file", "key"),
+    [("HS256", "secret", SECRET), ("ES256", "es.pem", ES_KEY), ("RS256", "rsa.pem", RSA_KEY)],
+)
+def test_a_token_is_its_claims(tmp_path: Path, algorithm: str, key_file: str, key: Any) -> None:
+    said = RULES | {"algorithm": algorithm, "key_file": key_file}
+    rules = read_rules(door_file(tmp_path, jwt=said, tenants={"acme": {"requests_per_s": 2}}))
+    budget = Budget(requests=Rate(2, 2))
+    given = token(key, algorithm, classes=["interactive"], operator=True)
+    assert rules.principal_of(given) == Principal("acme", frozenset({SloClass.INTERACTIVE}), True, budget)
+    assert rules.principal_of(token(key, algorithm, tenant="new")) == Principal("new")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"exp": 1_000_000_000}, "has expired"),
+        ({"nbf": 3_900_000_000}, "is not valid yet"),
+        ({"aud": "other"}, "another audience"),
+        ({"iss": "other"}, "another issuer"),
+        ({"exp": None}, "lacks one of the claims"),
+        ({"aud": None}, "lacks one of the claims"),
+        ({"tenant": None}, "names no tenant"),
+        ({"tenant": ""}, "names no tenant"),
+        ({"tenant": 7}, "names no tenant"),
+        ({"classes": "batch"}, "no list of class names"),
+        ({"classes": ["best"]}, "no list of class names"),
+        ({"key": "another-secret-of-at-least-32-bytes!"}, "signature"),
+        ({"algorithm": "HS512", "key": "k" * 64}, "algorithm"),
+    ],
+)
+def test_a_token_that_is_not_good_says_why_without_itself(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    given = token(**changed)
+    with pytest.raises(Unauthenticated, match=why) as caught:
+        read_rules(door_file(tmp_path, jwt=RULES)).principal_of(given)
+    assert not any(part in str(caught.value) for part in given.split("."))
+
+
+def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(tmp_path: Path) -> None:
+    """The best-known forgery: the verifier's public key, taken for HS256's secret."""
+    rules = read_rules(door_file(tmp_path, jwt=RULES | {"algorithm": "RS256", "key_file": "rsa.pem"}))
+    claims = {"iss": "login.example", "aud": "baton", "exp": 4_000_000_000, "tenant": "acme"}
+    none = jwt.encode(claims, "", "none")
+    # By hand, since the library refuses to sign like this.
+    parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT"}, claims)]
+    said = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
+    mac = hmac.digest(pem(RSA_KEY).strip(), said, "sha256")
+    forged = (said + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
+    for one in (none, forged):
+        with pytest.raises(Unauthenticated):
+            rules.principal_of(one)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"unknown": 1},
+        {"keys": [{"sha256": "00", "tenant": "a"}]},
+        {"keys": [{"sha256": "0" * 64}]},
+        {"keys": [{"sha256": "0" * 64, "tenant": "a", "classes": ["best"]}]},
+        {"keys": [{"sha256": "0" * 64, "tenant": "a", "operator": "yes"}]},
+        {"tenants": {"a": {"tokens_per_s": 0}}},
+        {"tenants": {"a": {"token_burst": 5}}},
+        {"tenants": {"a": {"tokens": 5}}},
+        {"tenants": []},
+        {"jwt": RULES | {"algorithm": "none"}},
+        {"jwt": RULES | {"key_file": "gone"}},
+        {"jwt": RULES | {"algorithm": "RS256"}},
+        {"jwt": {name: one for name, one in RULES.items() if name != "issuer"}},
+        {"jwt": RULES | {"audience": ""}},
+    ],
+)
+def test_a_file_that_is_no_good_is_named_at_the_start(tmp_path: Path, said: dict[str, Any]) -> None:
+    path = door_file(tmp_path, **said)
+    with pytest.raises(DoorFileUnusable) as caught:
+        read_rules(path)
+    assert str(tmp_path) in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_short_shared_secret_is_refused(tmp_path: Path) -> None:
+    path = door_file(tmp_path, jwt=RULES)
+    (tmp_path / "secret").write_text("guess")
+    with pytest.raises(DoorFileUnusable, match="short secret") as caught:
+        read_rules(path)
+    assert "guess" not in str(caught.value)
+
+
+def test_a_changed_file_counts_at_once_and_a_broken_one_changes_nothing(tmp_path: Path, store: Store) -> None:
+    path, first, second = tmp_path / "door.json", new_api_key(), new_api_key()
+    add_key(path, first, "acme")
+    door = Door(path, store)
+    with pytest.raises(Unauthenticated):
+        door.authenticate(bearer(second))
+    add_key(path, second, "other")
+    assert door.authenticate(bearer(second)).tenant == "other"
+    path.write_text("{")
+    os.utime(path, (1, 1))
+    assert door.authenticate(bearer(first)).tenant == "acme"
+    path.unlink()
+    assert door.authenticate(bearer(first)).tenant == "acme"
+    add_key(path, second, "other")
+    with pytest.raises(Unauthenticated):
+        door.authenticate(bearer(first))
+
+
+def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> None:
+    named = RawRequest(tenant="acme", slo_class=int(SloClass.BATCH))
+    assert as_caller(named) is named
+    set_caller(Principal("acme", frozenset({SloClass.STANDARD, SloClass.BATCH})))
+    assert as_caller(RawRequest(slo_class=int(SloClass.BATCH))).tenant == "acme"
+    assert as_caller(named).tenant == "acme"
+    assert as_caller(RawRequest()).tenant == "acme", "a request without a class is a standard one"
+    with pytest.raises(Forbidden, match=r"slo_class is interactive.*allows: batch, standard"):
+        as_caller(RawRequest(slo_class=int(SloClass.INTERACTIVE)))
+    with pytest.raises(Forbidden, match="tenant"):
+        as_caller(RawRequest(tenant="other"))
+    with pytest.raises(Forbidden, match="tenant"):
+        tenant_of_call("other")
+
+
+def test_what_the_door_knows_is_never_shown(tmp_path: Path) -> None:
+    path = door_file(tmp_path, jwt=RULES)
+    add_key(path, "baton_secret", "acme")
+    rules = read_rules(path)
+    assert SECRET not in repr(rules)
+    assert "keys=" not in repr(rules)
