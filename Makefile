@@ -86,6 +86,13 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)
 
+MINUTES ?= 10
+SEED ?= $(shell date +%s)
+
+.PHONY: chaos
+chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cut links, lost messages; adds to the running tally
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
+
 .PHONY: demo-model
 demo-model: $(READY) ## train the checkpoint in demo_model/ again
 	$(BIN)/python -m tools.train_demo_model

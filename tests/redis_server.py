@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,15 @@ class RedisServer:
         else:
             self._process.terminate()
         self._process.wait()
+
+    def pause(self) -> None:
+        """Stopped in its tracks; `resume` lets it go on."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGCONT)
 
 
 @contextmanager

@@ -89,6 +89,13 @@ class Fleet:
         """The next process that ends although nobody stopped the fleet."""
         return await self._deaths.get()
 
+    async def revive(self, name: str) -> None:
+        """Starts a process that has ended again, as it was, and waits until it serves."""
+        process = self.process(name)
+        await process.wait()
+        await process.close()
+        await self._start_all([process.spec])
+
     async def __aenter__(self) -> Self:
         try:
             await self._start()

@@ -53,7 +53,7 @@ class ManagedProcess:
         self.metrics_address = ""
         self.log_path = log_path
         self.exit_code: int | None = None
-        self._spec = spec
+        self.spec = spec
         self._reaper = reaper
         self._process: asyncio.subprocess.Process | None = None
         self._ready = asyncio.Event()
@@ -77,12 +77,12 @@ class ManagedProcess:
         try:
             with self.log_path.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    "/bin/sh", "-c", _ENTRY, "sh", *self._spec.command,
+                    "/bin/sh", "-c", _ENTRY, "sh", *self.spec.command,
                     stdin=self._reaper.write_fd,
                     stdout=write_fd,
                     stderr=log,
-                    cwd=self._spec.cwd,
-                    env={**os.environ, **self._spec.environment},
+                    cwd=self.spec.cwd,
+                    env={**os.environ, **self.spec.environment},
                     start_new_session=True,
                 )  # fmt: skip
         except BaseException:
@@ -197,7 +197,7 @@ class ManagedProcess:
     def _look_for_ready(self, data: bytes) -> bytes:
         *lines, rest = data.split(b"\n")
         for line in lines:
-            found = self._spec.ready.search(line.decode(errors="replace"))
+            found = self.spec.ready.search(line.decode(errors="replace"))
             if found is not None:
                 said = found.groupdict()
                 self.address = said.get("address") or self.address

@@ -1,0 +1,233 @@
+"""What stands between two parts of a fleet under fire: bytes to Redis, messages of gRPC to everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from tests.chaos.plan import Kind
+
+CLOSED_S = 0.2
+"""How long a cut link refuses everybody."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class Link:
+    """What both kinds of proxy share: whether something comes through, and how late."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.delay_s = 0.0
+        self._pumps: set[asyncio.Task[Any]] = set()
+
+    async def passage(self) -> None:
+        """Wait until what came may go on."""
+        if self.delay_s > 0:
+            await asyncio.sleep(self.delay_s)
+        await self._open.wait()
+
+    def freeze(self) -> None:
+        """Half open: nothing comes through, and nobody is told."""
+        self._open.clear()
+
+    def cut(self) -> None:
+        """Whatever is under way breaks."""
+        for pump in list(self._pumps):
+            pump.cancel()
+
+    def heal(self) -> None:
+        """As new. What stood still breaks: bytes held back for so long belong to nobody any more."""
+        self.delay_s = 0.0
+        if not self._open.is_set():
+            self.cut()
+            self._open.set()
+
+    @contextlib.contextmanager
+    def pumping(self) -> Any:
+        """The task that runs is one that `cut` ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._pumps.add(task)
+        try:
+            yield
+        finally:
+            self._pumps.discard(task)
+
+
+class TcpProxy(Link):
+    """Bytes to a unix socket, for Redis."""
+
+    def __init__(self, socket: str) -> None:
+        super().__init__()
+        self._socket = socket
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there: asyncio.StreamWriter | None = None
+        with self.pumping(), contextlib.suppress(OSError, asyncio.CancelledError):
+            try:
+                answers, there = await asyncio.open_unix_connection(self._socket)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._pump(reader, there))
+                    tasks.create_task(self._pump(answers, writer))
+            except* OSError:
+                pass
+            finally:
+                for one in (writer, there):
+                    if one is not None:
+                        one.close()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self.passage()
+            sink.write(data)
+            await sink.drain()
+        raise ConnectionResetError
+
+
+class MessageProxy(Link):
+    """Forwards every gRPC method as it is, message by message; `address` is dialled instead of the target.
+
+    `arm` makes the next message of a method suffer a fault, whatever its direction; then `struck` is set.
+    """
+
+    def __init__(self, listen: str, target: str) -> None:
+        super().__init__()
+        self.address, self._target = listen, target
+        self.struck = asyncio.Event()
+        self._armed: tuple[Kind, Callable[[str], bool]] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((_Everything(self._forward),))
+        assert self._server.add_insecure_port(self.address), f"{self.address} is taken"
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        await self._server.stop(grace=None)
+        await self._channel.close()
+
+    def arm(self, kind: Kind, of: Callable[[str], bool]) -> None:
+        """The next message of a method for which `of` is true is struck, as far as the kind fits it."""
+        self.struck.clear()
+        self._armed = kind, of
+
+    def disarm(self) -> None:
+        self._armed = None
+
+    async def _forward(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
+        with self.pumping():
+            call: Any = self._channel.stream_stream(method)(
+                metadata=_passed_on(context.invocation_metadata())
+            )
+            sending = asyncio.create_task(self._send(method, requests, call))
+            try:
+                async for message in self._tampered(method, call):
+                    await context.write(message)
+                await self._end(context, call)
+            except grpc.aio.AioRpcError as error:
+                context.set_trailing_metadata(_passed_on(error.trailing_metadata()))
+                await context.abort(error.code(), error.details() or "")
+            except asyncio.CancelledError:
+                call.cancel()
+                with contextlib.suppress(Exception):
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the link was cut")
+                raise
+            finally:
+                sending.cancel()
+                call.cancel()
+
+    async def _end(self, context: Any, call: Any) -> None:
+        context.set_trailing_metadata(_passed_on(await call.trailing_metadata()))
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, await call.details() or "")
+
+    async def _send(self, method: str, requests: AsyncIterator[bytes], call: Any) -> None:
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            async for message in self._tampered(method, requests):
+                await call.write(message)
+            await call.done_writing()
+
+    async def _tampered(self, method: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        held: bytes | None = None
+        async for message in messages:
+            await self.passage()
+            if held is not None:
+                yield message
+                yield held
+                held = None
+                continue
+            match self._take_armed(method, message):
+                case None:
+                    yield message
+                case Kind.DROP:
+                    pass
+                case Kind.DUPLICATE:
+                    yield message
+                    yield message
+                case Kind.REORDER:
+                    held = message
+                case Kind.CORRUPT:
+                    middle = len(message) // 2
+                    yield message[:middle] + bytes([message[middle] ^ 0x10]) + message[middle + 1 :]
+        if held is not None:
+            yield held
+
+    def _take_armed(self, method: str, message: bytes) -> Kind | None:
+        if self._armed is None or not self._armed[1](method):
+            return None
+        kind = self._armed[0]
+        if kind is Kind.CORRUPT and len(message) < 4096:
+            return None  # blocks are large, and only blocks have a checksum
+        self._armed = None
+        self.struck.set()
+        return kind
+
+
+class _Everything(grpc.GenericRpcHandler):
+    """Any method of any service, as streams of bytes."""
+
+    def __init__(self, forward: Callable[[str, AsyncIterator[bytes], Any], Any]) -> None:
+        self._forward = forward
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method
+
+        async def call(requests: AsyncIterator[bytes], context: Any) -> None:
+            await self._forward(method, requests, context)
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+
+def _passed_on(metadata: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """Metadata of the application; what the transport adds belongs to each connection."""
+    own = ("user-agent", "te", "content-type", "grpc-")
+    kept = [(key, value) for key, value in metadata or () if not key.startswith(own) or key == STATUS_DETAILS]
+    return tuple(kept)
+
+
+STATUS_DETAILS = "grpc-status-details-bin"
