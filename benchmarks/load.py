@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from baton import AsyncClient, BatonError, Finished, Sampling, Slo, SloClass, Stop, Tokens
-from baton.errors import Overloaded
+from baton.errors import InvalidRequest, Overloaded
 from benchmarks.metrics import RequestRecord
 from workloads.shapes import RequestShape, prompt_ids
 
@@ -73,6 +73,12 @@ async def send(client: AsyncClient, job: Job) -> RequestRecord:
                 _close(record, event, now())
     except Overloaded:
         record.refused_after_s = now() - record.sent_at
+    except InvalidRequest as error:
+        # What no idle fleet could meet is turned away for good, and for latency all the same.
+        if error.field.startswith("slo."):
+            record.refused_after_s = now() - record.sent_at
+        else:
+            record.error = f"{type(error).__name__}: {error}"
     except BatonError as error:
         record.error = f"{type(error).__name__}: {error}"
     return record

@@ -15,7 +15,7 @@ from router.errors import (
 )
 from router.events import Arrived, Timer, TimerKind
 from router.leaving import let_go
-from router.promising import tell_accepted
+from router.promising import bare_ask, check_possible, tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
 from router.sessions import Choice, Session, Timeline
 from scheduling.request import FinishReason
@@ -30,6 +30,8 @@ def on_arrived(book: Book, event: Arrived) -> None:
         else:
             _open(book, event)
     except RouterError as error:
+        # Its traceback knows the frames above, which hold the action that holds it: a cycle for each refusal.
+        error.__traceback__ = None
         book.counters.refused += 1
         book.do(RequestRefused(event.slo.slo_class, error))
         book.do(Reject(event.listener, error))
@@ -81,6 +83,8 @@ def _open(book: Book, event: Arrived) -> None:
         raise Unavailable("no decode worker is connected")
     session = _session(book, event)
     _check_fits(book, session, event)
+    if session.number == 0:
+        check_possible(book, bare_ask(book, session), session.slo)
     book.open_session(session)
     book.listen(event.listener, session)
     _set_deadline(book, session)

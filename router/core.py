@@ -61,7 +61,7 @@ from router.granting import ask_grants
 from router.leaving import leave
 from router.local_service import serve_stranded
 from router.migrating import migrate
-from router.promising import Judgement, judge
+from router.promising import Judgement, check_possible, judge
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
@@ -104,8 +104,9 @@ class RouterCore:
         return actions
 
     def quote(self, ask: Ask, slo: Slo, ahead: Ahead, now: float) -> Judgement:
-        """What a request would be told now. Changes nothing."""
+        """What a request would be told now; raises RouterError as sending it would. Changes nothing."""
         self.book.now = now
+        check_possible(self.book, ask, slo)
         return judge(self.book, ask, slo, due_at(slo, now), ahead, waits=False)
 
     def is_running(self, tenant: str, request_id: str) -> bool:

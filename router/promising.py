@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from router.actions import Promise, TellAccepted
 from router.book import Book
+from router.errors import ValidationError
+from router.fleet import DECODE
+from router.impossible import bare, impossible
 from router.outlook import TPOT_SCALE, is_cut
 from router.paths import along_paths
 from router.sessions import Group, Session
@@ -20,8 +23,21 @@ from scheduling.admission import (
 )
 from scheduling.backlog import Pace
 from scheduling.prediction import Ahead, Ask, Prediction, predict
-from scheduling.request import Slo
+from scheduling.request import MAX_SLO_MS, Slo
 from scheduling.value import value
+
+
+def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
+    """Raises ValidationError for an SLO that an idle fleet could not meet either; baselines take anything."""
+    if not (slo.is_stated and book.config.policy.promises):
+        return
+    fleet = book.fleet
+    computing = [(worker.cost, worker.facts.token_budget) for worker in fleet.computing]
+    least = bare(ask, computing, [worker.cost for worker in fleet.open(DECODE)])
+    found = impossible(slo, least)
+    if found is not None:
+        accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
+        raise ValidationError(found.field, found.value_ms, accepted)
 
 
 @value
@@ -81,6 +97,12 @@ def ask_of(book: Book, session: Session, group: Group) -> Ask:
     hits = session.prefix_hits
     cached = min((hits.get(worker.key, 0) for worker in book.fleet.computing), default=0) if hits else 0
     return Ask(group.work_tokens, cached * book.fleet.block_size, group.blocks, group.num_seqs)
+
+
+def bare_ask(book: Book, session: Session) -> Ask:
+    """The same before there are groups, where the most that any worker may have cached is counted."""
+    cached = max(session.prefix_hits.values(), default=0) * book.fleet.block_size
+    return Ask(len(session.prompt_token_ids), cached, 0, len(session.choices))
 
 
 def promise_of(session: Session) -> Promise:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from router.errors import DeadlineExpired, ModelNotFound, ValidationError
 from router.events import Received
 from router.model_facts import ModelFacts
-from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
+from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules
 
 _T = TypeVar("_T")
 
@@ -19,7 +19,6 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 DEFAULT_MAX_TOKENS = 256
 MAX_RESUME_GRACE_MS = 60_000
-MAX_SLO_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ class SloClass(enum.IntEnum):
     BATCH = 3
 
 
+MAX_SLO_MS = 86_400_000
+"""Of every time in an SLO: a day."""
+
+
 @value
 class Slo:
     """What the caller asks to be promised; None where nothing was stated."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Sampling, Slo, Stop, Tokens
-from baton.errors import Refused
+from baton.errors import InvalidRequest, Refused
 from baton.fleet import Fleet, FleetSpec
 from router.actions import Reject, Relay, RequestEnded
 from router.replay import replay
@@ -31,7 +31,7 @@ async def traffic(client: AsyncClient) -> None:
                 break
 
     async def refused() -> None:
-        with pytest.raises(Refused):
+        with pytest.raises((Refused, InvalidRequest)):
             await plain(60, slo=Slo(ttft_ms=1, tpot_ms=1))
 
     await asyncio.gather(

@@ -25,9 +25,10 @@ def test_where_nothing_is_promised_everyone_is_taken_and_told_what_was_predicted
     assert any(isinstance(one, Reject) for one in arrive(core_of("slack"), 1, URGENT))
 
 
-@pytest.mark.parametrize(("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 1))])
+@pytest.mark.parametrize(("policy", "rank"), [("chunked", (0, 0)), ("slack", (3, 10))])
 def test_the_queue_is_ordered_by_arrival_or_by_due_time(policy: str, rank: tuple[int, int]) -> None:
-    (asked,) = [one for one in arrive(core_of(policy), 1, URGENT) if isinstance(one, Enqueue)]
+    hurried = replace(URGENT, slo=replace(URGENT.slo, ttft_ms=10))
+    (asked,) = [one for one in arrive(core_of(policy), 1, hurried) if isinstance(one, Enqueue)]
     assert (asked.entry.slo_class, asked.entry.due_in_ms) == rank
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from router.actions import Reject
 from router.core import RouterCore
 from router.events import CancelAsked, Enqueued, SequenceFailed, StepReported, WorkerJoined, WorkerLost
 from router.fleet import WorkerLoad
@@ -54,8 +55,14 @@ def leave_queue(core: RouterCore, number: int) -> None:
 
 
 def refuse(core: RouterCore, number: int) -> None:
-    arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=1, tpot_ms=1)))
+    tell(core, StepReported(ONE.key, TokenColumns(), replace(IDLE, running=1)))
+    arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=10)))
     assert ("t", f"r{number}") not in core.book.live
+
+
+def ask_the_impossible(core: RouterCore, number: int) -> None:
+    told = arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=1)))
+    assert any(isinstance(one, Reject) for one in told)
 
 
 def fail_thrice(core: RouterCore, number: int) -> None:
@@ -81,7 +88,9 @@ def lose_worker(core: RouterCore, number: int) -> None:
     tell(core, WorkerJoined(facts, IDLE, COST))
 
 
-@pytest.mark.parametrize("end", [finish, cancel, leave_queue, refuse, fail_thrice, lose_worker])
+@pytest.mark.parametrize(
+    "end", [finish, cancel, leave_queue, refuse, ask_the_impossible, fail_thrice, lose_worker]
+)
 def test_whatever_ends_a_request_no_cycle_keeps_it(
     end: Callable[[RouterCore, int], None], garbage: Callable[[], list[object]]
 ) -> None:

@@ -132,7 +132,7 @@ def test_a_tenant_over_its_share_that_asks_for_nothing_is_put_behind() -> None:
 
 def test_who_is_refused_gives_its_charge_back_and_nobody_is_charged_where_none_waits() -> None:
     core = core_with(bound=100)
-    told = ask(core, 1, 100, Slo(ttft_ms=1), 100)
+    told = ask(core, 1, 100, Slo(ttft_ms=100), 100)
     (charged,) = [one for one in told if isinstance(one, ChargeTenant)]
     assert RefundTenant("t", charged.tokens) in told
     assert not [one for one in ask(core, 2, 5, Slo(), 0) if isinstance(one, ChargeTenant)]
