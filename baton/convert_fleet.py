@@ -20,6 +20,7 @@ def facts_from_pb(facts: fleet_pb2.DescribeResponse) -> FleetFacts:
         max_context_tokens=facts.max_context_tokens,
         placement=facts.placement,
         version=facts.version,
+        deterministic=facts.deterministic,
     )
 
 

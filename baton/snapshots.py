@@ -20,6 +20,8 @@ class FleetFacts:
     max_context_tokens: int
     placement: str
     version: str
+    deterministic: bool = False
+    """The same tokens give the same bits on every worker, whoever shares their steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "claims": Command("benchmarks.claims.command", "what is claimed of the scheduling, in simulation"),
     "many-routers": Command("benchmarks.many_routers", "two routers on one Redis, one of them killed"),
     "step-error": Command("benchmarks.step_error", "how well the cost model knows a step"),
+    "deterministic": Command("benchmarks.deterministic", "what the same bits in any company cost"),
     "decisions": Command("benchmarks.decisions", "how long pure decisions take"),
     "core-decisions": Command("benchmarks.core_decisions", "how long the router's core takes to decide"),
 }

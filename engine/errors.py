@@ -1,11 +1,13 @@
 """What can go wrong in the engine through no fault of its own.
 
 EngineError
-└── ModelRefused    a model directory that cannot be served as its makers meant it
+├── ModelRefused      a model directory that cannot be served as its makers meant it
+└── NotDeterministic  this machine gives a token other logits in other company
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -22,3 +24,17 @@ class ModelRefused(EngineError):
         self.field = field
         self.found = found
         self.accepted = accepted
+
+
+class NotDeterministic(EngineError):
+    """Computed `way` instead of alone, rows `rows` of a sequence of `length` tokens came out otherwise."""
+
+    def __init__(self, way: str, length: int, rows: Sequence[int]) -> None:
+        super().__init__(
+            f"--deterministic: logits differ in {len(rows)} rows of {length} (the first is {rows[0]}) "
+            f"when computed {way}; accepted: a machine whose matrix products of one shape are the same "
+            "wherever a row stands; --threads 1 may be one"
+        )
+        self.way = way
+        self.length = length
+        self.rows = list(rows)

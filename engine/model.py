@@ -15,6 +15,8 @@ from engine.attention import ATTENTION, AttentionStep, LayerOrder, Softmax
 from engine.checkpoint import check_tokenizer, check_weights
 from engine.errors import ModelRefused
 from engine.kv_pool import BlockLayout
+from engine.row_tiles import tile_rows
+from engine.tiled_experts import EXPERTS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 DRY_RUN_TOKENS = 2
@@ -49,6 +51,8 @@ class Model:
     module: torch.nn.Module
     dtype: torch.dtype
     device: torch.device
+    is_deterministic: bool = False
+    """Its matrix products are tiled, and its steps have to be padded."""
 
     def block_layout(self, block_size: int) -> BlockLayout:
         facts = self.facts
@@ -70,19 +74,29 @@ class Model:
         return logits
 
 
-def load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> Model:
-    """Load a model directory of the allow-list; ModelRefused names the field that speaks against it."""
+def load_model(
+    directory: Path, dtype: torch.dtype, device: torch.device, *, deterministic: bool = False
+) -> Model:
+    """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
+
+    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step.
+    """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
     config = read_config(directory)
     check_weights(directory)
     check_tokenizer(directory)
-    module = _load_module(directory, dtype).to(device)
+    if deterministic and device.type != "cpu":
+        raise ValueError(f"deterministic on {device}; accepted: cpu")
+    module = _load_module(directory, dtype, deterministic=deterministic).to(device)
+    if deterministic:
+        tile_rows(module)
     heads = _dry_run(directory, module, device)
-    return Model(_facts(directory, config, module, heads), module, dtype, device)
+    facts = _facts(directory, config, module, heads)
+    return Model(facts, module, dtype, device, is_deterministic=deterministic)
 
 
-def _load_module(directory: Path, dtype: torch.dtype) -> torch.nn.Module:
+def _load_module(directory: Path, dtype: torch.dtype, *, deterministic: bool) -> torch.nn.Module:
     library: Any = transformers
     library.utils.logging.disable_progress_bar()
     module: Any
@@ -92,7 +106,7 @@ def _load_module(directory: Path, dtype: torch.dtype) -> torch.nn.Module:
             directory,
             dtype=dtype,
             attn_implementation=ATTENTION,
-            **_EXPERTS.get(dtype, {}),
+            **({"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})),
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

@@ -1,14 +1,24 @@
-"""One forward pass of a ragged batch over the paged pool."""
+"""One forward pass of a ragged batch over the paged pool.
+
+A deterministic model's step is padded to whole row tiles: with tokens that are stored nowhere and attended by
+nobody, and with rows of logits that are dropped.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention import AttentionStep, KernelAttention, LayerOrder
 from engine.cpu_attention import CpuAttention, PoolRows
 from engine.kv_pool import KVPool
 from engine.model import Model
+from engine.row_tiles import BASE_ROWS, padded_rows
 from engine.step_batch import StepBatch
+from engine.tiled_attention import Heights, TiledAttention
 
 
 class ModelRunner:
@@ -23,20 +33,44 @@ class ModelRunner:
         self.model = model
         self.pool = pool
         self._rows = PoolRows(pool) if model.device.type == "cpu" else None
+        self._share = model.facts.num_q_heads // model.facts.num_kv_heads
+        self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
 
     def forward(self, batch: StepBatch) -> Tensor:
         """Write the step's keys and values to the pool; logits [R, vocab_size] of `batch.logit_rows`.
 
         The logits have the model's dtype and were made in inference mode: outside it they cannot be changed.
         """
+        num_logits = len(batch.logit_rows)
+        if self.model.is_deterministic:
+            batch = pad_step(batch, self.model.facts.vocab_size)
         order = LayerOrder()
         step = self._attention(batch, order)
         logits = self.model.forward(batch.token_ids, batch.positions, batch.logit_rows, step)
         num_layers = self.model.facts.num_layers
         assert order.next_layer == num_layers, f"{order.next_layer} of {num_layers} layers attended"
-        return logits
+        return logits[:num_logits]
 
     def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
         if self._rows is None:
             return KernelAttention(self.pool, batch, order)
+        if self.model.is_deterministic:
+            return TiledAttention(self._rows, batch, order, self._share, self._heights)
         return CpuAttention(self._rows, batch, order)
+
+
+def pad_step(batch: StepBatch, vocab_size: int) -> StepBatch:
+    """The step in whole tiles of tokens, and of rows of logits."""
+    missing = padded_rows(len(batch.token_ids)) - len(batch.token_ids)
+    # With rows of odd length it takes two tiles until a whole number of vectors is full.
+    multiple = BASE_ROWS * (1 + vocab_size % 2)
+    num_logits = len(batch.logit_rows)
+    last = batch.logit_rows[-1:] if num_logits else torch.zeros(1, dtype=torch.int64)
+    repeated = last.expand(padded_rows(max(1, num_logits), multiple) - num_logits)
+    return replace(
+        batch,
+        token_ids=F.pad(batch.token_ids, (0, missing)),
+        positions=F.pad(batch.positions, (0, missing)),
+        slot_mapping=F.pad(batch.slot_mapping, (0, missing), value=-1),
+        logit_rows=torch.cat((batch.logit_rows, repeated)),
+    )

@@ -9,7 +9,9 @@ penalties.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,6 +66,45 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     _count(table, rows, token_ids[places])
     logprobs = _logprobs(logits, table, special, rows, token_ids)
     return Sampled(token_ids.cpu().numpy(), is_broken, logprobs)
+
+
+def sample_each(
+    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0
+) -> Sampled:
+    """As `sample`, but row by row: vector instructions round the rest of an array otherwise than its body, so
+    that in one array of all rows a probability's last bits would depend on where its row stands.
+    """
+    if table.is_plain[first_row : first_row + logits.shape[0]].all():
+        return sample(logits, table, indexes, first_row)
+    return _stack(
+        [
+            sample(logits[row : row + 1].clone(), table, indexes[row : row + 1], first_row + row)
+            for row in range(logits.shape[0])
+        ]
+    )
+
+
+def _stack(rows: Sequence[Sampled]) -> Sampled:
+    told = [row.logprobs for row in rows if row.logprobs is not None]
+    return Sampled(
+        np.concatenate([row.token_ids for row in rows]),
+        np.concatenate([row.is_broken for row in rows]),
+        _stack_logprobs(told) if told else None,
+    )
+
+
+def _stack_logprobs(told: Sequence[Logprobs]) -> Logprobs:
+    most = max(one.top_token_ids.shape[1] for one in told)
+
+    def widened(columns: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(columns, ((0, 0), (0, most - columns.shape[1])))
+
+    return Logprobs(
+        np.concatenate([one.rows for one in told]),
+        np.concatenate([one.chosen for one in told]),
+        np.concatenate([widened(one.top_token_ids) for one in told]),
+        np.concatenate([widened(one.top_logprobs) for one in told]),
+    )
 
 
 def _draw(

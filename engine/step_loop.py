@@ -25,7 +25,7 @@ from engine.detokenizer import Detokenizer
 from engine.groups import Groups
 from engine.report import Load, StepReport
 from engine.report_builder import ReportBuilder, first_token_rows
-from engine.sampler import Sampled, sample
+from engine.sampler import Sampled, sample, sample_each
 from engine.sequence import Goal, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.step_batch import StepBatch
@@ -56,7 +56,7 @@ class StepLoop:
     `pool` is the runner's KV [num_blocks, ...], of which the loop copies the partial blocks of forks; its
     device is where the steps run. `detokenizer` is None for a model without a tokenizer. `num_swap_blocks` of
     host memory are for sequences that give up their place in the pool, by default half as many as it has.
-    `clock` is monotonic, in seconds.
+    `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class StepLoop:
         cost: CostModel,
         num_swap_blocks: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        deterministic: bool = False,
     ) -> None:
         assert pool.shape[0] == blocks.num_blocks
         self._runner = runner
@@ -89,6 +90,7 @@ class StepLoop:
         self._clock = clock
         self._policy = policy
         self._cost = cost
+        self._draw = sample_each if deterministic else sample
         self._num_steps = 0
 
     @torch.inference_mode()
@@ -209,7 +211,7 @@ class StepLoop:
             return None
         if end - paused != len(repeats):
             logits = logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0)
-        return sample(logits, self._batch.sampling, self._batch.num_outputs[paused:end], paused)
+        return self._draw(logits, self._batch.sampling, self._batch.num_outputs[paused:end], paused)
 
     def _take_tokens(self, sampled: Sampled, paused: int, joining: Sequence[SequenceGroup]) -> None:
         """Append and report a token of each row behind the `paused` ones; let go of what ended or broke."""

@@ -30,6 +30,8 @@ class FleetFacts:
     model_name: str
     fingerprint: str
     block_size: int
+    sameness: str
+    """What deterministic workers compute, as a digest; empty for others."""
 
 
 class Discovery:
@@ -99,14 +101,17 @@ class Discovery:
                 del self._links[key], self._missing_since[key]
 
     def _fits(self, record: WorkerRecord) -> bool:
-        """Workers of another model, weights or layout cannot take each other's KV."""
-        facts = FleetFacts(record.model_name, record.fingerprint, record.block_size)
+        """Workers of another model, weights or layout cannot take each other's KV.
+
+        Nor may those that compute other bits go on with each other's sequences where that is promised.
+        """
+        facts = FleetFacts(record.model_name, record.fingerprint, record.block_size, record.sameness)
         if record.model_name == self._model_name and self.facts is None:
             self.facts = facts
         if facts == self.facts:
             return True
         if record.key not in self.refused:
             self.refused.add(record.key)
-            wanted = self.facts or FleetFacts(self._model_name, "any", 0)
+            wanted = self.facts or FleetFacts(self._model_name, "any", 0, "any")
             self._log.error("worker_refused", worker=record.worker_id, has=str(facts), accepted=str(wanted))
         return False

@@ -28,6 +28,8 @@ class WorkerRecord:
     model_name: str
     block_size: int
     num_blocks: int
+    sameness: str = ""
+    """What a deterministic worker computes, as a digest; empty for any other."""
 
     @property
     def key(self) -> str:

@@ -11,6 +11,7 @@ from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
 from engine.model import DTYPES, load_model
 from engine.model_runner import ModelRunner
+from engine.sameness import prove_sameness
 from engine.step_loop import StepLoop
 from engine.sweep import sweep, warm_up
 from scheduling.cost_fit import fit
@@ -24,15 +25,19 @@ MEBIBYTE = 1024 * 1024
 
 
 def build_engine(config: WorkerConfig) -> Engine:
-    """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be."""
+    """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
+    NotDeterministic for sameness that this machine does not keep.
+    """
     if config.threads:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
-    model = load_model(config.model, resolve_dtype(config.dtype, device), device)
+    dtype = resolve_dtype(config.dtype, device)
+    model = load_model(config.model, dtype, device, deterministic=config.deterministic)
     layout = model.block_layout(config.block_size)
     pool = KVPool(layout, _num_blocks(config, layout), device)
     runner = ModelRunner(model, pool)
     name = fingerprint(config.model, layout)
+    sameness = prove_sameness(runner) if config.deterministic else ""
     samples = _measure(config, runner, name)
     limits = EngineLimits(
         vocab_size=model.facts.vocab_size,
@@ -51,8 +56,9 @@ def build_engine(config: WorkerConfig) -> Engine:
         detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
         policy=by_name(config.policy),
         cost=cost,
+        deterministic=config.deterministic,
     )
-    return Engine(loop, pool, name, model.facts.max_context, cost, tuple(samples))
+    return Engine(loop, pool, name, model.facts.max_context, cost, tuple(samples), sameness)
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sample]:
@@ -62,6 +68,7 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sampl
         fingerprint=name,
         device=device_name(runner.model.device),
         dtype=str(runner.model.dtype),
+        deterministic=config.deterministic,
         threads=torch.get_num_threads(),
         block_size=config.block_size,
         num_blocks=runner.pool.num_blocks,

@@ -44,6 +44,8 @@ class WorkerConfig:
     token_budget: int
     dtype: str
     device: str
+    deterministic: bool
+    """The same bits for the same tokens, whoever shares a step; proven at the start."""
     threads: int
     policy: str
     timed: Profile | None
@@ -83,6 +85,9 @@ class WorkerConfig:
             )
         self.security.check_listen(self.listen)
         self.security.check_redis(self.redis)
+        if self.deterministic and (self.timed is not None or self.device == "cuda"):
+            other = "--device cuda" if self.timed is None else "--timed"
+            raise ValueError(f"--deterministic is set with {other}; accepted: a CPU that computes")
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
         if self.transport is not TransportMode.GRPC and not self.shm_dir.is_dir():
@@ -133,6 +138,11 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     )
     add("--dtype", default="auto", choices=DTYPES, help="auto: float32 on a CPU, bfloat16 on a GPU")
     add("--device", default="auto", choices=DEVICES)
+    add(
+        "--deterministic",
+        action="store_true",
+        help="the same tokens and log-probabilities whoever shares a step (on a CPU, and somewhat slower)",
+    )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")
     add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name

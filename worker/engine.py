@@ -21,6 +21,8 @@ class Engine:
     """UNKNOWN_COST when the sweep had too little to fit."""
     samples: tuple[Sample, ...]
     """What it was fitted to."""
+    sameness: str = ""
+    """Of a deterministic worker: what its logits for known tokens are, as a digest."""
 
     def idle_load(self) -> Load:
         """What the first report would say."""

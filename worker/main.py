@@ -1,7 +1,7 @@
 """A worker process from its start to its end; what is specific to a kind of worker is handed in.
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
-model cannot be served, 5 the fleet serves something else.
+model cannot be served, or not deterministically, 5 the fleet serves something else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import uvloop
 from prometheus_client import start_http_server
 
 from engine.commands import Command
-from engine.errors import ModelRefused
+from engine.errors import ModelRefused, NotDeterministic
 from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
@@ -80,7 +80,7 @@ def main(role: Role, build_role: BuildRole, config: WorkerConfig) -> int:
         configure_logging(config.log_level, config.log_format, worker=config.worker_id)
         check_kernels()
         uvloop.run(_serve(role, build_role, config))
-    except ModelRefused as error:
+    except (ModelRefused, NotDeterministic) as error:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
@@ -226,6 +226,7 @@ class _Worker:
             model_name=identity.model_name,
             block_size=identity.block_size,
             num_blocks=identity.num_blocks,
+            sameness=self._engine.sameness,
         )
         self._registration = Registration(store, record, self._metrics)
         await self._registration.start()

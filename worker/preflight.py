@@ -34,3 +34,10 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
                 other.fingerprint,
                 other.worker_id,
             )
+        if other.sameness != own.sameness:
+            has, others = _sameness(own.sameness), _sameness(other.sameness)
+            raise ForeignFleetError("--deterministic", has, others, other.worker_id)
+
+
+def _sameness(digest: str) -> str:
+    return f"on, with logits {digest}" if digest else "off"

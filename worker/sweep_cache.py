@@ -33,6 +33,7 @@ class SweepKey:
     fingerprint: str
     device: str
     dtype: str
+    deterministic: bool
     threads: int
     block_size: int
     num_blocks: int

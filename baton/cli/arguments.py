@@ -96,6 +96,9 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         help="newcomers while Redis is away: refused (the default), or served by what each router knows",
     )
     command.add_argument(
+        "--deterministic", action="store_true", help="the same bits whoever shares a step, somewhat slower"
+    )
+    command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"
     )
     command.add_argument(

@@ -14,6 +14,8 @@ _BAR_WIDTH = 12
 
 def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
     title = Text.assemble(("Baton ", "bold"), facts.model_name, (f"  {facts.architecture}", "dim"))
+    if facts.deterministic:
+        title.append("  deterministic", "green")
     below = Text(f"{snapshot.router_id} · {facts.placement} · up {_duration(snapshot.uptime_s)}")
     body = Group(
         _workers(snapshot.workers, facts.block_size),

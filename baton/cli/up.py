@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
         without_redis=args.without_redis,
         timed=args.timed,
         secure=_secrets_folder(args) if args.secure else None,
+        deterministic=args.deterministic,
     )
     return run_to_the_end(_up(spec, Console()))
 

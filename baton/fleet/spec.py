@@ -29,7 +29,7 @@ class FleetSpec:
     `secure` is a folder for certificates and keys, made where they are missing, and turns on TLS everywhere.
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
     are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
-    compute nothing and take the time it says.
+    compute nothing and take the time it says. `deterministic` ones give the same bits whoever shares a step.
     """
 
     model: Path
@@ -42,6 +42,7 @@ class FleetSpec:
     placement: str | None = None
     without_redis: str | None = None
     timed: str | None = None
+    deterministic: bool = False
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +69,8 @@ class FleetSpec:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
+        if self.deterministic and self.timed is not None:
+            raise ValueError("deterministic is set with timed: timed workers compute nothing")
         highest = 65536 - self.routers
         if not 0 <= self.router_port <= highest:
             raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to {highest}")
@@ -168,6 +171,8 @@ def _router(spec: FleetSpec, around: Surroundings, index: int) -> ProcessSpec:
 
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, "--listen", "127.0.0.1:0", "--threads", str(spec.threads_per_worker)]
+    if spec.deterministic:
+        own.append("--deterministic")
     if around.shm_dir is not None:
         own += ["--shm-dir", str(around.shm_dir)]
     return _service(spec, around, f"{name.split('-', maxsplit=1)[0]}_worker", name, own)

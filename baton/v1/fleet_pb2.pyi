@@ -91,7 +91,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("model_name", "architecture", "fingerprint", "block_size", "max_context_tokens", "placement", "version")
+    __slots__ = ("model_name", "architecture", "fingerprint", "block_size", "max_context_tokens", "placement", "version", "deterministic")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class DescribeResponse(_message.Message):
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     architecture: str
     fingerprint: str
@@ -106,7 +107,8 @@ class DescribeResponse(_message.Message):
     max_context_tokens: int
     placement: str
     version: str
-    def __init__(self, model_name: _Optional[str] = ..., architecture: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., placement: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    deterministic: bool
+    def __init__(self, model_name: _Optional[str] = ..., architecture: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., placement: _Optional[str] = ..., version: _Optional[str] = ..., deterministic: bool = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("worker_id",)

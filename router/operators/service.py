@@ -59,6 +59,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             max_context_tokens=self._facts.max_context_tokens,
             placement=self._shell.core.book.fleet.placement.value,
             version=VERSION,
+            deterministic=bool(fleet and fleet.sameness),
         )
 
     async def Drain(self, request: fleet_pb2.DrainRequest, context: Context) -> fleet_pb2.DrainResponse:

@@ -57,6 +57,7 @@ class Engine:
             policy=CHUNKED,
             cost=cost,
             num_swap_blocks=100,
+            deterministic=model.is_deterministic,
         )
         self.reports: list[StepReport] = []
 
@@ -202,6 +203,39 @@ def test_text_is_the_tokenizers_decoding_up_to_the_stop_string(directory: Path, 
     shown = b"".join(report.tokens.text_utf8 for report in engine.reports).decode()
     assert shown == text[: text.index(text[4:7])]
     assert engine.reports[-1].tokens.finish_reasons == [FinishReason.STOP]
+
+
+@pytest.mark.parametrize("cost", [UNKNOWN_COST, DEAR_TOKENS], ids=["recompute", "swap"])
+def test_history_changes_no_bit_of_a_deterministic_model(directory: Path, cost: CostModel) -> None:
+    model = load_model(directory, torch.float32, torch.device("cpu"), deterministic=True)
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, seed=5, logprobs=2, repetition_penalty=1.3, n=2)
+    greedy = SamplingParams(temperature=0.0, logprobs=1)
+    longest = StopRules(24, min_tokens=24)
+    specs = [
+        spec(1, PROMPTS[0], sampling=greedy, stop=longest),
+        spec(2, PROMPTS[1], sampling=sampling, stop=longest, choices=(0, 1)),
+        spec(3, PROMPTS[3], sampling=sampling, stop=longest),
+        spec(4, PROMPTS[4], sampling=greedy, stop=longest),
+    ]
+    tight, alone, again = Engine(model, num_blocks=24, cost=cost), Engine(model), Engine(model, 3)
+    tight.finish(*(Decode(spec(10 + n, [n], 1)) for n in range(9)))  # so far outputs were short
+    tight.finish(*(Decode(one) for one in specs))
+    for one in specs:
+        alone.finish(Decode(one))
+    again.finish(Decode(spec(20, PROMPTS[4], 2)))  # leaves its prompt in the cache
+    again.finish(*(Decode(one) for one in specs[::-1]))
+    # As it goes on after a death: some tokens are known, and computed as part of the prompt.
+    resumed = Engine(model)
+    known = alone.tokens(3)[:9]
+    resumed.finish(Decode(spec(3, PROMPTS[3], sampling=sampling, stop=longest, outputs=known)))
+    assert sum(len(report.preempted) for report in tight.reports) > 0
+    for engine in (tight, again):
+        for handle, choice in [(1, 0), (2, 0), (2, 1), (3, 0), (4, 0)]:
+            assert engine.tokens(handle, choice) == alone.tokens(handle, choice)
+        for handle in range(1, 5):
+            assert sorted(engine.logprobs(handle)) == sorted(alone.logprobs(handle))
+    assert resumed.tokens(3) == alone.tokens(3)[9:]
+    assert resumed.logprobs(3) == alone.logprobs(3)[9:]
 
 
 @pytest.mark.parametrize("cost", [UNKNOWN_COST, DEAR_TOKENS], ids=["recompute", "swap"])

@@ -1,0 +1,61 @@
+"""A deterministic fleet in fp32: the same bits on every path, in company, and after a death."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Sampling, Stop, Tokens
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, greedy, metric, snapshot
+
+pytestmark = pytest.mark.integration
+
+PROMPTS = [[3 + (i * step) % 90 for i in range(length)] for step, length in ((1, 150), (7, 40), (11, 9))]
+MAX_TOKENS = 60
+SPEC_ARGS = {
+    "router-0": ("--placement", "disaggregated"),
+    "router-1": ("--placement", "aggregated"),
+    "prefill": ("--token-budget", "64"),
+}
+
+
+@pytest.mark.timeout(180)
+async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
+    spec = FleetSpec(
+        DEMO_MODEL, decode=2, routers=2, deterministic=True, extra_args=SPEC_ARGS, run_dir=run_dir, threads=1
+    )
+    async with (
+        Fleet(spec) as fleet,
+        AsyncClient(fleet.router_addresses[0]) as handing_over,
+        AsyncClient(fleet.router_addresses[1]) as by_itself,
+    ):
+        assert (await handing_over.describe()).deterministic
+        alone = [(await greedy(handing_over, [prompt], MAX_TOKENS))[0] for prompt in PROMPTS]
+        assert sum([await metric(fleet, f"decode-{i}", "baton_kv_handoffs_total") for i in range(2)]) > 0
+        together = await greedy(by_itself, PROMPTS, MAX_TOKENS)
+        bits = [(one.token_ids, one.logprobs) for one in alone]
+        assert [(one.token_ids, one.logprobs) for one in together] == bits
+        assert sum(one.cached_prompt_tokens for one in together) > 0
+
+        company = asyncio.create_task(greedy(by_itself, PROMPTS[1:], MAX_TOKENS))
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        killed = ""
+        async for event in by_itself.generate(
+            PROMPTS[0],
+            sampling=Sampling(temperature=0.0, logprobs=0),
+            stop=Stop(max_tokens=MAX_TOKENS, ignore_eos=True),
+        ):
+            if isinstance(event, Tokens):
+                token_ids += event.token_ids
+                logprobs += [token.logprob for token in event.logprobs]
+                if len(token_ids) > 15 and not killed:
+                    workers = (await snapshot(by_itself)).workers
+                    killed = next(one.worker_id for one in workers if one.running)
+                    fleet.process(killed).kill()
+        assert killed
+        assert (tuple(token_ids), tuple(logprobs)) == bits[0]
+        assert [(one.token_ids, one.logprobs) for one in await company] == bits[1:]
