@@ -1,7 +1,8 @@
 """What deterministic mode costs: the same steps by the same model with and without it, taking turns.
 
 Times are of the processor, not of the clock: who else uses the machine counts less. Each ratio is the median
-over rounds in which both kinds of step ran one after the other, in an order that alternates.
+over rounds in which both kinds of step ran one after the other, in an order that alternates. A seed is one
+more time that all are measured.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from pathlib import Path
 
 import torch
 
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
 from engine.kv_pool import KVPool
 from engine.model import DTYPES, load_model
 from engine.model_runner import ModelRunner
 from engine.sameness import prove_sameness
-from engine.step_batch import StepBatch
 from engine.sweep import make_batch
 from engine.sweep_grid import Step
+from reporting.progress import progress_bars
+from reporting.section import Section, markdown
+from reporting.tables import cell
 
-DEMO_MODEL = Path(__file__).parents[1] / "demo_model"
 BLOCK_SIZE, NUM_BLOCKS = 16, 2400
 STEPS = {
     "1 decode at 512": Step(1, 512),
@@ -39,27 +42,42 @@ STEPS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="PATH")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (1)")
-    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="of each step (30)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of each step (10)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Every step as often as there are seeds."""
     for flag in ("threads", "rounds"):
         if getattr(args, flag) < 1:
             raise ValueError(f"--{flag} is {getattr(args, flag)}; accepted: 1 or more")
+    telling = Telling(args)
     torch.set_num_threads(args.threads)
     plain, same = (_runner(args, deterministic=kind) for kind in (False, True))
-    started = time.perf_counter()
-    digest = prove_sameness(same)
-    print(f"proven in {time.perf_counter() - started:.2f} s: {digest}")
-    print(f"{'step':32}{'plain, ms':>12}{'same, ms':>12}{'ratio':>8}")
-    for name, step in STEPS.items():
-        batches = [make_batch(runner, step) for runner in (plain, same)]
-        before, after, ratio = _compare((plain, same), batches, args.rounds)
-        print(f"{name:32}{before * 1e3:12.2f}{after * 1e3:12.2f}{ratio:8.2f}")
-    return 0
+    began = time.process_time()
+    prove_sameness(same)
+    proof_s = time.process_time() - began
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
+    with progress_bars() as progress:
+        bar = progress.add_task("steps", total=len(args.seeds) * len(STEPS))
+        for _ in args.seeds:
+            for name, step in STEPS.items():
+                found[name].append(_compare((plain, same), step, args.rounds))
+                progress.advance(bar)
+    rows = [
+        (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
+        for name, figures in found.items()
+    ]
+    table = markdown(("step", "plain, ms", "deterministic, ms", "ratio"), rows)
+    method = (
+        f"{args.model.name}, {args.dtype}, {args.threads} threads; medians of {args.rounds} rounds, "
+        f"measured {len(args.seeds)} times. The proof at the start took {proof_s:.2f} s."
+    )
+    telling.add(Section("Deterministic mode, by step", method, (), (table,), {"steps": found}))
+    return telling.end()
 
 
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
@@ -67,17 +85,16 @@ def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 
 
-def _compare(
-    runners: tuple[ModelRunner, ModelRunner], batches: list[StepBatch], rounds: int
-) -> tuple[float, float, float]:
-    """Median seconds of both, and the median of their ratios."""
+def _compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
+    """Median milliseconds of both, and the median of their ratios."""
+    batches = [make_batch(runner, step) for runner in runners]
     for runner, batch in zip(runners, batches, strict=True):
         runner.forward(batch)
-    seconds: tuple[list[float], list[float]] = ([], [])
+    took: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for kind in (0, 1) if number % 2 else (1, 0):
             began = time.process_time()
             runners[kind].forward(batches[kind])
-            seconds[kind].append(time.process_time() - began)
-    ratios = [after / before for before, after in zip(*seconds, strict=True)]
-    return statistics.median(seconds[0]), statistics.median(seconds[1]), statistics.median(ratios)
+            took[kind].append((time.process_time() - began) * 1e3)
+    ratios = [after / before for before, after in zip(*took, strict=True)]
+    return statistics.median(took[0]), statistics.median(took[1]), statistics.median(ratios)
