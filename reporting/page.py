@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from reporting import plots
+from reporting import plots, timeline
 from reporting.results import Results, Run, capacity
 from reporting.tables import ratio_rows, table_rows
 
@@ -73,12 +73,14 @@ def _timelines(results: Results) -> Iterator[str]:
         return
     yield "<h2>Steps and what they were made of</h2>"
     yield _note(
-        "Left the whole run, right the second in which most prompt tokens were computed, step by step; a "
-        "decode is one token."
+        "First how busy each worker was. Then, on the left, what its steps held over the whole run, and on "
+        "the right the second in which most prompt tokens were computed, step by step; a decode is a token. "
+        f"Of a fleet of more than {timeline.MOST_WORKERS} workers the first are shown."
     )
     for run in shown:
         yield f"<h3>{escape(run.arm)}, {escape(plots.title_of(run.rate_per_s).lower())}, seed {run.seed}</h3>"
-        yield plots.timeline(run)
+        yield timeline.utilisation(run)
+        yield timeline.timeline(run)
 
 
 def _with_steps(results: Results, arm: str) -> Run | None:

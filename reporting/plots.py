@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from reporting.results import Results, Run, StepSample, figure, spread
+from reporting.results import Results, Run, figure, spread
 from reporting.tables import rate_label
 
 # Okabe and Ito's colours without the yellow, which is too pale for a line on white.
@@ -35,8 +35,9 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
 }
 CDF_POINTS = 400
-OVERVIEW_BINS = 120
-ZOOM_S = 1.0
+CHARS_PER_INCH = 12.0
+HANDLE_CHARS = 8
+"""What a legend's line and the gaps around it take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def latency_cdfs(results: Results, rate: float) -> str:
         _cdf(right, results, rate, lambda run: run.tpot_s, "time per output token (ms)")
         left.set_ylabel("share of finished requests")
         left.set_ylim(0, 1.02)
-        _legend(page, left)
+        legend(page, left)
 
     return svg(draw, 10, 3.9, f"cdf-{rate:g}")
 
@@ -96,7 +97,7 @@ def _cdf(
             axes.step(
                 drawn, shares, where="post", color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6
             )
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(LogLocator(subs=tick_places(*axes.get_xlim())))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -117,9 +118,9 @@ def goodput_by_rate(results: Results) -> str:
         axes.set_ylabel("good (requests/s)")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        _legend(page, axes)
+        legend(page, axes)
 
-    return svg(draw, 7, 4.2, "goodput")
+    return svg(draw, 9, 4.4, "goodput")
 
 
 def _with_range(
@@ -144,90 +145,18 @@ def _with_range(
     )
 
 
-def timeline(run: Run) -> str:
-    """What each worker's steps were made of: the whole run averaged, then the busiest second step by step."""
-    workers = sorted({step.worker for step in run.steps})
-    begin = busiest(run.steps)
-
-    def draw(page: Figure) -> None:
-        rows = [(worker, part) for worker in workers for part in PARTS]
-        grid = page.subplots(len(rows), 2, squeeze=False, sharex="col", width_ratios=(3, 2))
-        for (left, right), (worker, part) in zip(grid, rows, strict=True):
-            steps = [step for step in run.steps if step.worker == worker]
-            _overview(left, steps, part, run.ended_s - run.began_s)
-            _zoom(right, [step for step in steps if begin <= step.at_s <= begin + ZOOM_S], part)
-            left.set_title(f"{worker}: {part.label}", loc="left", fontsize=9)
-        for axes, label in zip(
-            grid[-1],
-            ("s since the run began: mean per step", "s: each step as wide as it lasted"),
-            strict=True,
-        ):
-            axes.set_xlabel(label)
-        grid[-1][1].set_xlim(begin, begin + ZOOM_S)
-
-    return svg(draw, 10, 0.6 + 2.3 * len(workers), f"timeline-{run.arm}-{run.rate_per_s:g}-{run.seed}")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a step computes one kind of; the two kinds differ too much in number to share an axis."""
-
-    label: str
-    field: str
-    colour: str
-    hatch: str
-
-
-PARTS = (
-    Part("decodes", "num_decodes", COLOURS[0], ""),
-    Part("prompt tokens", "prefill_tokens", COLOURS[1], "////"),
-)
-
-
-def busiest(steps: Sequence[StepSample], span_s: float = ZOOM_S) -> float:
-    """When the second begins in which steps computed most prompt tokens; those are the steps that differ."""
-    best, best_at, inside, first = -1, 0.0, 0, 0
-    ordered = sorted(steps, key=lambda step: step.at_s)
-    for step in ordered:
-        inside += step.prefill_tokens
-        while step.at_s - ordered[first].at_s > span_s:
-            inside -= ordered[first].prefill_tokens
-            first += 1
-        if inside > best:
-            best, best_at = inside, ordered[first].at_s - ordered[first].step_s
-    return best_at
-
-
-def _overview(axes: Axes, steps: Sequence[StepSample], part: Part, duration_s: float) -> None:
-    """Tokens per step, averaged over equal parts of the run; nothing where no step ended."""
-    width = duration_s / OVERVIEW_BINS
-    inside: dict[int, list[int]] = {}
-    for step in steps:
-        inside.setdefault(int(step.at_s / width), []).append(getattr(step, part.field))
-    means = [sum(tokens) / len(tokens) for tokens in inside.values()]
-    axes.bar([place * width for place in inside], means, width, align="edge", color=part.colour)
-    axes.set_xlim(0, duration_s)
-
-
-def _zoom(axes: Axes, steps: Sequence[StepSample], part: Part) -> None:
-    axes.bar(
-        [step.at_s - step.step_s for step in steps],
-        [getattr(step, part.field) for step in steps],
-        [step.step_s for step in steps],
-        align="edge",
-        color=part.colour,
-        hatch=part.hatch,
-        edgecolor="white",
-        linewidth=0.2,
-    )
-    if not steps:
-        axes.set_ylim(0, 1)
-
-
-def _legend(page: Figure, axes: Axes) -> None:
+def legend(page: Figure, axes: Axes) -> None:
     """Above the plots, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
-    page.legend(handles, labels, loc="outside upper center", ncols=min(4, max(1, len(labels))))
+    widest = max(map(len, labels), default=0) + HANDLE_CHARS
+    columns = int(page.get_figwidth() * CHARS_PER_INCH / widest)
+    page.legend(handles, labels, loc="outside upper center", ncols=max(1, min(4, len(labels), columns)))
+
+
+def tick_places(low: float, high: float) -> tuple[int, ...]:
+    """Which multiples of powers of ten are labelled on an axis: as many as have room."""
+    decades = math.log10(high / low) if 0 < low < high else 0.0
+    return (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
 
 
 def title_of(rate: float) -> str:

@@ -18,7 +18,7 @@ def is_simulation(document: Any) -> bool:
 def read(document: dict[str, Any]) -> Results:
     """Raises `ValueError` for a document that `baton simulate` did not make."""
     try:
-        runs = tuple(_run(row, document["rate_per_s"]) for row in document["runs"])
+        runs = tuple(_run(row) for row in document["runs"])
         promises = ", ".join(
             f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms
         )
@@ -33,10 +33,19 @@ def read(document: dict[str, Any]) -> Results:
         raise ValueError(f"this is not the JSON of `baton simulate`: {error!r}") from error
 
 
-def _run(row: dict[str, Any], rate_per_s: float) -> Run:
+def _run(row: dict[str, Any]) -> Run:
     budget = f" τ={row['token_budget']}" if row["token_budget"] else ""
     arm = f"{row['policy']}/{row['placement']} {row['fleet']}{budget}"
-    return Run(arm, round(rate_per_s, 3), row["seed"], _summary(row["metrics"]))
+    samples = row["samples"]
+    return Run(
+        arm,
+        round(row["rate_per_s"], 3),
+        row["seed"],
+        _summary(row["metrics"]),
+        ended_s=samples["ended_s"],
+        ttft_s=tuple(samples["ttft_s"]),
+        tpot_s=tuple(samples["tpot_s"]),
+    )
 
 
 def _summary(metrics: dict[str, Any]) -> Summary:
@@ -60,6 +69,8 @@ def _summary(metrics: dict[str, Any]) -> Summary:
         e2e=_quantiles(metrics["e2e"]),
         refusal=None,
         kv_utilisation=1.0 - metrics["kv_waste"],
+        busy_share=metrics["busy_share"],
+        kv_allocated=metrics["kv_allocated"],
     )
 
 

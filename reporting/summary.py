@@ -33,6 +33,10 @@ class Summary:
     """How long a refusal took to come."""
     kv_utilisation: float | None = None
     router_cpu_us_per_token: float | None = None
+    busy_share: float | None = None
+    """Of the workers' time in which they computed."""
+    kv_allocated: float | None = None
+    """Share of the decode workers' pools that is allocated or promised."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

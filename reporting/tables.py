@@ -28,6 +28,8 @@ ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("end to end p50 (ms)", "e2e.p50", 1000, ".1f"),
     ("refusal p50 (ms)", "refusal.p50", 1000, ".1f"),
     ("KV utilisation (%)", "kv_utilisation", 100, ".1f"),
+    ("KV allocated (%)", "kv_allocated", 100, ".1f"),
+    ("workers busy (%)", "busy_share", 100, ".1f"),
     ("router CPU per token (us)", "router_cpu_us_per_token", 1, ".1f"),
 )
 """Label, figure, factor, format."""

@@ -41,6 +41,13 @@ class Load:
     references: References
     promises: Promises
     recorded: tuple[TraceRequest, ...] | None = None
+    source: str = ""
+    """The recorded trace's file."""
+
+    @property
+    def name(self) -> str:
+        """Of the workload, or the file that it was recorded in."""
+        return self.source or self.workload
 
     def trace(self, rate: float, seed: int) -> tuple[TraceRequest, ...]:
         """The recorded trace, or one drawn."""
@@ -64,6 +71,12 @@ def number(low: float, *, above: bool = False) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def numbers(low: float) -> Callable[[str], list[float]]:
+    """Numbers above `low`, separated by commas."""
+    one = number(low, above=True)
+    return lambda text: [one(part) for part in text.split(",")]
 
 
 def whole(low: int) -> Callable[[str], int]:
@@ -150,4 +163,14 @@ def load_of(args: argparse.Namespace) -> Load:
             args.tpot_ms or units.tpot_ms(args.tpot_x),
             args.itl_ms,
         )
-    return Load(args.workload, args.arrivals, args.duration_s, args.scale, lengths, units, promises, recorded)
+    return Load(
+        workload=args.workload,
+        process=args.arrivals,
+        duration_s=args.duration_s,
+        scale=args.scale,
+        lengths=lengths,
+        references=units,
+        promises=promises,
+        recorded=recorded,
+        source=str(args.trace or ""),
+    )

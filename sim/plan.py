@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 
+from reporting.simulated import read
 from scheduling.placement import Placement
 from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, whole
 from sim.capacity import capacity_per_s
+from sim.metrics import measure
+from sim.sampled import facts_of, run_row, samples
 from sim.search import Candidate, Found, Tried, judge, search
 from sim.simulate import WIDTH
 from sim.simulation import run
@@ -38,6 +41,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     add_load_flags(command, duration_s=60.0)
     command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
     command.add_argument("--json", type=Path, metavar="FILE", help="the answer, and all that was tried")
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots of it")
 
 
 def _share(text: str) -> float:
@@ -59,6 +63,8 @@ class _Attempts:
         self._load = load
         self._status = status
         self.tried: list[tuple[float, Tried]] = []
+        self.rows: list[dict[str, Any]] = []
+        """What a page tells of each, where one is wanted."""
 
     def __call__(self, candidate: Candidate, rate: float) -> Tried:
         self._status.update(f"{len(self.tried)} tried; now {candidate} at {rate:.1f} requests/s")
@@ -72,8 +78,12 @@ class _Attempts:
             token_budget=candidate.token_budget,
             seed=args.seed,
         )
-        outcome = judge(candidate, run(spec))
+        result = run(spec)
+        outcome = judge(candidate, result)
         self.tried.append((rate, outcome))
+        if args.report is not None:
+            where = candidate.placement, candidate.fleet, candidate.token_budget
+            self.rows.append(run_row(args.policy, *where, rate, args.seed, measure(result), samples(result)))
         return outcome
 
 
@@ -98,7 +108,24 @@ def plan(args: argparse.Namespace) -> int:
     if args.json is not None:
         text = json.dumps(_document(args, load, found, attempts.tried), indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
+    if args.report is not None:
+        _report(args, load, found, attempts.rows)
     return 0 if found is not None else NONE_HOLDS
+
+
+def _report(args: argparse.Namespace, load: Load, found: Found | None, rows: list[dict[str, Any]]) -> None:
+    """A page with everything that was tried; the answer is first among its facts."""
+    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+    results = read({**facts_of(args.profile.name, load, noise=1.0), "runs": rows})
+    answer = f"none of up to {args.max_workers} workers holds"
+    if found is not None:
+        margin = found.most_rate / args.rate
+        good = f"{found.best.good:.1%} good at {args.rate:g} requests/s"
+        answer = f"{found.best.candidate}: {good}, margin {margin:.2f} ×"
+        if found.cheaper is not None:
+            answer += f"; one less fails: {found.cheaper.candidate}, {found.cheaper.why}"
+    write_page(replace(results, facts={"cheapest": answer, **results.facts}), args.report)
 
 
 def _show(console: Console, args: argparse.Namespace, load: Load, found: Found | None, count: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.step_log import LoggedStep
 from workloads.trace import TraceRequest
 
 
@@ -91,6 +92,8 @@ class WorkerResult:
     """When its decode steps ended, on the simulation's clock."""
     step_sizes: NDArray[np.int32]
     """Sequences in each of them."""
+    steps: tuple[LoggedStep, ...] = ()
+    """All of them, where the specification wants them kept."""
 
 
 @dataclass(frozen=True, slots=True)

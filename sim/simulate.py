@@ -6,21 +6,26 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from reporting.quantiles import Quantiles
+from reporting.results import StepSample
+from reporting.simulated import read
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.arms import Arm, arms
-from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, placement, whole
+from sim.asked import Load, add_load_flags, add_profile_flag, load_of, number, numbers, placement, whole
 from sim.capacity import capacity_per_s
 from sim.false_refusals import FalseRefusals, false_refusals
 from sim.metrics import Metrics, measure
+from sim.sampled import Samples, facts_of, run_row, samples, steps
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from workloads.trace import TraceRequest
@@ -34,8 +39,11 @@ class ArmRun:
     """One arm with one seed."""
 
     arm: Arm
+    rate_per_s: float
     seed: int
     metrics: Metrics
+    samples: Samples
+    steps: tuple[StepSample, ...]
     wall_s: float
     false_refusals: FalseRefusals | None = None
 
@@ -63,10 +71,10 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--max-seqs", type=whole(1), metavar="N", help="in a batch (the profile's)")
     rate = command.add_mutually_exclusive_group()
-    rate.add_argument("--rate", type=number(0, above=True), metavar="R", help="requests per second")
+    rate.add_argument("--rate", type=numbers(0), metavar="R[,R]", help="requests per second")
     rate.add_argument(
-        "--load", type=number(0, above=True), default=0.8, metavar="X",
-        help="the rate, as a share of what arithmetic says the fleet carries at most (0.8)",
+        "--load", type=numbers(0), default=[0.8], metavar="X[,X]",
+        help="rates, as shares of what arithmetic says the fleet carries at most (0.8)",
     )  # fmt: skip
     add_profile_flag(command)
     add_load_flags(command, duration_s=120.0)
@@ -81,6 +89,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         help="replay so many refusals of each run, to see whether admitting them had been better",
     )  # fmt: skip
     command.add_argument("--json", type=Path, metavar="FILE", help="everything, for machines and plots")
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots")
 
 
 def _fleet(text: str) -> FleetShape:
@@ -97,35 +106,71 @@ def fleet_of(args: argparse.Namespace) -> FleetShape:
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Run every arm; 0 when all could be."""
+    """Run every arm at every rate; 0 when all could be."""
     load, fleet = load_of(args), fleet_of(args)
     chosen = arms(args.policy, args.placement, fleet, args.token_budget)
-    rate = args.rate or args.load * estimate(args, load, fleet)
+    rates = rates_of(args, load, fleet)
     runs: list[ArmRun] = []
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("simulating", total=len(chosen) * args.seeds)
-        for seed in range(args.seed, args.seed + args.seeds):
-            trace = load.trace(rate, seed)
-            for arm in chosen:
-                progress.update(task, description=arm.name)
-                runs.append(_run(args, arm, trace, seed))
-                progress.advance(task)
-    show(console, args, load, runs)
+        task = progress.add_task("simulating", total=len(rates) * len(chosen) * args.seeds)
+        for rate in rates:
+            for seed in range(args.seed, args.seed + args.seeds):
+                trace = load.trace(rate, seed)
+                for arm in chosen:
+                    progress.update(task, description=arm.name)
+                    # A page shows the steps of one run of each arm.
+                    is_shown = args.report is not None and seed == args.seed and rate == rates[-1]
+                    runs.append(_run(args, arm, trace, rate, seed, is_shown=is_shown))
+                    progress.advance(task)
+    for rate in rates:
+        show(console, args, load, [one for one in runs if one.rate_per_s == rate])
+    console.print(f"times in ms; simulated in {sum(one.wall_s for one in runs):.1f} s")
+    told = document(args, load, runs)
     if args.json is not None:
-        args.json.write_text(json.dumps(document(args, load, rate, runs), indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if args.report is not None:
+        report(told, runs, args.report)
     return 0
 
 
-def _run(args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int) -> ArmRun:
+def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[float]:
+    """From low to high. A recorded trace has one of its own."""
+    if load.recorded is not None:
+        span_s = load.recorded[-1].at_s - load.recorded[0].at_s
+        return [len(load.recorded) / span_s if span_s > 0 else float(len(load.recorded))]
+    if args.rate is not None:
+        return sorted(set(args.rate))
+    most = estimate(args, load, fleet)
+    return sorted({share * most for share in args.load})
+
+
+def _run(
+    args: argparse.Namespace,
+    arm: Arm,
+    trace: tuple[TraceRequest, ...],
+    rate: float,
+    seed: int,
+    *,
+    is_shown: bool,
+) -> ArmRun:
     began = time.perf_counter()
-    spec = spec_of(args, arm, trace, seed)
+    spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
     result = run(spec)
     wall_s = time.perf_counter() - began
     false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
-    return ArmRun(arm, seed, measure(result), wall_s, false)
+    return ArmRun(arm, rate, seed, measure(result), samples(result), steps(result), wall_s, false)
+
+
+def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
+    """The page, with the steps of the runs that kept them."""
+    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+    results = read(told)
+    shown = [replace(one, steps=run.steps) for one, run in zip(results.runs, runs, strict=True)]
+    write_page(replace(results, runs=tuple(shown)), path)
 
 
 def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
@@ -138,7 +183,9 @@ def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
     return rate
 
 
-def spec_of(args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int) -> SimSpec:
+def spec_of(
+    args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int, *, log_steps: bool
+) -> SimSpec:
     """One simulation."""
     return SimSpec(
         profile=args.profile,
@@ -151,6 +198,7 @@ def spec_of(args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...],
         num_routers=args.routers,
         seed=seed,
         noise=args.noise,
+        log_steps=log_steps,
     )
 
 
@@ -200,8 +248,6 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
                 f"look false, and of placebos {false.placebo_share:.1%}; "
                 f"{false.gain:+.2f} and {false.placebo_gain:+.2f} good requests for each"
             )
-    wall_s = sum(one.wall_s for one in runs)
-    console.print(f"times in ms; simulated in {wall_s:.1f} s")
 
 
 def _cells(own: list[Metrics]) -> list[str]:
@@ -234,36 +280,17 @@ def _ms(values: list[Quantiles | None], name: str) -> str:
     return f"{_mean(known) * 1000:.1f}" if known else "–"
 
 
-def document(args: argparse.Namespace, load: Load, rate: float, runs: list[ArmRun]) -> dict[str, object]:
+def document(args: argparse.Namespace, load: Load, runs: Sequence[ArmRun]) -> dict[str, Any]:
     """What --json writes."""
-    return {
-        "profile": args.profile.name,
-        "workload": load.workload if args.trace is None else str(args.trace),
-        "arrivals": load.process,
-        "duration_s": load.duration_s,
-        "scale": load.scale,
-        "rate_per_s": rate,
-        "noise": args.noise,
-        "promises": {
-            "ttft_ms": load.promises.ttft_ms,
-            "tpot_ms": load.promises.tpot_ms,
-            "itl_ms": load.promises.itl_ms,
-        },
-        "references": {
-            "decode_step_s": load.references.decode_step_s,
-            "prefill_s": load.references.prefill_s,
-        },
-        "runs": [
-            {
-                "policy": one.arm.policy,
-                "placement": one.arm.placement.value,
-                "fleet": str(one.arm.fleet),
-                "token_budget": one.arm.token_budget,
-                "seed": one.seed,
-                "metrics": one.metrics.as_dict(),
-                "wall_s": one.wall_s,
-                "false_refusals": None if one.false_refusals is None else asdict(one.false_refusals),
-            }
-            for one in runs
-        ],
-    }
+    rows = [
+        {
+            **run_row(
+                one.arm.policy, one.arm.placement, one.arm.fleet, one.arm.token_budget,
+                one.rate_per_s, one.seed, one.metrics, one.samples,
+            ),
+            "wall_s": one.wall_s,
+            "false_refusals": None if one.false_refusals is None else asdict(one.false_refusals),
+        }
+        for one in runs
+    ]  # fmt: skip
+    return {**facts_of(args.profile.name, load, args.noise), "runs": rows}

@@ -24,6 +24,7 @@ from sim.result import End, RequestResult, SimResult, WorkerResult
 from sim.sequence import Sequence
 from sim.shell import SimShell
 from sim.spec import SimSpec
+from sim.step_log import StepLog
 from sim.step_times import DrawnRatios, RecordedRatios, StepTimes
 from sim.store import MemoryStore
 from sim.worker import SimWorker, WorkerCommand
@@ -60,6 +61,9 @@ class Simulation:
         send_token_s = spec.profile.kv_bytes_per_token / spec.profile.handoff_bytes_per_s
         self.handoffs = Handoffs(self._clock, spec.overheads.handoff_s, send_token_s)
         self._workers = {worker.key: worker for worker in self._make_workers()}
+        if spec.log_steps:
+            for worker in self._workers.values():
+                worker.log = StepLog()
         self._shells = [self._make_shell(number) for number in range(spec.num_routers)]
 
     def run(self) -> SimResult:
@@ -289,6 +293,7 @@ def _usage(worker: SimWorker) -> WorkerResult:
         kv_held=usage.held_tokens / slots if slots else 0.0,
         step_ends=ends,
         step_sizes=sizes,
+        steps=tuple(worker.log.steps()) if worker.log is not None else (),
     )
 
 

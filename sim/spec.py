@@ -100,6 +100,8 @@ class SimSpec:
     """Places in the trace of requests that would rather be late than refused."""
     drain_s: float = 120.0
     """After the last arrival, for how long answers are waited for."""
+    log_steps: bool = False
+    """Keep every step of every worker, to be looked at."""
     stretch: bool = True
     """Decode-only steps are taken many at a time. The outcome is the same without; only slower."""
 

@@ -40,6 +40,7 @@ from sim.queues import Queues
 from sim.reporter import Reporter, Usage
 from sim.sequence import Goal, Phase, Sequence
 from sim.spec import Overheads
+from sim.step_log import StepLog
 from sim.step_times import StepTimes
 
 LONGEST_STRETCH = 512
@@ -115,6 +116,7 @@ class SimWorker:
         """Calls of the clock that are for an earlier turn are void."""
         self._ends: Times | list[float] = []
         self._began = 0.0
+        self.log: StepLog | None = None
         self._chunks: list[tuple[Sequence, int]] = []
         self._num_decodes = 0
         self._shape = StepShape.of(0, 0, ())
@@ -308,7 +310,7 @@ class SimWorker:
             return
         now = self._clock.now
         chunks, self._chunks = self._chunks, []
-        self._count_steps(1, now, sum(tokens for _, tokens in chunks))
+        self._count_steps([now], sum(tokens for _, tokens in chunks))
         self.usage.num_mixed_steps += bool(chunks)
         if self._num_decodes:
             self._decoded([now])
@@ -383,17 +385,20 @@ class SimWorker:
         count, end = len(ends), float(ends[-1])
         size, context = self._num_decodes, self.batch.context_tokens + (count - 1) * self._num_decodes
         shape = StepShape(size, size, context, 0.0, 0, size)
-        self._count_steps(count, end, 0)
+        self._count_steps(ends, 0)
         last_step_s = end - (float(ends[-2]) if count > 1 else self._began)
         self.queues.pass_turns(count - 1)
         self._decoded(ends)
         self._reports.step_done(end, shape, last_step_s)
         self._turn()
 
-    def _count_steps(self, count: int, end: float, chunk_tokens: int) -> None:
+    def _count_steps(self, ends: Times | list[float], chunk_tokens: int) -> None:
         usage = self.usage
+        count = len(ends)
+        if self.log is not None:
+            self.log.add(self._began, ends, self._num_decodes, chunk_tokens)
         usage.num_steps += count
-        usage.busy_s += end - self._began
+        usage.busy_s += float(ends[-1]) - self._began
         usage.chunk_tokens += chunk_tokens
         usage.decode_tokens += count * self._num_decodes
 

@@ -50,15 +50,13 @@ def _replay(case: Case, is_quick: bool) -> FalseRefusals | None:
 
 
 def section(found: Found, settings: Settings) -> Section:
-    """A goal for each workload and load at which anybody was refused."""
+    """A goal for each workload of which anybody was refused; loads count together, for chance is large."""
     known = {key: ones for key, ones in found.items() if ones}
     goals = tuple(
-        Goal(
-            f"{name}: false refusals beyond chance, of all, at {load:g} ×",
-            tuple(one.beyond_chance for one in ones), MOST_SHARE, at_least=False,
-        )
-        for (name, load), ones in known.items()
-    )  # fmt: skip
+        Goal(f"{name}: false refusals beyond chance, of all", figures, MOST_SHARE, at_least=False)
+        for name in WORKLOADS
+        if (figures := _beyond_chance([ones for (one, _), ones in known.items() if one == name]))
+    )
     rows = [
         (
             f"{name}, {load:g} ×",
@@ -76,7 +74,7 @@ def section(found: Found, settings: Settings) -> Section:
         "prompt. Sampled refusals, each replayed with that request taken at risk: false if it is good then, "
         "and the number of good ones around it rises. Steps after it shift, so others turn either way by "
         "chance: beside each, the same replay with a request of one token in its place, a placebo, which "
-        "looks like a gain by chance alone. The goal is on the difference of the two shares."
+        "looks like a gain by chance alone. The goal is on the difference of the shares, all loads together."
     )
     header = (
         "workload, load", "replayed", "false or chance", "placebo",
@@ -90,6 +88,15 @@ def section(found: Found, settings: Settings) -> Section:
     }
     title = "refusals: which of them were needless"
     return Section(title, method, goals, (markdown(header, rows),), data)
+
+
+def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...]:
+    """Seed by seed, every refusal that was replayed counting alike."""
+    seeds = zip(*loads, strict=False)
+    return tuple(
+        sum(one.beyond_chance * one.sampled for one in ones) / sum(one.sampled for one in ones)
+        for ones in seeds
+    )
 
 
 def _causes(ones: Sequence[FalseRefusals]) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.metrics import RequestRecord, summarise
 from reporting.page import page
-from reporting.plots import COLOURS, busiest, looks
+from reporting.plots import COLOURS, looks
 from reporting.results import Results, Run, StepSample
+from reporting.timeline import UTILISATION_BINS, busiest, busy_shares
 
 ARMS = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack/conditional & <more>")
 
@@ -55,7 +56,7 @@ def test_a_page_draws_every_arm_and_needs_nothing_else(count: int) -> None:
     tags = Tags()
     tags.feed(text)
     assert tags.open == []
-    assert tags.seen.count("svg") == 1 + 2 + count  # goodput, latencies per rate, a timeline per arm
+    assert tags.seen.count("svg") == 1 + 2 + 2 * count  # goodput, latencies per rate, two timelines per arm
     assert tags.seen.count("script") == 0
     assert all(link.startswith("#") for link in tags.links), "something is fetched from elsewhere"
     assert "slack/conditional &amp; &lt;more&gt;" in text
@@ -83,3 +84,9 @@ def test_the_busiest_second_is_where_most_prompt_tokens_were() -> None:
     calm = [StepSample(k / 10, 0.1, "w", 1, 0) for k in range(100)]
     steps = [*calm, StepSample(7.05, 0.05, "w", 1, 256), StepSample(7.5, 0.1, "w", 1, 256)]
     assert 6.0 <= busiest(steps) <= 7.05
+
+
+def test_a_step_is_busy_time_in_every_part_that_it_lasted_in() -> None:
+    busy = busy_shares([StepSample(2.5, 2.0, "w", 1, 0)], 1.0)
+    assert busy[:4] == [0.5, 1.0, 0.5, 0.0]
+    assert len(busy) == UTILISATION_BINS

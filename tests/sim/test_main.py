@@ -54,6 +54,25 @@ def test_a_fleet_that_may_not_be_large_enough_is_no_answer(capsys: pytest.Captur
     assert "no fleet of up to 1 workers" in capsys.readouterr().out
 
 
+def test_a_page_shows_every_rate_and_the_steps_of_the_highest(tmp_path: Path) -> None:
+    out, told = tmp_path / "page.html", tmp_path / "out.json"
+    typed = ["simulate", "--policy", "slack", "--fleet", "1d", "--duration-s", "4", "--rate", "6,3"]
+    assert main([*typed, "--seeds", "2", "--report", str(out), "--json", str(told)]) == 0
+    runs = json.loads(told.read_text())["runs"]
+    assert [(run["rate_per_s"], run["seed"]) for run in runs] == [(3, 0), (3, 1), (6, 0), (6, 1)]
+    text = out.read_text()
+    assert text.count("<svg") == 1 + 2 + 2  # goodput, latencies for each rate, how busy and with what
+    assert "decode-0: prompt tokens" in text
+    assert "workers busy" in text
+
+
+def test_a_plan_leaves_a_page_with_its_answer(tmp_path: Path) -> None:
+    out = tmp_path / "plan.html"
+    typed = ["plan", "--rate", "60", "--duration-s", "3", "--max-workers", "1", "--report", str(out)]
+    assert main(typed) == 1
+    assert "none of up to 1 workers holds" in out.read_text()
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
