@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from router.errors import ValidationError
 from sim.result import End, SimResult
 from sim.simulation import run
 from sim.spec import SimSpec
@@ -51,7 +52,12 @@ class FalseRefusals:
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
     """Replay some refusals of a run; None where there was none."""
-    refused = [place for place, one in enumerate(result.requests) if one.end is End.REFUSED]
+    # What could never be met was turned away as wrong: no refusal, and none that could be false.
+    refused = [
+        place
+        for place, one in enumerate(result.requests)
+        if one.end is End.REFUSED and one.refused_for != ValidationError.__name__
+    ]
     if not refused:
         return None
     chosen = random.Random(spec.seed).sample(refused, min(samples, len(refused)))

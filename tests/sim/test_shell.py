@@ -7,11 +7,11 @@ from sim import FleetShape, SimSpec
 from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace
 
-HEARD_BY_CLIENTS = {"Relay", "RelayRun", "TellQueued", "TellChoiceFinished", "TellFinished"}
+HEARD_BY_CLIENTS = {"TellLeaving", "Relay", "RelayRun", "TellQueued", "TellChoiceFinished", "TellFinished"}
 COUNTED = {"RequestRefused", "RequestShed", "AttemptFailed", "GroupPreempted", "GroupMigrated"}
 LOGGED = {"PromiseBroken", "StoreChanged"}
-NEEDLESS = {"Renew"}
-"""No simulated router dies, so nothing it holds expires."""
+NEEDLESS = {"Renew", "TakeHolds"}
+"""Neither a simulated router nor a simulated store dies: nothing expires, and nothing is forgotten."""
 
 
 def test_every_action_is_carried_out_or_known_to_need_no_doing() -> None:

@@ -209,7 +209,7 @@ def test_overheads_are_finite(name: str) -> None:
 
 def test_refusals_that_were_right_are_not_called_false() -> None:
     """A first token sooner than its prompt can be computed is no one's to promise."""
-    trace = make_trace(30, 5.0, ttft_ms=4)
+    trace = make_trace(40, 5.0, ttft_ms=20)
     spec = SimSpec(make_profile(), FleetShape(0, 1), trace)
     result = run(spec)
     assert any(one.end is End.REFUSED for one in result.requests)
@@ -222,7 +222,7 @@ def test_refusals_that_were_right_are_not_called_false() -> None:
 def test_a_placebo_is_a_gain_by_chance_alone() -> None:
     """Without noise, and with promises far away, nobody turns: neither by the request nor by nothing."""
     trace = tuple(
-        dataclasses.replace(one, ttft_ms=4 if place % 5 == 0 else 60_000)
+        dataclasses.replace(one, ttft_ms=20 if place % 5 == 0 else 60_000)
         for place, one in enumerate(make_trace(40, 5.0))
     )
     spec = SimSpec(make_profile(), FleetShape(0, 1), trace, noise=0.0)
