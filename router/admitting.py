@@ -85,7 +85,7 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
     ask = ask_of(book, session, group)
-    judgement = judge(book, ask, session.slo, group.due_at, ahead, harm_s=harm_s)
+    judgement = judge(book, ask, session.slo, group.due_at, ahead, session.prefix_hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
         judgement = make_room(book, group, ask, ahead) or judgement
     if judgement.decision.verdict is Verdict.REFUSED:

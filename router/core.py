@@ -11,6 +11,9 @@ asyncio, a simulator in virtual time. To change how a request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from router import ending
 from router.actions import (
     Action,
@@ -61,7 +64,8 @@ from router.granting import ask_grants
 from router.leaving import leave
 from router.local_service import serve_stranded
 from router.migrating import migrate
-from router.promising import Judgement, check_possible, judge
+from router.prefixes import held_by_all
+from router.promising import NO_HITS, Judgement, check_possible, judge
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
@@ -103,11 +107,15 @@ class RouterCore:
         actions, book.out = book.out, []
         return actions
 
-    def quote(self, ask: Ask, slo: Slo, ahead: Ahead, now: float) -> Judgement:
+    def quote(
+        self, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
+    ) -> Judgement:
         """What a request would be told now; raises RouterError as sending it would. Changes nothing."""
         self.book.now = now
-        check_possible(self.book, ask, slo)
-        return judge(self.book, ask, slo, due_at(slo, now), ahead, waits=False)
+        most = max(hits.values(), default=0) * self.book.fleet.block_size
+        check_possible(self.book, replace(ask, cached_tokens=most), slo)
+        ask = replace(ask, cached_tokens=held_by_all(self.book, hits))
+        return judge(self.book, ask, slo, due_at(slo, now), ahead, hits, waits=False)
 
     def is_running(self, tenant: str, request_id: str) -> bool:
         """This router holds the request, and it has not ended."""

@@ -8,6 +8,7 @@ from router.actions import AskGrants
 from router.book import Book
 from router.fleet import DECODE, Worker
 from router.paths import best_paths, first_token_s
+from router.prefixes import free_workers
 from router.sessions import Group
 from scheduling.placement import DecodeCandidate, DecodeChoice, Placement, choose_decode_worker
 from scheduling.prediction import decode_step_s
@@ -25,11 +26,7 @@ def ask_grants(book: Book) -> None:
         _bind(book)
         return
     limits = book.outlook.bound_limits
-    free = [
-        worker
-        for worker in book.fleet.computing
-        if not worker.asking and worker.bound_tokens < limits[worker.key]
-    ]
+    free = free_workers(book)
     if not free:
         return
     most = -(-len(book.waiting) // len(free))

@@ -118,12 +118,13 @@ class Intake:
             received_at=received_at,
             resume_grace_s=raw.resume_grace_ms / 1000,
             received=checked.received,
-            prefix_hits=await self._prefix_hits(raw.tenant, checked.prompt_token_ids, fleet, worker_keys),
+            prefix_hits=await self.prefix_hits(raw.tenant, checked.prompt_token_ids, fleet, worker_keys),
         )
 
-    async def _prefix_hits(
+    async def prefix_hits(
         self, tenant: str, token_ids: tuple[int, ...], fleet: FleetFacts | None, worker_keys: list[str]
     ) -> Mapping[str, int]:
+        """Blocks of the prompt that each worker has cached, by the fleet's directory."""
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
         root = chain_root(fleet.fingerprint, cache_salt(tenant))

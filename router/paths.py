@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from router.book import TTFT_SCALE, Book
@@ -85,8 +86,12 @@ def _added_s(book: Book, own_s: float, group: Group, worker: Worker) -> float:
     return max(0.0, own_s - steps * decode_step_s(view, view.num_seqs))
 
 
-def along_paths(book: Book, ask: Ask, ahead: Ahead, predicted: Prediction) -> Prediction:
+def along_paths(
+    book: Book, ask: Ask, ahead: Ahead, predicted: Prediction, cached: Mapping[str, int]
+) -> Prediction:
     """The prediction with the wait and the own time of the worker that would have the first token soonest.
+
+    `cached` has the prompt's tokens that some workers hold; on all others count those of `ask`.
 
     Where requests are bound late that is the worker it will go to; at arrival they go to the shortest queue,
     and the mean over the fleet stands. So it does where more stand ahead than there are workers: each of them
@@ -96,15 +101,18 @@ def along_paths(book: Book, ask: Ask, ahead: Ahead, predicted: Prediction) -> Pr
         return predicted
     outlook = book.outlook
     lanes = [_lane(book, one) for one in book.fleet.computing]
-    wait_s, own_s = soonest(
-        lanes,
-        ahead.tokens,
-        lambda key: own_prefill_s(ask, outlook.prefill_view(book.fleet.workers[key])),
-        own_prefill_s(ask, outlook.capacity(None).quickest),
+    best = replace(ask, cached_tokens=max((ask.cached_tokens, *cached.values())))
+
+    def own_s(key: str) -> float:
+        own = replace(ask, cached_tokens=cached[key]) if key in cached else ask
+        return own_prefill_s(own, outlook.prefill_view(book.fleet.workers[key]))
+
+    wait_s, found_s = soonest(
+        lanes, ahead.tokens, own_s, own_prefill_s(best, outlook.capacity(None).quickest)
     )
     if predicted.waits_for_slot:
         wait_s = max(wait_s, predicted.wait_s)
-    return replace(predicted, ttft_s=wait_s + own_s, wait_s=wait_s)
+    return replace(predicted, ttft_s=wait_s + found_s, wait_s=wait_s)
 
 
 def _lane(book: Book, worker: Worker) -> Lane:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from router.actions import Promise, TellAccepted
 from router.book import Book
 from router.errors import ValidationError
@@ -9,6 +11,7 @@ from router.fleet import DECODE
 from router.impossible import bare, impossible
 from router.outlook import TPOT_SCALE, is_cut
 from router.paths import along_paths
+from router.prefixes import cached_tokens, held_by_all
 from router.sessions import Group, Session
 from scheduling.admission import (
     Decision,
@@ -25,6 +28,8 @@ from scheduling.backlog import Pace
 from scheduling.prediction import Ahead, Ask, Prediction, predict
 from scheduling.request import MAX_SLO_MS, Slo
 from scheduling.value import value
+
+NO_HITS: Mapping[str, int] = {}
 
 
 def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
@@ -50,9 +55,19 @@ class Judgement:
 
 
 def judge(
-    book: Book, ask: Ask, slo: Slo, due_at: float, ahead: Ahead, *, waits: bool = True, harm_s: float = 0.0
+    book: Book,
+    ask: Ask,
+    slo: Slo,
+    due_at: float,
+    ahead: Ahead,
+    hits: Mapping[str, int] = NO_HITS,
+    *,
+    waits: bool = True,
+    harm_s: float = 0.0,
 ) -> Judgement:
     """Predict a request with this much before it in the queue, and decide on it.
+
+    `hits` are the blocks of its prompt that the prefix directory knows of, by worker.
 
     `due_at` is what the queue orders it by, `waits` whether it is in the queue already. `harm_s` comes on top
     of what it would do to those behind it.
@@ -61,7 +76,7 @@ def judge(
     work_ahead = ahead.tokens + book.fleet.bound_tokens
     load = min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
     predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load)
-    predicted = along_paths(book, ask, ahead, predicted)
+    predicted = along_paths(book, ask, ahead, predicted, cached_tokens(book, hits, ahead))
     # A wait for a decode slot is work ahead as well.
     work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
     ttft = book.learnt.ttft_spread(predicted, book.now)
@@ -93,10 +108,9 @@ def _scale(book: Book, slo: Slo, due_at: float, own_tokens: int, ahead: Ahead) -
 
 
 def ask_of(book: Book, session: Session, group: Group) -> Ask:
-    """What a group brings along. Of a cached prefix the least is counted: any worker may come to run it."""
-    hits = session.prefix_hits
-    cached = min((hits.get(worker.key, 0) for worker in book.fleet.computing), default=0) if hits else 0
-    return Ask(group.work_tokens, cached * book.fleet.block_size, group.blocks, group.num_seqs)
+    """What a group brings along, wherever it goes."""
+    cached = held_by_all(book, session.prefix_hits)
+    return Ask(group.work_tokens, cached, group.blocks, group.num_seqs)
 
 
 def bare_ask(book: Book, session: Session) -> Ask:

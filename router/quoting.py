@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.actions import Promise
@@ -24,8 +25,11 @@ class Quoted:
     refused: SloRefused | None
 
 
-async def quote(shell: Shell, checked: Checked) -> Quoted:
-    """Judge as admission would, behind everything that waits: a quote errs to the late side."""
+async def quote(shell: Shell, checked: Checked, hits: Mapping[str, int]) -> Quoted:
+    """Judge as admission would, behind everything that waits: a quote errs to the late side.
+
+    `hits` are the blocks of the prompt that workers hold.
+    """
     facts = shell.discovery.facts
     if facts is None or not shell.core.book.fleet.serves():
         raise Unavailable("no decode worker is connected")
@@ -36,7 +40,7 @@ async def quote(shell: Shell, checked: Checked) -> Quoted:
     n, prompt_tokens = checked.sampling.n, len(checked.prompt_token_ids)
     blocks = blocks_needed(prompt_tokens, checked.stop.max_tokens, n, facts.block_size)
     ask, ahead = Ask(prompt_tokens, 0, blocks, n), Ahead(queue.waiting_tokens, queue.waiting)
-    decision = shell.core.quote(ask, checked.slo, ahead, shell.now()).decision
+    decision = shell.core.quote(ask, checked.slo, ahead, shell.now(), hits).decision
     at_risk = decision.verdict is Verdict.AT_RISK
     slo = checked.slo
     predicted_ms = decision.ttft_s * 1000, decision.tpot_s * 1000

@@ -96,8 +96,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.QuoteResponse:
         try:
             await self._admit()
-            checked = await self._intake.check(as_caller(request_from_pb(request.request)))
-            return quote_to_pb(await quote(self._shell, checked))
+            raw, shell = as_caller(request_from_pb(request.request)), self._shell
+            checked = await self._intake.check(raw)
+            keys = list(shell.core.book.fleet.workers)
+            hits = await self._intake.prefix_hits(
+                raw.tenant, checked.prompt_token_ids, shell.discovery.facts, keys
+            )
+            return quote_to_pb(await quote(shell, checked, hits))
         except RouterError as error:
             await end_with(context, error)
 

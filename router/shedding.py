@@ -33,7 +33,7 @@ def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | N
     if victim.due_at <= group.due_at:
         ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
     book.waiting.remove(victim)
-    judgement = judge(book, ask, group.session.slo, group.due_at, ahead)
+    judgement = judge(book, ask, group.session.slo, group.due_at, ahead, group.session.prefix_hits)
     book.waiting.add(victim, book.now)
     if judgement.decision.verdict is not Verdict.ACCEPTED:
         return None
