@@ -222,8 +222,8 @@ def test_refusals_that_were_right_are_not_called_false() -> None:
 def test_a_placebo_is_a_gain_by_chance_alone() -> None:
     """Without noise, and with promises far away, nobody turns: neither by the request nor by nothing."""
     trace = tuple(
-        dataclasses.replace(one, ttft_ms=20 if place % 5 == 0 else 60_000)
-        for place, one in enumerate(make_trace(40, 5.0))
+        dataclasses.replace(one, ttft_ms=30 if place % 5 == 0 else 60_000)
+        for place, one in enumerate(make_trace(40, 8.0))
     )
     spec = SimSpec(make_profile(), FleetShape(0, 1), trace, noise=0.0)
     found = false_refusals(spec, run(spec), 4)
