@@ -49,13 +49,6 @@ from state.store import Store
 EXIT_CONFIG = 2
 EXIT_REDIS = 3
 EXIT_MODEL = 4
-SERVER_OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # Two routers on one port would each get a share of the calls.
-    ("grpc.so_reuseport", 0),
-)
 
 
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
@@ -86,8 +79,10 @@ async def _serve_with(
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     door = None if config.door is None else Door(config.door, store)
-    server = grpc.aio.server(interceptors=_interceptors(door, metrics), options=SERVER_OPTIONS)
-    healthy = _add_services(server, shell, Intake(facts, pool, store), facts, door)
+    server = grpc.aio.server(
+        interceptors=_interceptors(door, metrics), options=config.limits.server_options()
+    )
+    healthy = _add_services(server, shell, Intake(facts, pool, store, config.limits), facts, door)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server, metrics_thread = start_http_server(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from router.limits import Limits, add_limit_flags, limits_of
 from scheduling import policies
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
@@ -44,6 +45,7 @@ class RouterConfig:
     log_level: str
     log_format: str
     security: Security
+    limits: Limits
     door: Path | None
     """Who may call, in its file; None: whoever reaches the router."""
     client_ca: Path | None
@@ -112,11 +114,13 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
     parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
     add_security_flags(parser)
+    add_limit_flags(parser)
     parser.add_argument("--door", type=Path, metavar="FILE", help="API keys, tokens, budgets: who may call")
     parser.add_argument("--client-ca", type=Path, metavar="FILE", help="callers need a certificate of it")
     given = vars(parser.parse_args(argv))
     named = {
         "security": security_of(given),
+        "limits": limits_of(given),
         "policy": policies.by_name(given["policy"]),
         "placement": Placement(given["placement"]),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),

@@ -11,6 +11,7 @@ from router.discovery import FleetFacts
 from router.dispatching import cache_salt
 from router.errors import ValidationError
 from router.events import Arrived, Received
+from router.limits import Limits
 from router.model_facts import ModelFacts
 from router.tokenizer_pool import TokenizerPool
 from router.validation import (
@@ -44,7 +45,10 @@ class Checked:
 class Intake:
     """Stateless but for the tokenizer processes it uses."""
 
-    def __init__(self, facts: ModelFacts, pool: TokenizerPool, store: Store) -> None:
+    def __init__(
+        self, facts: ModelFacts, pool: TokenizerPool, store: Store, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits()
         self._facts = facts
         self._pool = pool
         self._store = store
@@ -63,7 +67,13 @@ class Intake:
         return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
 
     async def tokenise(self, raw: RawRequest) -> list[int]:
-        """The prompt's tokens, whichever way it was given."""
+        """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
+        self._limits.check_bytes(raw)
+        token_ids = await self._tokenise(raw)
+        self._limits.check_tokens(len(token_ids))
+        return token_ids
+
+    async def _tokenise(self, raw: RawRequest) -> list[int]:
         if raw.token_ids is not None:
             return list(raw.token_ids)
         if raw.text is not None:

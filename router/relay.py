@@ -41,6 +41,7 @@ class ClientStream:
         self._pending_tokens = 0
         self._error: RouterError | None = None
         self.finished: TellFinished | None = None
+        self.accepted = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -52,6 +53,8 @@ class ClientStream:
         if self._error is None:
             if isinstance(item, TellFinished):
                 self.finished = item
+            elif isinstance(item, TellAccepted):
+                self.accepted = True
             self._items.append(item)
             self._wake()
 

@@ -180,7 +180,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         assert self._door is not None, "a bill is the door's"
         if stream.finished is not None:
             await self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
-        elif refused:
+        elif refused and not stream.accepted:
             await self._door.settle(bill, bill.total)
 
     async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
