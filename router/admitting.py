@@ -11,7 +11,7 @@ from router.actions import ChargeTenant, RefundTenant, Reject, RequestRefused, T
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
-from router.promising import Judgement, ask_of, come_back_in_s, judge, tell_accepted
+from router.promising import Judgement, ask_of, come_back_in_s, judge_fairly, learn_length, tell_accepted
 from router.queueing import expected_output, put_behind, strand, take_grant
 from router.sessions import Group, Phase, Session
 from router.shedding import make_room
@@ -85,9 +85,11 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
     ask = ask_of(book, session, group)
-    judgement = judge(book, ask, session.slo, group.due_at, ahead, session.prefix_hits, harm_s=harm_s)
+    judgement = judge_fairly(book, ask, session.slo, group.due_at, ahead, session.prefix_hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
         judgement = make_room(book, group, ask, ahead) or judgement
+    if harm_s == 0:
+        learn_length(book, ask, session.slo, judgement)
     if judgement.decision.verdict is Verdict.REFUSED:
         _refuse(book, session, group, judgement)
         return False

@@ -13,6 +13,7 @@ from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
 from scheduling.admission import AdmittedLoad, Spread
 from scheduling.learnt import LearntRatios, OutputLengths
+from scheduling.length_shares import LengthShares
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
@@ -76,6 +77,9 @@ class Learnt:
         default_factory=lambda: {one: OutputLengths() for one in SloClass}
     )
     admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
+    by_length: dict[SloClass, LengthShares] = field(
+        default_factory=lambda: {one: LengthShares() for one in SloClass}
+    )
     virtual_finish: float = 0.0
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:

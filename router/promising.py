@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from router.actions import Promise, TellAccepted
 from router.book import Book
@@ -20,12 +21,13 @@ from scheduling.admission import (
     at_most,
     at_rest,
     decide,
+    meets,
     next_virtual_finish,
     retry_after_s,
     unpromised,
 )
 from scheduling.backlog import Pace
-from scheduling.prediction import Ahead, Ask, Prediction, predict
+from scheduling.prediction import Ahead, Ask, Capacity, Prediction, predict
 from scheduling.request import MAX_SLO_MS, Slo
 from scheduling.value import value
 
@@ -64,19 +66,22 @@ def judge(
     *,
     waits: bool = True,
     harm_s: float = 0.0,
+    longer_by: int = 0,
 ) -> Judgement:
     """Predict a request with this much before it in the queue, and decide on it.
 
     `hits` are the blocks of its prompt that the prefix directory knows of, by worker.
 
     `due_at` is what the queue orders it by, `waits` whether it is in the queue already. `harm_s` comes on top
-    of what it would do to those behind it.
+    of what it would do to those behind it. Its first token is judged as if its prompt were longer by
+    `longer_by`.
     """
     capacity = book.outlook.capacity(slo.pace_ms)
     work_ahead = ahead.tokens + book.fleet.bound_tokens
-    load = min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
-    predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load)
-    predicted = along_paths(book, ask, ahead, predicted, cached_tokens(book, hits, ahead))
+    load = load_of(book, capacity)
+    own = ask if longer_by == 0 else replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
+    predicted = predict(own, Ahead(work_ahead, ahead.requests), capacity, load)
+    predicted = along_paths(book, own, ahead, predicted, cached_tokens(book, hits, ahead))
     # A wait for a decode slot is work ahead as well.
     work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
     ttft = book.learnt.ttft_spread(predicted, book.now)
@@ -99,6 +104,48 @@ def judge(
         behind_s = backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
         harm_s = max(harm_s, behind_s)
     return Judgement(decide(slo, predicted, ttft, tpot, harm_s), predicted, work_ahead)
+
+
+def judge_fairly(
+    book: Book,
+    ask: Ask,
+    slo: Slo,
+    due_at: float,
+    ahead: Ahead,
+    hits: Mapping[str, int] = NO_HITS,
+    *,
+    waits: bool = True,
+    harm_s: float = 0.0,
+) -> Judgement:
+    """Judge a newcomer, which may have to leave room for longer ones that get less than their share."""
+    judgement = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s)
+    is_refused = judgement.decision.verdict is Verdict.REFUSED
+    if slo.ttft_ms is None or is_refused or not book.config.policy.promises:
+        return judgement
+    load = load_of(book, book.outlook.capacity(slo.pace_ms))
+    longer_by = book.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, book.now)
+    if longer_by == 0:
+        return judgement
+    held_back = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s, longer_by=longer_by)
+    decision = held_back.decision
+    return replace(judgement, decision=decision) if decision.verdict is Verdict.REFUSED else judgement
+
+
+def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:
+    """Who was admitted counts by its length. Not so who was refused what it could not have had with nothing
+    before it, beside the decodes that run: no room left for it would help.
+    """
+    if slo.ttft_ms is None or not book.config.policy.promises:
+        return
+    decision, predicted = judgement.decision, judgement.predicted
+    admitted = decision.verdict is not Verdict.REFUSED
+    if admitted or meets(slo, predicted.ttft_s - predicted.wait_s, predicted.tpot_s, predicted.itl_s):
+        book.learnt.by_length[slo.slo_class].decided(ask.prompt_tokens, book.now, admitted=admitted)
+
+
+def load_of(book: Book, capacity: Capacity) -> float:
+    """Prompt tokens admitted per second of late, by what the fleet computes; 1 at most."""
+    return min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
 
 
 def _scale(book: Book, slo: Slo, due_at: float, own_tokens: int, ahead: Ahead) -> float:
@@ -135,8 +182,8 @@ def promise_of(session: Session) -> Promise:
 
 def come_back_in_s(book: Book, judgement: Judgement, slo: Slo, work_tokens: int, request_key: str) -> float:
     """When a refused request should try again; successive refusals get successive times."""
-    rate = book.outlook.capacity(slo.pace_ms).prefill_rate
-    load = min(1.0, book.learnt.admitted.rate(book.now) / rate)
+    capacity = book.outlook.capacity(slo.pace_ms)
+    rate, load = capacity.prefill_rate, load_of(book, capacity)
     deficit_s = max(0.0, judgement.decision.ttft_s - (slo.ttft_ms or 0) / 1000)
     book.learnt.virtual_finish = next_virtual_finish(
         book.learnt.virtual_finish, book.now, deficit_s, work_tokens, rate, load

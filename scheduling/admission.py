@@ -101,9 +101,9 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
         later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
         return Decision(Verdict.REFUSED, later, late_tpot, itl_s, Cause.OTHERS)
     early_ttft, early_tpot = predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10
-    if _meets(slo, late_ttft, late_tpot, itl_s):
+    if meets(slo, late_ttft, late_tpot, itl_s):
         verdict = Verdict.ACCEPTED
-    elif slo.allow_at_risk and _meets(slo, early_ttft, early_tpot, itl_s):
+    elif slo.allow_at_risk and meets(slo, early_ttft, early_tpot, itl_s):
         verdict = Verdict.AT_RISK
     else:
         verdict = Verdict.REFUSED
@@ -116,7 +116,8 @@ def unpromised(decision: Decision) -> Decision:
     return replace(decision, verdict=verdict)
 
 
-def _meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
+def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
+    """Whether what is stated is kept by this."""
     in_ttft = slo.ttft_ms is None or ttft_s * 1000 <= slo.ttft_ms
     in_tpot = slo.tpot_ms is None or tpot_s * 1000 <= slo.tpot_ms
     in_itl = slo.itl_ms is None or itl_s * 1000 / ITL_MARGIN <= slo.itl_ms

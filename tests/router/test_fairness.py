@@ -1,0 +1,76 @@
+"""At a busy fleet's door short prompts leave room for long ones that get less than their share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.core import RouterCore
+from router.events import StepReported
+from router.fleet import WorkerLoad
+from scheduling.admission import LOAD_WINDOW_S, Verdict
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.prediction import Ahead, Ask
+from scheduling.request import Slo, SloClass
+from tests.router.core_driver import ONE, TWO, core_of, tell
+from tests.router.test_shedding import ask
+
+COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
+"""A millisecond for each token: two workers compute 2000 of them in a second."""
+SLO = Slo(ttft_ms=650)
+SHORT, LONG = 20, 200
+
+
+def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> RouterCore:
+    """So much was admitted of late, by what two workers compute; of the long ones little."""
+    core = core_of("slack", cost=COST)
+    busy = WorkerLoad(running=1, pending_prefill_tokens=100, free_blocks=64, context_tokens=8)
+    for facts in (ONE, TWO):
+        tell(core, StepReported(facts.key, TokenColumns(), busy))
+    core.book.learnt.admitted.add(round(load * 2000 * LOAD_WINDOW_S), 1.0)
+    for turn in range(100):
+        core.book.learnt.by_length[slo_class].decided(SHORT, 1.0, admitted=True)
+        core.book.learnt.by_length[slo_class].decided(LONG, 1.0, admitted=turn < 10)
+    return core
+
+
+def verdict(core: RouterCore, tokens: int, ahead: int, slo: Slo = SLO) -> Verdict:
+    """What a newcomer of this length would be told behind so many tokens in the queue."""
+    asked = Ask(prompt_tokens=tokens, cached_tokens=0, blocks=2, num_seqs=1)
+    return core.quote(asked, slo, Ahead(ahead, 1), 1.0).decision.verdict
+
+
+def test_a_short_prompt_is_refused_where_it_would_take_the_room_of_a_long_one() -> None:
+    assert verdict(core_of_late(load=0.1), SHORT, 200) is Verdict.ACCEPTED
+    assert verdict(core_of_late(load=0.9), SHORT, 200) is Verdict.REFUSED
+
+
+def test_a_short_prompt_is_accepted_where_a_long_one_fits_as_well() -> None:
+    assert verdict(core_of_late(load=0.9), SHORT, 0) is Verdict.ACCEPTED
+
+
+def test_a_long_prompt_is_judged_as_it_is() -> None:
+    for ahead in (0, 100, 200):
+        assert verdict(core_of_late(0.9), LONG, ahead) is verdict(core_of_late(0.1), LONG, ahead)
+
+
+def test_lengths_of_one_class_hold_nobody_of_another_back() -> None:
+    assert verdict(core_of_late(0.9, SloClass.BATCH), SHORT, 200) is Verdict.ACCEPTED
+
+
+def test_who_states_no_first_token_is_not_held_back() -> None:
+    assert verdict(core_of_late(0.9), SHORT, 200, Slo(tpot_ms=1000)) is Verdict.ACCEPTED
+
+
+def test_what_is_decided_is_learnt_by_length() -> None:
+    core = core_of_late(0.9)
+    lengths = core.book.learnt.by_length[SloClass.STANDARD]
+    ask(core, 1, SHORT, SLO, 0)
+    ask(core, 2, SHORT, SLO, 900)
+    assert len(lengths) == 202
+
+
+def test_what_could_not_be_in_time_with_nothing_before_it_is_not_counted() -> None:
+    core = core_of_late(0.9)
+    ask(core, 1, SHORT, replace(SLO, ttft_ms=1), 0)
+    assert len(core.book.learnt.by_length[SloClass.STANDARD]) == 200
