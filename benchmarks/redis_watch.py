@@ -18,6 +18,8 @@ CLASS_SCORE = 10**13
 """What a class adds to a score, as in the fleet's state."""
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _LINE_BYTES = 1 << 22
+_WATCHED = tuple(b'"{baton}:' + name for name in (b'queue"', b'grants"', b"leases:", b"credits:"))
+"""Looked for before a line is taken apart: most are of other keys."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class OrderWatch:
 
     def take(self, line: bytes) -> None:
         """One line of MONITOR's."""
-        if b"{baton}:" not in line:
+        if not any(name in line for name in _WATCHED):
             return
         words = [word.decode() for word in _WORD.findall(line)]
         if len(words) < 2:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.many_routers import Plan, measure
+from benchmarks.crowd import Plan
+from benchmarks.shared_redis import measure
 from tests.fleet.driving import DEMO_MODEL
 
 pytestmark = pytest.mark.integration

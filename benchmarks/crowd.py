@@ -1,0 +1,140 @@
+"""Clients in processes of their own, who send open loop and resume with another router when theirs dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import multiprocessing
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from baton import AsyncClient, BatonError, Sampling, Slo, SloClass, Stop, Timeout
+from workloads.shapes import DEFAULT_CAPS, WORKLOADS, arrivals, prompt_ids
+
+CLASSES = (SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH)
+VOCAB_SIZE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. Lengths are `workload`'s, times `scale`; `clients` are processes."""
+
+    model: Path
+    rate: float
+    seconds: float
+    scale: float
+    workload: str = "chat"
+    prefill: int = 1
+    decode: int = 2
+    routers: int = 2
+    clients: int = 1
+    max_num_seqs: int = 512
+    profile: str = "h200-llama-3.1-8b"
+    kill: bool = True
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the clients of one process, or of all, saw. Times in milliseconds."""
+
+    sent: int = 0
+    finished: int = 0
+    resumed: int = 0
+    wrong_length: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    ttft_ms: list[float] = field(default_factory=list)
+    tokens: int = 0
+    late_ms: list[float] = field(default_factory=list)
+    """How much after its time a request was sent: a generator that is overrun offers less than it says."""
+    cpu_s: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        for name in ("sent", "finished", "resumed", "wrong_length", "tokens", "cpu_s", "ttft_ms", "late_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.errors.update(other.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One request and when it is sent, in seconds from the start."""
+
+    due_s: float
+    prompt: list[int]
+    output_tokens: int
+    slo: Slo
+
+
+def processes(number: int) -> ProcessPoolExecutor:
+    """Each imports what it needs when it gets its first work."""
+    return ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn"))
+
+
+def client_process(plan: Plan, number: int, addresses: Sequence[str], begin_at: float) -> Outcome:
+    """This process's share of the rate, from `begin_at` of the host's clock on."""
+    errands = list(_errands(plan, number))
+    gc.collect()
+    gc.freeze()
+    outcome = uvloop.run(_send_all(errands, addresses, begin_at))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    outcome.cpu_s = used.ru_utime + used.ru_stime
+    return outcome
+
+
+def _errands(plan: Plan, number: int) -> Iterator[Errand]:
+    """Drawn before the first is sent: drawing then would make the others late."""
+    rng = random.Random(f"{plan.seed}:{number}")
+    times = arrivals("poisson", plan.rate / plan.clients, seed=plan.seed * plan.clients + number)
+    for due_s in itertools.takewhile(lambda due: due < plan.seconds, times):
+        shape = WORKLOADS[plan.workload](rng, plan.scale, DEFAULT_CAPS[plan.workload])
+        prompt = prompt_ids(shape, rng, VOCAB_SIZE)
+        yield Errand(due_s, prompt, shape.output_tokens, Slo(slo_class=rng.choice(CLASSES)))
+
+
+async def _send_all(errands: Sequence[Errand], addresses: Sequence[str], begin_at: float) -> Outcome:
+    """Open loop; routers are tried in turns."""
+    outcome = Outcome()
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(
+                AsyncClient([*addresses[first:], *addresses[:first]], timeout=Timeout(total_s=120))
+            )
+            for first in range(len(addresses))
+        ]
+        async with asyncio.TaskGroup() as group:
+            for place, errand in enumerate(errands):
+                late_s = time.time() - begin_at - errand.due_s
+                if late_s < 0:
+                    await asyncio.sleep(-late_s)
+                outcome.late_ms.append(max(0.0, late_s * 1000))
+                group.create_task(_one(clients[place % len(clients)], errand, outcome))
+    return outcome
+
+
+async def _one(client: AsyncClient, errand: Errand, outcome: Outcome) -> None:
+    outcome.sent += 1
+    try:
+        done = await client.complete(
+            errand.prompt,
+            sampling=Sampling(temperature=0.0),
+            stop=Stop(max_tokens=errand.output_tokens, ignore_eos=True),
+            slo=errand.slo,
+        )
+    except BatonError as error:
+        outcome.errors[f"{type(error).__name__}: {error}"[:120]] += 1
+        return
+    outcome.finished += 1
+    outcome.resumed += done.resumes > 0
+    outcome.tokens += len(done.choices[0].token_ids)
+    outcome.wrong_length += len(done.choices[0].token_ids) != errand.output_tokens
+    outcome.ttft_ms.append(done.finished.delivery.ttft_ms)
