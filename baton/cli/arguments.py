@@ -31,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_up(commands.add_parser("up", help="start a fleet on this machine; Ctrl-C stops it"))
+    _add_restart(commands.add_parser("restart", help="replace a running fleet's processes one after another"))
     _add_generate(commands.add_parser("generate", help="continue a prompt, streaming to stdout"))
     _add_quote(commands.add_parser("quote", help="the promise a prompt would get, without sending it"))
     _add_chat(commands.add_parser("chat", help="talk with the model"))
@@ -105,6 +106,12 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "--secure", action="store_true", help="with TLS, certificates, an API key and a Redis password"
     )
     _add_fleet_flags(command)
+
+
+def _add_restart(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--run-dir", type=Path, metavar="PATH", help="of the fleet (the newest of .baton/runs that runs)"
+    )
 
 
 def _add_certs(command: argparse.ArgumentParser) -> None:

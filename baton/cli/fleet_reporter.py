@@ -17,6 +17,7 @@ from baton.fleet import (
     FleetStopping,
     ProcessDied,
     ProcessReady,
+    ProcessReplaced,
     ProcessStarted,
     WorkersJoined,
 )
@@ -54,6 +55,9 @@ class FleetReporter:
                 self.rest()
             case ProcessDied():
                 self._died(event)
+            case ProcessReplaced(name=name, left_s=left_s):
+                self._line("✓", "green", name, f"replaced; the former one left in {left_s:.1f} s")
+                self.rest()
             case FleetStopping(processes=processes):
                 self._stopping = True
                 self._wait_for(f"stopping {processes} processes")

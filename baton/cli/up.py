@@ -16,6 +16,7 @@ from baton.cli.fleet_reporter import FleetReporter, spec_of
 from baton.cli.running import run_to_the_end
 from baton.fleet import Fleet, FleetSpec
 from baton.fleet.checkout import find_checkout
+from baton.fleet.control import Control
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +41,8 @@ async def _up(spec: FleetSpec, console: Console) -> int:
     up = False
     with FleetReporter(console) as report:
         try:
-            async with Fleet(spec, report) as fleet:
+            control = Control(report)
+            async with Fleet(spec, control) as fleet, control.serving(fleet):
                 up = True
                 report.rest()
                 _invite(fleet, time.monotonic() - began, console)

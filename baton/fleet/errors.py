@@ -6,7 +6,9 @@ FleetError
 ├── PortUnusable(address, reason)
 ├── RunDirUnusable(path, reason)
 ├── ProcessFailed(name, exit_code, log_path, tail)
-└── StartTimeout(name, waited_s, log_path, tail)
+├── StartTimeout(name, waited_s, log_path, tail)
+├── NoFleetRunning(searched)
+└── RestartFailed(reason)
 """
 
 from __future__ import annotations
@@ -102,3 +104,21 @@ class StartTimeout(FleetError):
         self.log_path = log_path
         self.tail = tail
         super().__init__(f"{name} was not ready after {waited_s:.0f} s; its log is {log_path}")
+
+
+class NoFleetRunning(FleetError):
+    """No launcher answers for the runs of this checkout."""
+
+    def __init__(self, searched: Path) -> None:
+        self.searched = searched
+        super().__init__(
+            f"no fleet that `baton up` started answers in {searched}; name its folder with --run-dir"
+        )
+
+
+class RestartFailed(FleetError):
+    """The launcher could not replace a process; those before it are new, those after it are as they were."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the restart stopped half way: {reason}")

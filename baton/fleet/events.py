@@ -44,8 +44,19 @@ class ProcessDied:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessReplaced:
+    """A process has made room for a new one of its name, which serves."""
+
+    name: str
+    left_s: float
+    """From being told to leave until it had ended."""
+    took_s: float
+    """All of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetStopping:
     processes: int
 
 
-FleetEvent = ProcessStarted | ProcessReady | WorkersJoined | ProcessDied | FleetStopping
+FleetEvent = ProcessStarted | ProcessReady | WorkersJoined | ProcessDied | ProcessReplaced | FleetStopping

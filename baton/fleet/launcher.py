@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime as dt
 import os
 import socket
@@ -26,10 +27,11 @@ from baton.fleet.events import (
     FleetStopping,
     ProcessDied,
     ProcessReady,
+    ProcessReplaced,
     ProcessStarted,
     WorkersJoined,
 )
-from baton.fleet.joining import wait_until_joined
+from baton.fleet.joining import wait_until_connected, wait_until_joined
 from baton.fleet.process import ManagedProcess, ProcessSpec
 from baton.fleet.reaper import Reaper
 from baton.fleet.rundir import next_run_dir
@@ -60,6 +62,8 @@ class Fleet:
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
         self._watches: list[asyncio.Task[None]] = []
+        self._leaving: list[ManagedProcess] = []
+        """Told to, since another one takes or took their place."""
         self._stopping = False
         self._reaper: Reaper | None = None
         self._run_dir: Path | None = None
@@ -118,6 +122,70 @@ class Fleet:
         # Shielded, so that an impatient Ctrl-C cannot leave half a fleet; the reaper would end it anyway.
         await _finish(asyncio.ensure_future(self._stop_processes()))
         await asyncio.to_thread(reaper.close)
+
+    async def restart(self) -> None:
+        """Replaces everything but Redis, one process after another; each serves before the next has to leave.
+
+        Raises `ProcessFailed` or `StartTimeout` for a successor that does not come up.
+        """
+        workers = self.spec.worker_names
+        decode_first = sorted(workers, key=lambda name: not name.startswith("decode"))
+        for name in (*decode_first, *self.spec.router_names):
+            await self.replace(name)
+
+    async def replace(self, name: str) -> None:
+        """Puts a new process in the place of one that runs.
+
+        A worker that is the only one of its kind leaves when its successor serves. A router leaves first: its
+        successor listens where it did.
+        """
+        old, began = self.process(name), time.monotonic()
+        kind = name.partition("-")[0]
+        peers = [one for one in self.processes if one.name.startswith(f"{kind}-") and one is not old]
+        if kind != "router" and not any(one.running for one in peers):
+            await self._start_in_place_of(old)
+            left_s = await self._retire(old)
+        else:
+            left_s = await self._retire(old)
+            await self._start_in_place_of(old)
+        self._say(ProcessReplaced(name, left_s, time.monotonic() - began))
+
+    async def _retire(self, process: ManagedProcess) -> float:
+        """Seconds until it had ended."""
+        self._leaving.append(process)
+        began = time.monotonic()
+        await process.stop(self.spec.drain_s + _KILL_MARGIN_S)
+        await process.close()
+        return time.monotonic() - began
+
+    async def _start_in_place_of(self, old: ManagedProcess) -> None:
+        spec = old.spec
+        if old.name in self.spec.router_names:
+            spec = dataclasses.replace(spec, command=(*spec.command, "--listen", old.address))
+        self._leaving.append(old)  # it has lost its name, and is stopped with the fleet all the same
+        try:
+            await self._start_all([spec])
+            await self._await_connections_of(self.process(old.name))
+        except BaseException:
+            if old.running:
+                self._leaving.remove(old)
+                self._leaving.append(self.process(old.name))
+                self._processes[old.name] = old
+            raise
+
+    async def _await_connections_of(self, new: ManagedProcess) -> None:
+        routers = [self.process(name) for name in self.spec.router_names]
+        workers = [self.process(name) for name in self.spec.worker_names]
+        awaited = [one.address for one in workers if one.running and (new in routers or one is new)]
+        asked = [one.address for one in routers if one.running and (new in workers or one is new)]
+        credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
+        connecting = (wait_until_connected(address, frozenset(awaited), credentials) for address in asked)
+        limit_s = self.spec.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*connecting)
+        except TimeoutError:
+            raise StartTimeout(new.name, limit_s, new.log_path, new.log_tail()) from None
 
     async def _start(self) -> None:
         checkout = self.spec.checkout or find_checkout()
@@ -223,20 +291,21 @@ class Fleet:
 
     async def _watch(self, process: ManagedProcess) -> None:
         exit_code = await process.wait()
-        if self._stopping:
+        if self._stopping or process in self._leaving:
             return
         death = ProcessDied(process.name, exit_code, process.log_path, process.log_tail())
         self._deaths.put_nowait(death)
         self._say(death)
 
     async def _stop_processes(self) -> None:
-        running = [process for process in self.processes if process.running]
+        everything = list(dict.fromkeys((*self.processes, *self._leaving)))
+        running = [process for process in everything if process.running]
         self._say(FleetStopping(len(running)))
         grace_s = self.spec.stop_grace_s + _KILL_MARGIN_S
         services = [process for process in running if process.name != "redis"]
         await asyncio.gather(*(process.stop(grace_s) for process in services))
         await asyncio.gather(*(process.stop(grace_s) for process in running if process not in services))
-        await asyncio.gather(*(process.close() for process in self.processes))
+        await asyncio.gather(*(process.close() for process in everything))
         await asyncio.gather(*self._watches)
 
 

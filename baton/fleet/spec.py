@@ -27,6 +27,7 @@ class FleetSpec:
     come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
     `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
     `secure` is a folder for certificates and keys, made where they are missing, and turns on TLS everywhere.
+    A process told to leave has `drain_s` to hand over what it has; a fleet that stops waits `stop_grace_s`.
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
     are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
     compute nothing and take the time it says. `deterministic` ones give the same bits whoever shares a step.
@@ -51,6 +52,7 @@ class FleetSpec:
     secure: Path | None = None
     start_timeout_s: float = 60.0
     stop_grace_s: float = 5.0
+    drain_s: float = 20.0
     await_connections: bool = True
 
     def __post_init__(self) -> None:
@@ -183,7 +185,7 @@ def _service(
 ) -> ProcessSpec:
     kind = name.split("-", maxsplit=1)[0]
     common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
-    common += ["--drain-s", f"{spec.stop_grace_s:g}"]
+    common += ["--drain-s", f"{spec.drain_s:g}"]
     if spec.policy is not None:
         common += ["--policy", spec.policy]
     if spec.timed is not None:

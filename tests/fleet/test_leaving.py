@@ -11,9 +11,10 @@ import pytest
 
 from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
+from baton.fleet.control import Control, ask_restart
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ARGS = ("--dtype", "float64", "--num-blocks", "256")
 PROMPT = [3 + i % 90 for i in range(70)]
@@ -30,6 +31,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
         model=DEMO_MODEL,
         run_dir=run_dir,
         extra_args={"prefill": ARGS, "decode": ARGS},
+        start_timeout_s=150.0,  # many processes on few cores
         **counts,  # type: ignore[arg-type]
     )
 
@@ -97,8 +99,9 @@ async def handoffs(fleet: Fleet, process: str) -> float:
 
 
 async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) -> None:
+    """The first that is to take them over is killed at it; the next one gets them."""
     async with (
-        Fleet(spec(run_dir, decode=2)) as fleet,
+        Fleet(spec(run_dir, prefill=0, decode=3)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         free = await generation(client)
@@ -112,63 +115,28 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) ->
 
         async def drain() -> None:
             left.append(await busy_decoder(fleet, client))
+            first, last = sorted({"decode-0", "decode-1", "decode-2"} - {left[0].name})
+            target = fleet.process(first)
+            target.pause()
             left[0].terminate()
 
-        before = await handoffs(fleet, "prefill-0")
+            async def is_known() -> bool:
+                return any(one.draining for one in (await snapshot(client)).workers)
+
+            await until(is_known, "the router knows")
+            target.kill()
+            left.append(fleet.process(last))
+
         found = await generation(client, drain, stop=stop)
         found.assert_like(expected)
         assert found.finished is not None
         assert found.finished.usage.attempts == 2
-        # Its KV went over: nothing was computed again, beyond the prompt of the request itself.
-        assert await handoffs(fleet, "prefill-0") == before + 1
-        [staying] = {"decode-0", "decode-1"} - {left[0].name}
-        assert await handoffs(fleet, staying) >= 2 * len(found.token_ids)
+        leaving, staying = left
+        # Its KV went over, twice for each choice: what was there, and what was written since.
+        assert await handoffs(fleet, staying.name) >= 2 * len(found.token_ids)
         async with asyncio.timeout(5.0):
-            assert await left[0].wait() == 0
+            assert await leaving.wait() == 0
         await assert_all_is_freed(fleet, client)
-
-
-async def test_a_worker_killed_while_it_takes_over_costs_nothing_but_time(run_dir: Path) -> None:
-    async with (
-        Fleet(spec(run_dir, decode=3)) as fleet,
-        AsyncClient(fleet.router_addresses) as client,
-    ):
-        expected = await generation(client)
-
-        async def strike() -> None:
-            leaving = await busy_decoder(fleet, client)
-            staying = [name for name in ("decode-0", "decode-1", "decode-2") if name != leaving.name]
-            target = fleet.process(min(staying, key=lambda name: name))
-            target.pause()
-            leaving.terminate()
-
-            async def is_known() -> bool:
-                workers = (await snapshot(client)).workers
-                return any(one.draining for one in workers)
-
-            await until(is_known, "the router knows")
-            target.kill()
-
-        found = await generation(client, strike)
-        found.assert_like(expected)
-        await assert_all_is_freed(fleet, client)
-
-
-async def test_without_another_decode_worker_what_runs_is_served_to_its_end(run_dir: Path) -> None:
-    async with (
-        Fleet(spec(run_dir)) as fleet,
-        AsyncClient(fleet.router_addresses) as client,
-    ):
-        expected = await generation(client)
-
-        async def drain() -> None:
-            await client.drain("decode-0")
-
-        found = await generation(client, drain)
-        found.assert_like(expected)
-        assert found.finished is not None
-        assert found.finished.usage.attempts == 1
-        assert await fleet.process("decode-0").wait() == 0
 
 
 async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run_dir: Path) -> None:
@@ -201,9 +169,8 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_router_that_leaves_sends_its_resumable_streams_on_and_serves_the_others(
-    run_dir: Path,
-) -> None:
+async def test_a_router_and_an_only_decode_worker_leave(run_dir: Path) -> None:
+    """Resumable streams are sent on, others served; the worker's successor is there before it goes."""
     async with Fleet(spec(run_dir, routers=2)) as fleet:
         first, second = fleet.router_addresses
         async with (
@@ -231,4 +198,39 @@ async def test_a_router_that_leaves_sends_its_resumable_streams_on_and_serves_th
             assert stream.resumes == 1
             (await stayed).assert_like(expected)
             assert await fleet.process("router-0").wait() == 0
+
+            running = asyncio.create_task(generation(other))
+            await fleet.replace("decode-0")
+            (await running).assert_like(expected)
             await assert_all_is_freed(fleet, other)
+
+
+async def test_a_rolling_restart_under_load_breaks_no_stream(run_dir: Path) -> None:
+    counts = {"routers": 2, "prefill": 2, "decode": 2}
+    control = Control(lambda event: None)
+    async with (
+        Fleet(spec(run_dir, **counts), control) as fleet,
+        control.serving(fleet),
+        AsyncClient(fleet.router_addresses) as client,
+    ):
+        before = {process.name: process.pid for process in fleet.processes}
+        expected = await generation(client)
+        over = asyncio.Event()
+        num_streams = 0
+
+        async def load() -> None:
+            nonlocal num_streams
+            while not over.is_set():
+                (await generation(client)).assert_like(expected)
+                num_streams += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(2):
+                tasks.create_task(load())
+            replaced = [one.name async for one in ask_restart(run_dir)]
+            over.set()
+        assert sorted(replaced) == sorted(fleet.spec.process_names)
+        after = {process.name: process.pid for process in fleet.processes}
+        assert [name for name in before if before[name] == after[name]] == ["redis"]
+        assert num_streams >= 2
+        await assert_all_is_freed(fleet, client)

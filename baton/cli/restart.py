@@ -1,0 +1,26 @@
+"""`baton restart`: a fleet that `baton up` started, anew, while it serves."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from baton.cli.exits import OK
+from baton.cli.running import run_to_the_end
+from baton.fleet.checkout import find_checkout
+from baton.fleet.control import ask_restart
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_to_the_end(_restart(args.run_dir or find_checkout() / ".baton" / "runs", Console()))
+
+
+async def _restart(run_dirs: Path, console: Console) -> int:
+    async for replaced in ask_restart(run_dirs):
+        told = f"left in {replaced.left_s:.1f} s, replaced in {replaced.took_s:.1f} s"
+        console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<11}", "bold"), told))
+    console.print(Text("Every process is new."))
+    return OK
