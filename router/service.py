@@ -151,13 +151,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
             try:
-                await self._admit()
+                await self._admit(resumed=resumed)
                 event = await self._intake.arrival(
                     as_caller(raw), digest, received_at, listener, fleet, keys, resumed=resumed
                 )
                 if self._door is not None:
                     output = event.stop.max_tokens * event.sampling.n
-                    bill = await self._door.charge(len(event.prompt_token_ids), output)
+                    received = sum(len(one.token_ids) for one in event.received)
+                    num_prompt = len(event.prompt_token_ids)
+                    bill = await self._door.charge(num_prompt, output, received, resumed=resumed)
             except RouterError as error:
                 shell.metrics.requests.labels(type(error).__name__).inc()
                 raise
@@ -171,9 +173,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             if bill is not None:
                 await self._settle(bill, stream, refused=refused)
 
-    async def _admit(self) -> None:
+    async def _admit(self, *, resumed: bool = False) -> None:
         if self._door is not None:
-            await self._door.admit()
+            await self._door.admit(resumed=resumed)
 
     async def _settle(self, bill: Bill, stream: ClientStream, *, refused: bool) -> None:
         """A call that broke pays for all it could have had: what it still runs on is not known here."""

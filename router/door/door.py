@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from state.errors import StoreUnavailable
 from state.store import Store
 
 SCHEME = "bearer"
+RESUME_PATIENCE_S = 30.0
+"""How long a stream that goes on waits for its tenant's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +62,23 @@ class Door:
             raise Unauthenticated("the credential is no Bearer; accepted: authorization: Bearer KEY-OR-TOKEN")
         return self.rules.principal_of(credential.strip())
 
-    async def admit(self) -> None:
-        """A request comes: take it from its tenant's budget. Raises `Overloaded` or `Unavailable`."""
-        await self._take(requests=1, tokens=0)
+    async def admit(self, *, resumed: bool = False) -> None:
+        """A request comes: take it from its tenant's budget. Raises `Overloaded` or `Unavailable`.
 
-    async def charge(self, prompt_tokens: int, max_output_tokens: int) -> Bill | None:
+        A stream that goes on waits for its turn instead: refused, it would be broken.
+        """
+        await self._take(1, 0, RESUME_PATIENCE_S if resumed else 0)
+
+    async def charge(
+        self, prompt_tokens: int, max_output_tokens: int, received_tokens: int, *, resumed: bool
+    ) -> Bill | None:
         """Its tokens, once their number is known; None where nothing is counted. Raises as `admit`."""
         principal = caller()
         if principal is None or principal.budget.tokens is None:
             return None
-        bill = Bill(principal.tenant, max_output_tokens, prompt_tokens + max_output_tokens)
-        await self._take(requests=0, tokens=bill.total)
+        total = prompt_tokens + max_output_tokens - received_tokens
+        bill = Bill(principal.tenant, max_output_tokens, total)
+        await self._take(0, bill.total, RESUME_PATIENCE_S if resumed else 0)
         return bill
 
     async def settle(self, bill: Bill, tokens: int) -> None:
@@ -81,17 +90,25 @@ class Door:
         except StoreUnavailable as error:
             structlog.get_logger().warning("budget_not_returned", reason=error.reason)
 
-    async def _take(self, requests: int, tokens: int) -> None:
+    async def _take(self, requests: int, tokens: int, patience_s: float) -> None:
         principal = caller()
         if principal is None or principal.budget.is_unlimited:
             return
+        wait_s = await self._ask(principal, requests, tokens)
+        while 0 < wait_s <= patience_s:
+            await asyncio.sleep(wait_s)
+            patience_s -= wait_s
+            wait_s = await self._ask(principal, requests, tokens)
+        if wait_s:
+            raise Overloaded(f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s)
+
+    async def _ask(self, principal: Principal, requests: int, tokens: int) -> float:
+        """0 when it was taken, else the seconds to wait."""
         try:
             taken = await self._store.take_budget(principal.tenant, principal.budget, requests, tokens)
         except StoreUnavailable as error:
             raise Unavailable(f"Redis, which keeps the budgets, does not answer: {error.reason}") from error
-        if taken.wait_ms:
-            wait_s = taken.wait_ms / 1000
-            raise Overloaded(f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s)
+        return taken.wait_ms / 1000
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

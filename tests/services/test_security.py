@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from router.config import parse_config as router_config
 from services.security import Security, add_security_flags, is_loopback, security_of
 from services.tls import TlsFiles
+from worker.config import parse_config as worker_config
+
+
+def parse_router(flags: list[str]) -> object:
+    return router_config(flags, 1)
+
+
+def parse_worker(flags: list[str]) -> object:
+    return worker_config(flags, "decode", 1)
+
 
 TLS = TlsFiles(Path("ca"), Path("cert"), Path("key"))
 
@@ -64,3 +76,13 @@ def test_the_three_files_come_together_or_not_at_all() -> None:
     for given, missing in ((("--tls-ca=ca",), "cert"), (("--tls-ca=ca", "--tls-cert=cert"), "key")):
         with pytest.raises(ValueError, match=f"--tls-{missing} is missing"):
             parsed(*given)
+
+
+@pytest.mark.parametrize("parse", [parse_router, parse_worker])
+def test_every_service_refuses_to_be_reached_in_the_clear(parse: Callable[[list[str]], object]) -> None:
+    for flags in (["--listen=0.0.0.0:0"], ["--redis=redis://u:secret@h:1/0"], ["--tls-ca=ca"]):
+        with pytest.raises(ValueError, match="--") as caught:
+            parse(["--model=m", *flags])
+        assert "secret" not in str(caught.value)
+    assert parse(["--model=m", "--listen=0.0.0.0:0", "--insecure-listen"])
+    assert parse(["--model=m"])

@@ -66,6 +66,16 @@ async def test_blocks_are_copied_to_where_they_are_wanted(
     await reader.close()
 
 
+async def test_another_users_socket_is_not_mapped(
+    server: ShmServer, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever put it there. Being another user oneself is what a test can be without privileges."""
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(TransportUnavailableError, match=f"is user {user}'s, not {user + 1}'s"):
+        await connect(server.path, executor)
+
+
 async def test_the_end_of_the_sender_is_noticed(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
     lost: list[str] = []
     server = ShmServer(pool_of(), "source", tmp_path)

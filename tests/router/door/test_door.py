@@ -15,13 +15,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from baton.door_file import add_key, new_api_key
-from router.door.door import Door
+from router.door.door import Bill, Door
 from router.door.principal import Principal, as_caller, set_caller, tenant_of_call
 from router.door.rules import DoorFileUnusable, read_rules
-from router.errors import Forbidden, Unauthenticated
+from router.errors import Forbidden, Overloaded, Unauthenticated, Unavailable
 from router.validation import RawRequest
 from scheduling.budgets import Budget, Rate
 from scheduling.request import SloClass
+from state.connection import Connection
 from state.store import Store
 
 SECRET = "a-shared-secret-of-at-least-32-bytes"
@@ -216,3 +217,51 @@ def test_what_the_door_knows_is_never_shown(tmp_path: Path) -> None:
     rules = read_rules(path)
     assert SECRET not in repr(rules)
     assert "keys=" not in repr(rules)
+
+
+async def test_a_newcomer_over_its_budget_is_refused_and_a_resumed_stream_waits(
+    tmp_path: Path, store: Store
+) -> None:
+    budget = Budget(requests=Rate(5, 1), tokens=Rate(100, 10))
+    set_caller(Principal("acme", budget=budget))
+    door = Door(door_file(tmp_path), store)
+    await door.admit()
+    with pytest.raises(Overloaded, match="over its budget") as caught:
+        await door.admit()
+    assert caught.value.retry_after_s is not None
+    assert 0 < caught.value.retry_after_s <= 0.2
+    await door.admit(resumed=True)
+    bill = await door.charge(4, 6, 0, resumed=False)
+    assert bill == Bill("acme", 6, 10)
+    with pytest.raises(Overloaded):
+        await door.charge(4, 6, 0, resumed=False)
+    assert await door.charge(4, 6, 2, resumed=True) == Bill("acme", 6, 8)
+
+
+async def test_what_was_not_generated_comes_back(tmp_path: Path, store: Store) -> None:
+    set_caller(Principal("acme", budget=Budget(tokens=Rate(0.001, 100))))
+    door = Door(door_file(tmp_path), store)
+    bill = await door.charge(10, 90, 0, resumed=False)
+    assert bill is not None
+    with pytest.raises(Overloaded):
+        await door.charge(1, 0, 0, resumed=False)
+    await door.settle(bill, 80)
+    assert await door.charge(10, 70, 0, resumed=False) is not None
+    with pytest.raises(Overloaded):
+        await door.charge(1, 0, 0, resumed=False)
+
+
+async def test_without_a_budget_nothing_is_counted(tmp_path: Path, store: Store) -> None:
+    door = Door(door_file(tmp_path), store)
+    set_caller(Principal("acme"))
+    for _ in range(3):
+        await door.admit()
+        assert await door.charge(10**9, 10**9, 0, resumed=False) is None
+
+
+async def test_budgets_are_not_guessed_while_redis_is_away(tmp_path: Path) -> None:
+    away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
+    set_caller(Principal("acme", budget=Budget(requests=Rate(5, 1))))
+    with pytest.raises(Unavailable, match="keeps the budgets"):
+        await Door(door_file(tmp_path), away).admit()
+    await away.close()
