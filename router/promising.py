@@ -15,6 +15,7 @@ from router.paths import along_paths
 from router.prefixes import cached_tokens, held_by_all
 from router.sessions import Group, Session
 from scheduling.admission import (
+    Cause,
     Decision,
     Spread,
     Verdict,
@@ -127,8 +128,9 @@ def judge_fairly(
     if longer_by == 0:
         return judgement
     held_back = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s, longer_by=longer_by)
-    decision = held_back.decision
-    return replace(judgement, decision=decision) if decision.verdict is Verdict.REFUSED else judgement
+    if held_back.decision.verdict is not Verdict.REFUSED:
+        return judgement
+    return replace(judgement, decision=replace(held_back.decision, cause=Cause.LENGTHS))
 
 
 def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:

@@ -37,6 +37,7 @@ class Cause(enum.Enum):
 
     OWN = "own promise"
     OTHERS = "promises and shares of others"
+    LENGTHS = "fairness to longer prompts"
 
 
 @value

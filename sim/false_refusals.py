@@ -13,11 +13,11 @@ good by any prediction, and counts as rightly refused.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from router.errors import ValidationError
+from scheduling.admission import Cause
 from sim.result import End, SimResult
 from sim.simulation import run
 from sim.spec import SimSpec
@@ -26,6 +26,15 @@ from workloads.trace import TraceRequest
 BEFORE_S = 10.0
 AFTER_S = 20.0
 """Whom one more request can harm: those that still run when it comes, and those that come while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Refusals sampled, of these the false ones, and of their placebos those that looked like a gain."""
+
+    sampled: int
+    false: int
+    placebos: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +50,14 @@ class FalseRefusals:
     """Of placebos that looked like a gain."""
     placebo_gain: float = 0.0
     """Good requests more after a placebo: 0 but for chance."""
-    by_cause: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Refusals sampled, and of these the false ones, by whose sake they were for."""
+    by_cause: Mapping[str, Counts] = field(default_factory=dict)
+    """By whose sake they were for."""
 
     @property
-    def beyond_chance(self) -> float:
-        """The share that chance does not account for; below 0 where it would account for more."""
-        return self.share - self.placebo_share
+    def for_promises(self) -> Counts:
+        """Of those that were not for fairness, which refuses who would have been good, and means to."""
+        kept = [counts for cause, counts in self.by_cause.items() if cause != Cause.LENGTHS.value]
+        return Counts(*(sum(getattr(one, name) for one in kept) for name in ("sampled", "false", "placebos")))
 
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
@@ -61,24 +71,29 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
     if not refused:
         return None
     chosen = random.Random(spec.seed).sample(refused, min(samples, len(refused)))
-    gains, placebos, count = [], [], len(chosen)
-    asked: Counter[str] = Counter()
-    false: Counter[str] = Counter()
-    for place in chosen:
-        gain, is_good = _admitted(spec, result, place)
-        gains.append(gain)
-        placebos.append(_placebo(spec, result, place))
-        cause = result.requests[place].refused_for
-        asked[cause] += 1
-        false[cause] += is_good and gain > 0
+    seen = [(result.requests[place].refused_for, *_replays(spec, result, place)) for place in chosen]
+    count = len(seen)
     return FalseRefusals(
         sampled=count,
-        share=false.total() / count,
-        gain=sum(gains) / count,
-        placebo_share=sum(gain > 0 for gain in placebos) / count,
-        placebo_gain=sum(placebos) / count,
-        by_cause={cause: (number, false[cause]) for cause, number in sorted(asked.items())},
+        share=sum(is_false for _, _, is_false, _ in seen) / count,
+        gain=sum(gain for _, gain, _, _ in seen) / count,
+        placebo_share=sum(placebo > 0 for *_, placebo in seen) / count,
+        placebo_gain=sum(placebo for *_, placebo in seen) / count,
+        by_cause={
+            cause: Counts(
+                sum(one == cause for one, *_ in seen),
+                sum(one == cause and is_false for one, _, is_false, _ in seen),
+                sum(one == cause and placebo > 0 for one, *_, placebo in seen),
+            )
+            for cause in sorted({one for one, *_ in seen})
+        },
     )
+
+
+def _replays(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool, int]:
+    """What admitting it gained, whether refusing it was false, and what a placebo gained."""
+    gain, is_good = _admitted(spec, result, place)
+    return gain, is_good and gain > 0, _placebo(spec, result, place)
 
 
 def _admitted(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:

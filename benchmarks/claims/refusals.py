@@ -21,6 +21,7 @@ LOADS = (1.2, 1.5, 2.0)
 SAMPLES = 12
 QUICK_SAMPLES = 6
 MOST_SHARE = 0.03
+CLAIM = "false beyond chance, of refusals for a promise's sake"
 
 Found = Mapping[tuple[str, float], Sequence[FalseRefusals]]
 
@@ -53,7 +54,12 @@ def section(found: Found, settings: Settings) -> Section:
     """A goal for each workload of which anybody was refused; loads count together, for chance is large."""
     known = {key: ones for key, ones in found.items() if ones}
     goals = tuple(
-        Goal(f"{name}: false refusals beyond chance, of all", figures, MOST_SHARE, at_least=False)
+        Goal(
+            f"{name}: {CLAIM}",
+            figures,
+            MOST_SHARE,
+            at_least=False,
+        )
         for name in WORKLOADS
         if (figures := _beyond_chance([ones for (one, _), ones in known.items() if one == name]))
     )
@@ -91,18 +97,23 @@ def section(found: Found, settings: Settings) -> Section:
 
 
 def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...]:
-    """Seed by seed, every refusal that was replayed counting alike."""
-    seeds = zip(*loads, strict=False)
-    return tuple(
-        sum(one.beyond_chance * one.sampled for one in ones) / sum(one.sampled for one in ones)
-        for ones in seeds
-    )
+    """Seed by seed, every refusal for a promise's sake counting alike."""
+    found = []
+    for ones in zip(*loads, strict=False):
+        counts = [one.for_promises for one in ones]
+        sampled = sum(one.sampled for one in counts)
+        if sampled:
+            found.append(sum(one.false - one.placebos for one in counts) / sampled)
+    return tuple(found)
 
 
 def _causes(ones: Sequence[FalseRefusals]) -> str:
     causes = sorted({cause for one in ones for cause in one.by_cause})
-    sums = {
-        cause: [sum(parts) for parts in zip(*(one.by_cause.get(cause, (0, 0)) for one in ones), strict=True)]
-        for cause in causes
-    }
-    return "; ".join(f"{cause}: {false} of {asked}" for cause, (asked, false) in sums.items())
+    parts = []
+    for cause in causes:
+        counts = [one.by_cause[cause] for one in ones if cause in one.by_cause]
+        false, sampled, placebos = (
+            sum(getattr(one, name) for one in counts) for name in ("false", "sampled", "placebos")
+        )
+        parts.append(f"{cause}: {false} of {sampled}, placebos {placebos}")
+    return "; ".join(parts)

@@ -21,8 +21,9 @@ from benchmarks.claims.search import highest
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.strict_itl import is_carried
 from reporting.section import Goal, Section, geometric_mean, markdown, ratios
+from scheduling.admission import Cause
 from services.profiles import load_profile
-from sim.false_refusals import FalseRefusals
+from sim.false_refusals import Counts, FalseRefusals
 from sim.result import End, RequestResult
 from sim.workload import Promises
 from workloads.trace import TraceRequest
@@ -210,13 +211,16 @@ def test_waiting_at_a_worker_is_waiting_too() -> None:
 
 
 def test_false_refusals_are_a_goal_wherever_anybody_was_refused() -> None:
-    by_cause = {"own promise": (20, 3)}
-    ones = [FalseRefusals(20, 0.15, -0.5, 0.125, 0.1, by_cause), FalseRefusals(20, 0.0, -0.1, 0.25, 0.0)]
+    by_cause = {"own promise": Counts(20, 3, 1), Cause.LENGTHS.value: Counts(5, 5, 0)}
+    ones = [
+        FalseRefusals(25, 0.32, -0.5, 0.04, 0.1, by_cause),
+        FalseRefusals(20, 0.0, -0.1, 0.25, 0.0, {"own promise": Counts(20, 0, 5)}),
+    ]
     made = refusals.section({("chat", 1.5): ones, ("mixed", 1.5): []}, SETTINGS)
     (goal,) = made.goals
-    assert goal.figures[0] == pytest.approx(0.025)
+    assert goal.figures == (0.1, -0.25)
     assert goal.is_met
-    assert "own promise: 3 of 20" in made.tables[0]
+    assert "own promise: 3 of 40, placebos 6" in made.tables[0]
 
 
 def test_a_peak_that_is_not_reached_yet_is_no_collapse() -> None:

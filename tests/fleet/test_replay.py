@@ -11,10 +11,16 @@ from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Refused
 from baton.fleet import Fleet, FleetSpec
 from router.actions import Reject, Relay, RequestEnded
+from router.events import StepReported
 from router.replay import replay
 from tests.fleet.driving import assert_all_is_freed
 
 pytestmark = pytest.mark.integration
+
+
+LENGTHS = range(1, 120, 17)
+PROMPT_TOKENS = sum(LENGTHS) + 40 + 30 + 20
+"""Of all that is computed below: nothing of it is alike, and so nothing cached."""
 
 
 async def traffic(client: AsyncClient) -> None:
@@ -35,7 +41,7 @@ async def traffic(client: AsyncClient) -> None:
             await plain(60, slo=Slo(ttft_ms=1, tpot_ms=1))
 
     await asyncio.gather(
-        *(plain(length) for length in range(1, 120, 17)),
+        *(plain(length) for length in LENGTHS),
         plain(40, n=3),
         plain(30, slo=Slo(ttft_ms=60_000, tpot_ms=10_000)),
         refused(),
@@ -45,7 +51,10 @@ async def traffic(client: AsyncClient) -> None:
 
 async def test_a_live_routers_decisions_are_replayed_identically(tiny_llama: Path, run_dir: Path) -> None:
     recording = run_dir.parent / "router.jsonl"
-    spec = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args={"router": ["--record", str(recording)]})
+    # Prompts of more than one chunk: their first steps bring no token.
+    small_steps = ["--token-budget", "64", "--max-num-seqs", "32"]
+    extra = {"router": ["--record", str(recording)], "prefill": small_steps, "decode": small_steps}
+    spec = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args=extra)
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         await traffic(client)
         await assert_all_is_freed(fleet, client)
@@ -55,3 +64,9 @@ async def test_a_live_routers_decisions_are_replayed_identically(tiny_llama: Pat
     assert not different, different[0]
     kinds = {type(action) for one in decided for action in one.actions}
     assert kinds >= {Relay, RequestEnded, Reject}, "the run did too little to prove anything"
+    chunks = [
+        event.shape.num_tokens - event.shape.num_decodes
+        for one in decided
+        if isinstance(event := one.recorded.event, StepReported) and event.shape is not None
+    ]
+    assert sum(chunks) == PROMPT_TOKENS, "a step of a prompt is missing from the recording"
