@@ -68,10 +68,20 @@ class EngineThread:
         self._loop = loop
         self._on_report = on_report
         self._events = asyncio.get_running_loop()
+        self._num_turns = 0
+        self._is_busy = False
         self._thread = threading.Thread(target=self._run, name="step", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
+
+    def turn(self) -> int | None:
+        """The number of the turn under way; None while the loop waits for commands, or has ended."""
+        return self._num_turns if self._is_busy else None
 
     def submit(self, command: Command) -> None:
         self._inbox.put(command)
@@ -84,10 +94,18 @@ class EngineThread:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._loop.run(self._inbox.drain, self._emit, lambda: self._inbox.is_closed)
+            self._loop.run(self._drain, self._emit, lambda: self._inbox.is_closed)
         except BaseException as caught:  # noqa: BLE001 - the thread's top: the process ends over it, logged
             error = caught
+        self._is_busy = False
         self._events.call_soon_threadsafe(self._end, error)
+
+    def _drain(self, timeout_s: float) -> list[Command]:
+        self._is_busy = False
+        commands = self._inbox.drain(timeout_s)
+        self._num_turns += 1
+        self._is_busy = True
+        return commands
 
     def _emit(self, report: StepReport) -> None:
         self._events.call_soon_threadsafe(self._deliver, report)

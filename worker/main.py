@@ -1,7 +1,7 @@
 """A worker process from its start to its end; what is specific to a kind of worker is handed in.
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
-model cannot be served, or not deterministically, 5 the fleet serves something else.
+model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step stalled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import uvloop
@@ -45,6 +46,7 @@ from worker.role import RoleSide
 from worker.server import WorkerServer
 from worker.service import WorkerService
 from worker.signals import StopSignals
+from worker.watchdog import Watchdog, leave_stalled, stall_limit_s
 
 log = structlog.get_logger()
 
@@ -207,6 +209,11 @@ class _Worker:
         freeze_garbage()
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
+        limit_s = stall_limit_s(self._engine.samples)
+        watchdog = Watchdog(self._thread.turn, limit_s, partial(leave_stalled, self._thread.ident))
+        watchdog.start()
+        # Stopped after the thread: a step may stall while it is waited for.
+        self._cleanup.callback(watchdog.stop)
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:

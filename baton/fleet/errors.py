@@ -23,6 +23,7 @@ _EXIT_MEANINGS = {
     2: "its configuration was refused",
     3: "it could not reach Redis",
     4: "it cannot serve this model",
+    6: "one of its steps stalled",
     127: "its program was not found",
 }
 

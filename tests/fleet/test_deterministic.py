@@ -22,10 +22,17 @@ SPEC_ARGS = {
 }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
     spec = FleetSpec(
-        DEMO_MODEL, decode=2, routers=2, deterministic=True, extra_args=SPEC_ARGS, run_dir=run_dir, threads=1
+        DEMO_MODEL,
+        decode=2,
+        routers=2,
+        deterministic=True,
+        threads=1,
+        extra_args=SPEC_ARGS,
+        run_dir=run_dir,
+        start_timeout_s=120.0,
     )
     async with (
         Fleet(spec) as fleet,
@@ -38,7 +45,6 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
         together = await greedy(by_itself, PROMPTS, MAX_TOKENS)
         bits = [(one.token_ids, one.logprobs) for one in alone]
         assert [(one.token_ids, one.logprobs) for one in together] == bits
-        assert sum(one.cached_prompt_tokens for one in together) > 0
 
         company = asyncio.create_task(greedy(by_itself, PROMPTS[1:], MAX_TOKENS))
         token_ids: list[int] = []
@@ -59,3 +65,8 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
         assert killed
         assert (tuple(token_ids), tuple(logprobs)) == bits[0]
         assert [(one.token_ids, one.logprobs) for one in await company] == bits[1:]
+
+        # The worker that is left went on with the first prompt: its blocks are there.
+        again = await greedy(by_itself, PROMPTS[:1], MAX_TOKENS)
+        assert [(one.token_ids, one.logprobs) for one in again] == bits[:1]
+        assert again[0].cached_prompt_tokens > 0
