@@ -90,7 +90,11 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--router-id", default=f"router-{process_id}", metavar="ID")
     parser.add_argument("--policy", default=policies.DEFAULT, choices=policies.NAMES, help="the workers' too")
     parser.add_argument(
-        "--placement", default=Placement.DISAGGREGATED.value, choices=[one.value for one in Placement]
+        "--placement",
+        default=None,
+        choices=[one.value for one in Placement],
+        help="where prompts are computed; as goes with the policy: "
+        + ", ".join(f"{name} {policies.by_name(name).placement.value}" for name in policies.NAMES),
     )
     parser.add_argument(
         "--timed", metavar="PROFILE", help=f"the workers' too; one of {', '.join(names())}, or a file"
@@ -118,11 +122,12 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
     parser.add_argument("--door", type=Path, metavar="FILE", help="API keys, tokens, budgets: who may call")
     parser.add_argument("--client-ca", type=Path, metavar="FILE", help="callers need a certificate of it")
     given = vars(parser.parse_args(argv))
+    policy = policies.by_name(given["policy"])
     named = {
         "security": security_of(given),
         "limits": limits_of(given),
-        "policy": policies.by_name(given["policy"]),
-        "placement": Placement(given["placement"]),
+        "policy": policy,
+        "placement": Placement(given["placement"] or policy.placement),
         "timed": None if given["timed"] is None else load_timed(given["timed"]),
         "weights": parse_weights(given.pop("tenant_weights")),
     }

@@ -88,7 +88,9 @@ def judge(
     ttft = book.learnt.ttft_spread(predicted, book.now)
     tpot = Spread(*book.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, book.now))
     if slo.tpot_ms is not None and is_cut(book, capacity.roomiest.cost):
-        tpot = at_most(tpot, max(predicted.itl_s, slo.tpot_ms / 1000) / predicted.tpot_s)
+        # A ratio times what it was divided by may be more by a rounding, and would refuse what is kept.
+        kept_s = max(predicted.itl_s, slo.tpot_ms / 1000 * (1 - 1e-9))
+        tpot = at_most(tpot, kept_s / predicted.tpot_s)
     if ahead.requests == 0 and book.fleet.idle:
         ttft, tpot = at_rest(ttft), at_rest(tpot)
     if not book.config.policy.promises:

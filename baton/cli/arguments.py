@@ -90,7 +90,11 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "--port", type=unsigned, default=50051, help="of the first router; 0: a free one (50051)"
     )
     command.add_argument("--policy", choices=POLICIES, help="what steps are made of, and who goes first")
-    command.add_argument("--placement", choices=PLACEMENTS, help="where prompts are computed")
+    command.add_argument(
+        "--placement",
+        choices=PLACEMENTS,
+        help="where prompts are computed (slack: conditional, others: disaggregated)",
+    )
     command.add_argument(
         "--without-redis",
         choices=WITHOUT_REDIS,

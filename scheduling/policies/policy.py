@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduling.placement import Placement
 from scheduling.step import StepPlan, StepView
 
 
@@ -30,3 +31,7 @@ class Policy:
     """To the worker with the least work, as the paper does; otherwise when a worker has capacity."""
     reserves_maximum: bool
     """A sequence starts only when its longest output fits; otherwise when its expected one does."""
+    placement: Placement = Placement.DISAGGREGATED
+    """Where prompts are computed unless another is named. A baseline uses the prefill workers it is
+    given; without any it computes prompts where they decode, as in its paper.
+    """

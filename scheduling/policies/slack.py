@@ -14,6 +14,7 @@ the queue short, and it breaks promises of short outputs.
 from __future__ import annotations
 
 from scheduling.packing import fill_to_budget, fill_to_duration
+from scheduling.placement import Placement
 from scheduling.policies.policy import Order, Policy
 from scheduling.step import NO_LIMIT_S, StepPlan, StepView
 
@@ -51,4 +52,5 @@ SLACK = Policy(
     promises=True,
     binds_at_arrival=False,
     reserves_maximum=False,
+    placement=Placement.CONDITIONAL,
 )

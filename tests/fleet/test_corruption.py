@@ -25,7 +25,10 @@ async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) ->
     async with ByteFlipProxy(f"127.0.0.1:{port}", flips=1) as proxy:
         listening = ("--listen", f"127.0.0.1:{port}", "--advertise", proxy.address, "--transport", "grpc")
         spec = FleetSpec(
-            model=tiny_llama, run_dir=run_dir, extra_args={"prefill": (*ARGS, *listening), "decode": ARGS}
+            model=tiny_llama,
+            run_dir=run_dir,
+            placement="disaggregated",
+            extra_args={"prefill": (*ARGS, *listening), "decode": ARGS},
         )
         async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
             [found] = await greedy(client, [prompt], 12)

@@ -27,6 +27,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
     return FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
+        placement="disaggregated",
         extra_args={"prefill": ARGS, "decode": ARGS},
         **counts,  # type: ignore[arg-type]
     )
@@ -79,6 +80,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_d
     slow = FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
+        placement="disaggregated",
         prefill=2,
         extra_args={"prefill": (*ARGS, "--token-budget", "1"), "decode": ARGS},
     )

@@ -71,7 +71,12 @@ async def busy_router(fleet: Fleet) -> str:
 
 async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for(run_dir: Path) -> None:
     spec = FleetSpec(
-        model=DEMO_MODEL, run_dir=run_dir, routers=2, decode=2, extra_args={"prefill": ARGS, "decode": ARGS}
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        routers=2,
+        decode=2,
+        placement="disaggregated",
+        extra_args={"prefill": ARGS, "decode": ARGS},
     )
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         expected = (await generate(client)).completion.choices

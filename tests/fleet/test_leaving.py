@@ -30,6 +30,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
     return FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
+        placement="disaggregated",
         extra_args={"prefill": ARGS, "decode": ARGS},
         start_timeout_s=150.0,  # many processes on few cores
         **counts,  # type: ignore[arg-type]
@@ -143,6 +144,7 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
     slow = FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
+        placement="disaggregated",
         prefill=2,
         extra_args={"prefill": (*ARGS, "--token-budget", "2"), "decode": ARGS},
     )

@@ -36,6 +36,7 @@ def spec(run_dir: Path, server: RedisServer, without_redis: str | None = None) -
     return FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
+        placement="disaggregated",
         redis_url=server.url,
         without_redis=without_redis,
         extra_args={"prefill": args, "decode": args},

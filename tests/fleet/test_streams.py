@@ -22,6 +22,7 @@ def spec(model: Path, run_dir: Path, **changes: object) -> FleetSpec:
     return FleetSpec(
         model=model,
         run_dir=run_dir,
+        placement="disaggregated",
         extra_args={"prefill": FP64, "decode": FP64},
         **changes,  # type: ignore[arg-type]
     )
@@ -123,7 +124,8 @@ async def test_a_deadline_cuts_off_what_is_not_done(tiny_llama: Path, run_dir: P
 async def test_requests_beyond_the_blocks_wait_and_all_finish(tiny_llama: Path, run_dir: Path) -> None:
     # 20 blocks of 16 tokens: two requests of 10 blocks fit at a time.
     small = ("--dtype", "float64", "--num-blocks", "20")
-    tight = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args={"prefill": small, "decode": small})
+    extra = {"prefill": small, "decode": small}
+    tight = FleetSpec(model=tiny_llama, run_dir=run_dir, placement="disaggregated", extra_args=extra)
     async with Fleet(tight) as fleet, AsyncClient(fleet.router_addresses) as client:
         stop = Stop(max_tokens=60, ignore_eos=True)
         waiting = [asyncio.create_task(client.complete([3 + i] * 90, stop=stop)) for i in range(8)]
