@@ -24,6 +24,7 @@ COMMANDS: dict[str, Command] = {
     "fidelity": Command("benchmarks.fidelity", "the simulator against a live fleet, request by request"),
     "claims": Command("benchmarks.claims.command", "what is claimed of the scheduling, in simulation"),
     "many-routers": Command("benchmarks.many_routers", "two routers on one Redis, one of them killed"),
+    "leaving": Command("benchmarks.leaving", "what a decode worker's leaving costs its streams"),
     "step-error": Command("benchmarks.step_error", "how well the cost model knows a step"),
     "deterministic": Command("benchmarks.deterministic", "what the same bits in any company cost"),
     "decisions": Command("benchmarks.decisions", "how long pure decisions take"),

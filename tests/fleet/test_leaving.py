@@ -148,7 +148,7 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
         prefill=2,
         extra_args={"prefill": (*ARGS, "--token-budget", "2"), "decode": ARGS},
     )
-    prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(6)]
+    prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(4)]
     short = Stop(max_tokens=3, ignore_eos=True)
     async with (
         Fleet(slow) as fleet,
