@@ -88,7 +88,7 @@ class Outlook:
         if self._unpaced is None:
             view = FleetView(list(self._prefill.values()), [self._decode[one.key] for one in workers])
             self._unpaced = capacity_of(view)
-        limits = [self.seat_limit(one, pace_ms) for one in workers]
+        limits = [self._seats_of(one, pace_ms) for one in workers]
         roomiest = self._unpaced.roomiest
         place = next(i for i, one in enumerate(workers) if self._decode[one.key] is roomiest)
         return replace(
@@ -108,6 +108,9 @@ class Outlook:
     def decode_view(self, worker: Worker) -> DecodeView:
         """A decode worker, with what its sequences will probably still need."""
         self._refresh()
+        return self._decode_of(worker)
+
+    def _decode_of(self, worker: Worker) -> DecodeView:
         found = self._decode.get(worker.key)
         return _decode_view(worker, None) if found is None else found
 
@@ -135,6 +138,9 @@ class Outlook:
     def seat_limit(self, worker: Worker, pace_ms: int | None) -> int:
         """Most sequences that may run there while every promise, and this pace, is kept."""
         self._refresh()
+        return self._seats_of(worker, pace_ms)
+
+    def _seats_of(self, worker: Worker, pace_ms: int | None) -> int:
         found = self._seats.get((worker.key, pace_ms))
         if found is None:
             found = self._seats[worker.key, pace_ms] = self._seat_limit(worker, pace_ms)
@@ -149,7 +155,7 @@ class Outlook:
             late = worker.cost.ratio_q95
         else:
             _, late = book.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, book.now)
-        return seq_capacity(self.decode_view(worker), most, tightest / late)
+        return seq_capacity(self._decode_of(worker), most, tightest / late)
 
     def _refresh(self) -> None:
         book, fleet = self._book, self._book.fleet
