@@ -65,6 +65,7 @@ class Arena:
             routers=2,
             redis_url=f"redis://127.0.0.1:{to_redis.port}/0",
             placement="disaggregated",
+            without_redis="local",  # or newcomers are refused while it is away, as they should be
             extra_args=extra,
             run_dir=self._run_dir,
         )

@@ -76,7 +76,8 @@ def test_any_event_is_understood_or_refused(message: pb.OpenResponse) -> None:
         with pytest.raises(ProtocolError, match="accepted: "):
             event_from_pb(message)
     else:
-        assert event_from_pb(event_to_pb(event_from_pb(message))) == event_from_pb(message)
+        event = event_from_pb(message)
+        assert repr(event_from_pb(event_to_pb(event))) == repr(event), "as words, since NaN is not NaN"
 
 
 def test_an_empty_event_is_refused() -> None:
