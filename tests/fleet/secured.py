@@ -70,6 +70,8 @@ def secured_fleet(run_dir: Path) -> Iterator[Secured]:
     command = [sys.executable, "-m", "baton.cli", "up", "--secure", "--port", "0"]
     # Steps that compute nothing start in a fraction of the time; all that is secured here is as it is.
     command += ["--run-dir", str(run_dir), "--model", str(DEMO_MODEL), "--timed", "demo-cpu"]
+    # Every prompt is handed over, and asked again it finds its blocks where they were.
+    command += ["--placement", "disaggregated"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         printed = ""
