@@ -12,7 +12,7 @@ from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
 from scheduling.admission import AdmittedLoad, Spread
-from scheduling.learnt import LearntRatios, OutputLengths
+from scheduling.learnt import FixedTime, LearntRatios, OutputLengths
 from scheduling.length_shares import LengthShares
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
@@ -72,6 +72,7 @@ class Learnt:
     ttft: LearntRatios = field(default_factory=LearntRatios)
     ttft_after_slot: LearntRatios = field(default_factory=LearntRatios)
     """Of those that waited for a decode slot: ends of outputs are harder to foresee than prompts."""
+    fixed: FixedTime = field(default_factory=FixedTime)
     tpot: LearntRatios = field(default_factory=LearntRatios)
     lengths: dict[SloClass, OutputLengths] = field(
         default_factory=lambda: {one: OutputLengths() for one in SloClass}
@@ -84,6 +85,8 @@ class Learnt:
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
         """One got its first token."""
+        if predicted.wait_s == 0:
+            self.fixed.add(observed_s, predicted.ttft_s - predicted.fixed_s, now)
         learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
         learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
 

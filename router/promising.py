@@ -83,6 +83,8 @@ def judge(
     own = ask if longer_by == 0 else replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
     predicted = predict(own, Ahead(work_ahead, ahead.requests), capacity, load)
     predicted = along_paths(book, own, ahead, predicted, cached_tokens(book, hits, ahead))
+    fixed_s = book.learnt.fixed.seconds(book.now)
+    predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
     # A wait for a decode slot is work ahead as well.
     work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
     ttft = book.learnt.ttft_spread(predicted, book.now)

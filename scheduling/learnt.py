@@ -21,7 +21,8 @@ PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
 class _Window:
     """The newest samples, in the order they came and in order of size."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_age_s: float = MAX_AGE_S) -> None:
+        self._max_age_s = max_age_s
         self._samples: deque[tuple[float, float]] = deque()
         self.ordered: list[float] = []
 
@@ -33,7 +34,7 @@ class _Window:
 
     def fresh(self, now: float) -> list[float]:
         """In order of size; not to be changed."""
-        while self._samples and now - self._samples[0][0] > MAX_AGE_S:
+        while self._samples and now - self._samples[0][0] > self._max_age_s:
             self._drop()
         return self.ordered
 
@@ -92,6 +93,33 @@ def _bucket(size: float) -> int:
 def _quantile(ordered: Sequence[float], q: float) -> float:
     """The smallest sample that at least a share q does not exceed: it errs to the late side."""
     return ordered[min(len(ordered) - 1, math.ceil(q * (len(ordered) + 1)) - 1)]
+
+
+FIXED_AGE_S = 60.0
+"""What an idle fleet takes besides changes slowly; but what a bad minute taught is forgotten after one."""
+FIXED_ENOUGH = 4
+FIXED_QUANTILE = 0.75
+
+
+class FixedTime:
+    """What a first token takes besides what formulas know, in seconds: calls, tokenising, hand-over.
+
+    Only requests that had nothing ahead of them tell, since then nothing else is in it. As a part of the
+    ratio it would be taken for load: it is much of a short prompt's time, and nothing of a long one's.
+    """
+
+    def __init__(self) -> None:
+        self._window = _Window(FIXED_AGE_S)
+
+    def add(self, observed_s: float, predicted_s: float, now: float) -> None:
+        """Learn from one that had an idle fleet; `predicted_s` is without any fixed time."""
+        if math.isfinite(observed_s) and math.isfinite(predicted_s):
+            self._window.add(max(0.0, observed_s - predicted_s), now)
+
+    def seconds(self, now: float) -> float:
+        """To be added to a prediction; 0 until enough was seen of late."""
+        ordered = self._window.fresh(now)
+        return _quantile(ordered, FIXED_QUANTILE) if len(ordered) >= FIXED_ENOUGH else 0.0
 
 
 LENGTH_WEIGHT = 0.1

@@ -112,6 +112,8 @@ class Prediction:
     itl_s: float = 0.0
     waits_for_slot: bool = False
     """Decode workers are full, or will be by its turn: then it is their ends that it waits for."""
+    fixed_s: float = 0.0
+    """The part of ttft_s that was learnt of idle fleets instead."""
 
 
 def capacity_of(fleet: FleetView) -> Capacity:

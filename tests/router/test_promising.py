@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.book import CoreConfig
+from router.actions import AskGrants
+from router.book import TTFT_SCALE, CoreConfig
 from router.core import RouterCore
-from router.events import WorkerJoined
+from router.events import Enqueued, StepReported, WorkerJoined
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.admission import Verdict
+from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.prediction import Ahead, Ask
-from scheduling.request import Slo
+from scheduling.request import FinishReason, Slo, StopRules
+from tests.router.core_driver import ARRIVAL, core_of, grant, tell
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
@@ -53,3 +59,33 @@ def test_with_others_in_the_queue_it_is_not_idle() -> None:
     core = core_after_a_bad_minute(WorkerLoad())
     ahead = Ahead(tokens=10, requests=1)
     assert core.quote(ASK, SLO, ahead, 1.0).decision.verdict is Verdict.REFUSED
+
+
+def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first: int) -> None:
+    """Requests one after the other, each on an idle fleet, whose first token comes after so long."""
+    for number in range(first, first + count):
+        at = float(10 + number)
+        event = replace(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), received_at=at)
+        tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
+        asks = [
+            one for one in tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at) if isinstance(one, AskGrants)
+        ]
+        (send,) = grant(core, number, asks[0].worker.key, now=at)
+        last = TokenColumns([send.spec.handle], [0], [0], [9], [int(FinishReason.LENGTH)])
+        tell(core, StepReported(send.worker_key, last, WorkerLoad(free_blocks=64), 0.01), now=at + took_s)
+
+
+def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_load() -> None:
+    # A millisecond for each token, and always seven besides.
+    core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
+    bare = core.quote(Ask(20, 0, 5, 1), Slo(), Ahead(0, 0), 10.0).decision.ttft_s
+    assert bare == pytest.approx(0.020)
+    first_tokens(core, 20, 0.027, 8, first=1)
+    for prompt in (4, 20, 40):
+        quoted = core.quote(Ask(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), Ahead(0, 0), 20.0)
+        assert quoted.decision.verdict is Verdict.ACCEPTED
+        assert quoted.predicted.ttft_s == pytest.approx(prompt / 1000 + 0.007)
+        assert quoted.predicted.fixed_s == pytest.approx(0.007)
+    # What comes after is predicted exactly: nothing is left to multiply by.
+    first_tokens(core, 40, 0.047, 64, first=9)
+    assert core.book.learnt.ttft.quantiles(0.047 * TTFT_SCALE, core.book.now) == pytest.approx((1.0, 1.0))

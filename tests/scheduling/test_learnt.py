@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.learnt import ENOUGH, MAX_AGE_S, PRIOR, LearntRatios, OutputLengths
+from scheduling.learnt import (
+    ENOUGH,
+    FIXED_AGE_S,
+    FIXED_ENOUGH,
+    MAX_AGE_S,
+    PRIOR,
+    FixedTime,
+    LearntRatios,
+    OutputLengths,
+)
 
 
 def test_before_anything_was_seen_the_prior_speaks() -> None:
@@ -57,3 +66,44 @@ def test_output_lengths_are_learnt_and_capped() -> None:
     assert lengths.expected(1000, ignore_eos=False) == pytest.approx(40, abs=1)
     assert lengths.expected(10, ignore_eos=False) == 10
     assert lengths.expected(1000, ignore_eos=True) == 1000
+
+
+SECONDS = st.floats(0.0, 10.0)
+
+
+@given(SECONDS, st.lists(SECONDS, min_size=FIXED_ENOUGH, max_size=100))
+def test_a_fixed_time_is_found_whatever_the_prompts_took(fixed_s: float, predicted: list[float]) -> None:
+    learnt = FixedTime()
+    for seconds in predicted:
+        learnt.add(seconds + fixed_s, seconds, now=0.0)
+    assert learnt.seconds(now=1.0) == pytest.approx(fixed_s, abs=1e-9)
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS, st.floats(0.0, 200.0)), max_size=80), st.floats(0.0, 300.0))
+def test_a_fixed_time_is_one_that_was_seen_of_late_and_never_negative(
+    seen: list[tuple[float, float, float]], now: float
+) -> None:
+    learnt = FixedTime()
+    seen = sorted((one for one in seen if one[2] <= now), key=lambda one: one[2])
+    for observed, predicted, at in seen:
+        learnt.add(observed, predicted, at)
+    late = [max(0.0, observed - predicted) for observed, predicted, at in seen if now - at <= FIXED_AGE_S]
+    assert learnt.seconds(now) in (*late, 0.0)
+    if len(late) < FIXED_ENOUGH:
+        assert learnt.seconds(now) == 0.0
+
+
+@given(st.floats(0.0, 0.1), st.floats(1.0, 60.0), st.integers(0, 7))
+def test_one_bad_start_teaches_no_fixed_time(fixed_s: float, bad_s: float, place: int) -> None:
+    learnt = FixedTime()
+    for turn in range(8):
+        learnt.add(bad_s if turn == place else fixed_s, 0.0, now=0.0)
+    assert learnt.seconds(now=1.0) == fixed_s
+
+
+@pytest.mark.parametrize("nonsense", [float("nan"), float("inf")])
+def test_what_is_no_time_teaches_nothing(nonsense: float) -> None:
+    learnt = FixedTime()
+    for _ in range(FIXED_ENOUGH):
+        learnt.add(nonsense, 0.1, now=0.0)
+    assert learnt.seconds(now=0.0) == 0.0
