@@ -7,7 +7,7 @@ promised, and put behind where it asks for nothing.
 from __future__ import annotations
 
 from router import ending
-from router.actions import ChargeTenant, RefundTenant, Reject, RequestRefused, TellQueued
+from router.actions import ChargeTenant, Dequeue, RefundTenant, Reject, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
@@ -23,7 +23,11 @@ from scheduling.shares import BURST_S, Standing, virtual_tokens
 def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: int) -> None:
     """Decide on a newcomer; whoever is admitted already just learns its place."""
     group = book.groups.get(request_key)
-    if group is None or group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
+    if group is None:
+        # Asked for twice, of which the first failed: nobody waits there any more.
+        book.do(Dequeue(request_key))
+        return
+    if group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
         return
     session = group.session
     ahead = Ahead(work_ahead_tokens, position)
