@@ -11,7 +11,15 @@ from router.actions import ChargeTenant, Dequeue, RefundTenant, Reject, RequestR
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
-from router.promising import Judgement, ask_of, come_back_in_s, judge_fairly, learn_length, tell_accepted
+from router.promising import (
+    Judgement,
+    ask_of,
+    class_wait_s,
+    come_back_in_s,
+    judge_fairly,
+    learn_length,
+    tell_accepted,
+)
 from router.queueing import expected_output, put_behind, strand, take_grant
 from router.sessions import Group, Phase, Session
 from router.shedding import make_room
@@ -89,6 +97,9 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
     ask = ask_of(book, session, group)
+    shares, slo_class = book.learnt.by_class, session.slo.slo_class
+    harm_s = max(harm_s, class_wait_s(book, session.slo))
+    shares.asked(slo_class, group.work_tokens, book.now)
     judgement = judge_fairly(book, ask, session.slo, group.due_at, ahead, session.prefix_hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
         judgement = make_room(book, group, ask, ahead) or judgement
@@ -101,6 +112,7 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
     session.decision, session.predicted = judgement.decision, judgement.predicted
     session.work_ahead_tokens = judgement.work_ahead_tokens
     book.learnt.admitted.add(group.work_tokens, book.now)
+    shares.admitted(slo_class, group.work_tokens, book.now)
     for one in session.groups:
         book.waiting.promised(one, book.now)
     book.counters.accepted += 1

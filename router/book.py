@@ -12,6 +12,7 @@ from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
 from scheduling.admission import AdmittedLoad, Spread
+from scheduling.class_shares import ClassShares
 from scheduling.learnt import FixedTime, LearntRatios, OutputLengths
 from scheduling.length_shares import LengthShares
 from scheduling.placement import Placement
@@ -78,6 +79,7 @@ class Learnt:
         default_factory=lambda: {one: OutputLengths() for one in SloClass}
     )
     admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
+    by_class: ClassShares = field(default_factory=ClassShares)
     by_length: dict[SloClass, LengthShares] = field(
         default_factory=lambda: {one: LengthShares() for one in SloClass}
     )

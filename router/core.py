@@ -65,7 +65,7 @@ from router.leaving import leave
 from router.local_service import serve_stranded
 from router.migrating import migrate
 from router.prefixes import held_by_all
-from router.promising import NO_HITS, Judgement, check_possible, judge_fairly
+from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_lost
 from router.relaying import on_step_reported
@@ -115,7 +115,8 @@ class RouterCore:
         most = max(hits.values(), default=0) * self.book.fleet.block_size
         check_possible(self.book, replace(ask, cached_tokens=most), slo)
         ask = replace(ask, cached_tokens=held_by_all(self.book, hits))
-        return judge_fairly(self.book, ask, slo, due_at(slo, now), ahead, hits, waits=False)
+        harm_s = class_wait_s(self.book, slo)
+        return judge_fairly(self.book, ask, slo, due_at(slo, now), ahead, hits, waits=False, harm_s=harm_s)
 
     def is_running(self, tenant: str, request_id: str) -> bool:
         """This router holds the request, and it has not ended."""

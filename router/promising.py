@@ -41,8 +41,11 @@ def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
         return
     fleet = book.fleet
     computing = [(worker.cost, worker.facts.token_budget) for worker in fleet.computing]
-    least = bare(ask, computing, [worker.cost for worker in fleet.open(DECODE)])
-    found = impossible(slo, least)
+    decoding = [worker.cost for worker in fleet.open(DECODE)]
+    # What one worker could do the fleet could: mostly there is no need to ask the others.
+    found = impossible(slo, bare(ask, computing[:1], decoding[:1])) and impossible(
+        slo, bare(ask, computing, decoding)
+    )
     if found is not None:
         accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
         raise ValidationError(found.field, found.value_ms, accepted)
@@ -127,7 +130,9 @@ def judge_fairly(
     is_refused = judgement.decision.verdict is Verdict.REFUSED
     if slo.ttft_ms is None or is_refused or not book.config.policy.promises:
         return judgement
-    load = load_of(book, book.outlook.capacity(slo.pace_ms))
+    # Lower classes give way first: what was admitted of them is no load to this one.
+    admitted = book.learnt.by_class.admitted_until(slo.slo_class, book.now)
+    load = admitted / book.outlook.capacity(slo.pace_ms).prefill_rate
     longer_by = book.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, book.now)
     if longer_by == 0:
         return judgement
@@ -135,6 +140,14 @@ def judge_fairly(
     if held_back.decision.verdict is not Verdict.REFUSED:
         return judgement
     return replace(judgement, decision=replace(held_back.decision, cause=Cause.LENGTHS))
+
+
+def class_wait_s(book: Book, slo: Slo) -> float:
+    """Seconds until a request's class may have more of the fleet; 0 where it may now, or promises nothing."""
+    if not book.config.policy.promises:
+        return 0.0
+    rate = book.outlook.capacity(slo.pace_ms).prefill_rate
+    return book.learnt.by_class.wait_s(slo.slo_class, rate, book.now)
 
 
 def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:

@@ -27,7 +27,7 @@ def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> Router
     busy = WorkerLoad(running=1, pending_prefill_tokens=100, free_blocks=64, context_tokens=8)
     for facts in (ONE, TWO):
         tell(core, StepReported(facts.key, TokenColumns(), busy))
-    core.book.learnt.admitted.add(round(load * 2000 * LOAD_WINDOW_S), 1.0)
+    core.book.learnt.by_class.admitted(slo_class, round(load * 2000 * LOAD_WINDOW_S), 1.0)
     for turn in range(100):
         core.book.learnt.by_length[slo_class].decided(SHORT, 1.0, admitted=True)
         core.book.learnt.by_length[slo_class].decided(LONG, 1.0, admitted=turn < 10)
