@@ -30,7 +30,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
     return FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
-        placement="disaggregated",
+        placement="disaggregated" if counts.get("prefill", 1) else None,
         extra_args={"prefill": ARGS, "decode": ARGS},
         start_timeout_s=150.0,  # many processes on few cores
         **counts,  # type: ignore[arg-type]
