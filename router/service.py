@@ -10,6 +10,7 @@ import grpc.aio
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.actions import TellAccepted, TellChoiceFinished, TellFinished
+from router.arriving import Arriving
 from router.convert import (
     content_digest,
     event_to_pb,
@@ -49,6 +50,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._door = door
         self._intake = intake
         self._facts = facts
+        self._arriving = Arriving()
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
@@ -87,7 +89,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             tenant = tenant_of_call(request.tenant)
         except RouterError as error:
             await end_with(context, error)
-        running = self._shell.core.is_running(tenant, request.request_id)
+        arriving = self._arriving.cancel((tenant, request.request_id))
+        running = arriving or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
         return inference_pb2.CancelResponse(cancelled=running)
 
@@ -148,22 +151,27 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         bill: Bill | None = None
         refused = False
         try:
+            caller = as_caller(raw)
+            name = caller.tenant, caller.request_id
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
-            try:
-                await self._admit(resumed=resumed)
-                event = await self._intake.arrival(
-                    as_caller(raw), digest, received_at, listener, fleet, keys, resumed=resumed
-                )
-                if self._door is not None:
-                    output = event.stop.max_tokens * event.sampling.n
-                    received = sum(len(one.token_ids) for one in event.received)
-                    num_prompt = len(event.prompt_token_ids)
-                    bill = await self._door.charge(num_prompt, output, received, resumed=resumed)
-            except RouterError as error:
-                shell.metrics.requests.labels(type(error).__name__).inc()
-                raise
+            with self._arriving.entered(name) as arrival:
+                try:
+                    await self._admit(resumed=resumed)
+                    event = await self._intake.arrival(
+                        caller, digest, received_at, listener, fleet, keys, resumed=resumed
+                    )
+                    if self._door is not None:
+                        output = event.stop.max_tokens * event.sampling.n
+                        received = sum(len(one.token_ids) for one in event.received)
+                        num_prompt = len(event.prompt_token_ids)
+                        bill = await self._door.charge(num_prompt, output, received, resumed=resumed)
+                except RouterError as error:
+                    shell.metrics.requests.labels(type(error).__name__).inc()
+                    raise
             shell.submit(event)
+            if arrival.cancelled:
+                shell.submit(CancelAsked(*name))
             yield stream
         except RouterError as error:
             refused = True

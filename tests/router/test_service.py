@@ -12,6 +12,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no a
 
 from baton.v1 import fleet_pb2, generation_pb2, inference_pb2, inference_pb2_grpc, worker_pb2
 from router.metrics import NAMESPACE
+from router.tokenizer_pool import TokenizerPool
 from scheduling.admission import ITL_MARGIN
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker, text_of, token_at
@@ -71,6 +72,33 @@ async def test_a_message_lost_on_a_living_stream_loses_no_token(fleet: RunningFl
     events = await events_of(fleet.inference.Generate(request(5)))
     assert tokens_of(events) == expected(5)
     assert finished_of(events).usage.attempts == 2
+    await until(fleet.nothing_is_held)
+
+
+async def test_a_request_cancelled_while_it_is_tokenised_never_runs(
+    fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill, decode = await fleet.pair()
+    tokenising, go_on, encode = asyncio.Event(), asyncio.Event(), TokenizerPool.encode
+
+    async def slowly(pool: TokenizerPool, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenising.set()
+        await go_on.wait()
+        return await encode(pool, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(TokenizerPool, "encode", slowly)
+    long = inference_pb2.GenerateRequest(request_id="slow", text="w5 w6 w7")
+    events = asyncio.create_task(events_of(fleet.inference.Generate(long)))
+    await tokenising.wait()
+    cancelled = await fleet.inference.Cancel(inference_pb2.CancelRequest(request_id="slow"))
+    assert cancelled.cancelled
+    again = await fleet.inference.Cancel(inference_pb2.CancelRequest(request_id="other"))
+    assert not again.cancelled
+    go_on.set()
+    [ended] = [one.choice_finished for one in await events if one.WhichOneof("event") == "choice_finished"]
+    assert ended.reason == generation_pb2.FINISH_REASON_CANCELLED
+    assert not prefill.commands
+    assert not decode.commands
     await until(fleet.nothing_is_held)
 
 
