@@ -94,6 +94,7 @@ def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None
 
 def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
     if not book.fleet.serves():
+        ending.leave_queue(book, group)
         _turn_away(book, session, Unavailable("no decode worker is connected"))
         return False
     ask = ask_of(book, session, group)

@@ -32,7 +32,8 @@ def ask_grants(book: Book) -> None:
     most = -(-len(book.waiting) // len(free))
     if book.fleet.placement is Placement.CONDITIONAL:
         free = best_paths(book, free)
-        most = 1
+        # One each, as long as that leaves nobody waiting for the next call's answer.
+        most = -(-len(book.waiting) // len(book.fleet.computing))
     elif len(free) > len(book.waiting):
         free = _soonest(book, free, len(book.waiting))
     pace_ms = book.waiting.tightest_pace_ms

@@ -134,6 +134,7 @@ def on_granted(book: Book, request_key: str, worker_key: str) -> None:
     if group is None:
         # It ended while the grant was on its way.
         book.do(ReleaseCredit(request_key, worker_key))
+        book.do(Dequeue(request_key))
     elif group.phase is Phase.ENQUEUEING:
         group.early_grant = worker_key
     elif group.phase is Phase.WAITING:

@@ -89,7 +89,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             tenant = tenant_of_call(request.tenant)
         except RouterError as error:
             await end_with(context, error)
-        arriving = self._arriving.cancel((tenant, request.request_id))
+        name = tenant, request.request_id
+        arriving = bool(request.request_id) and self._arriving.cancel(name)
         running = arriving or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
         return inference_pb2.CancelResponse(cancelled=running)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-UNHEARD_S = 3.0
-"""A message that the other side has not taken for so long, though it speaks, is lost."""
+UNHEARD_S = 6.0
+"""A message that the other side has not taken for so long, though it speaks, is lost. Longer than a silence
+that is tolerated: who was stopped and wakes says what it had to say, and then reads."""
 
 
 class OutOfOrder(Exception):

@@ -22,6 +22,7 @@ _EXIT_MEANINGS = {
     1: "it ended on an error of its own",
     2: "its configuration was refused",
     3: "it could not reach Redis",
+    5: "the fleet serves other weights or blocks",
     4: "it cannot serve this model",
     6: "one of its steps stalled",
     127: "its program was not found",

@@ -58,6 +58,8 @@ class ModelStore:
         self.leases: dict[tuple[str, str], int] = {}
 
     def enqueue(self, entry: QueueEntry) -> Enqueued:
+        if entry.request_key in self.granted:  # a grant that is out stands
+            return Enqueued(entry.request_key, 0, 0)
         self.dequeue(entry.request_key)
         self.queue.append(entry)
         self.queue.sort(key=lambda one: (one.slo_class, one.due_in_ms))
