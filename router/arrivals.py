@@ -14,7 +14,6 @@ from router.errors import (
     ValidationError,
 )
 from router.events import Arrived, Timer, TimerKind
-from router.leaving import let_go
 from router.promising import bare_ask, check_possible, tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
 from router.sessions import Choice, Session, Timeline
@@ -160,7 +159,7 @@ def on_client_gone(book: Book, listener: int) -> None:
     if session.ended:
         return
     if book.leaving:
-        let_go(book, session)
+        ending.abandon(book, session)
     elif session.resume_grace_s > 0:
         book.do(SetTimer(Timer(TimerKind.GRACE, session.sid), book.now + session.resume_grace_s))
     else:

@@ -121,7 +121,7 @@ def forget(book: Book, session: Session) -> None:
 
 
 def abandon(book: Book, session: Session) -> None:
-    """Another call starts this request over: free all of it and remember nothing."""
+    """Free all of a request and remember nothing: its client goes on without what this router has of it."""
     if session.ended:
         book.retained.pop(session.name, None)
         book.by_sid.pop(session.sid, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from router import ending
 from router.actions import TellLeaving
 from router.book import Book
-from router.sessions import Session
 
 
 def leave(book: Book) -> None:
@@ -17,11 +16,6 @@ def leave(book: Book) -> None:
     book.leaving = True
     for session in list(book.live.values()):
         if session.listener is None:
-            let_go(book, session)
+            ending.abandon(book, session)
         elif session.resume_grace_s > 0:
             book.do(TellLeaving(session.listener))
-
-
-def let_go(book: Book, session: Session) -> None:
-    """Nobody hears it here any more, and its client goes on elsewhere or not at all."""
-    ending.abandon(book, session)

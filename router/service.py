@@ -152,12 +152,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         bill: Bill | None = None
         refused = False
         try:
-            caller = as_caller(raw)
-            name = caller.tenant, caller.request_id
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
-            with self._arriving.entered(name) as arrival:
-                try:
+            try:
+                caller = as_caller(raw)
+                name = caller.tenant, caller.request_id
+                with self._arriving.entered(name) as arrival:
                     await self._admit(resumed=resumed)
                     event = await self._intake.arrival(
                         caller, digest, received_at, listener, fleet, keys, resumed=resumed
@@ -167,9 +167,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         received = sum(len(one.token_ids) for one in event.received)
                         num_prompt = len(event.prompt_token_ids)
                         bill = await self._door.charge(num_prompt, output, received, resumed=resumed)
-                except RouterError as error:
-                    shell.metrics.requests.labels(type(error).__name__).inc()
-                    raise
+            except RouterError as error:
+                shell.metrics.requests.labels(type(error).__name__).inc()
+                raise
             shell.submit(event)
             if arrival.cancelled:
                 shell.submit(CancelAsked(*name))

@@ -58,8 +58,7 @@ class Costs:
         samples = self._estimator.take_samples()
         try:
             fitted = await asyncio.to_thread(fit, samples)
-        except Exception:
-            # A task's top: whatever the least squares stumble over, the last good fit stays.
+        except Exception:  # a task's top: whatever the least squares stumble over, the last good fit stays
             log.exception("cost_fit_failed", samples=len(samples))
             self._metrics.loop_errors.labels("cost_fit").inc()
             return
