@@ -7,7 +7,7 @@ promised, and put behind where it asks for nothing.
 from __future__ import annotations
 
 from router import ending
-from router.actions import ChargeTenant, Dequeue, RefundTenant, Reject, RequestRefused, TellQueued
+from router.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
@@ -129,8 +129,6 @@ def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
 
 def _refuse(book: Book, session: Session, group: Group, judgement: Judgement) -> None:
     wait_s = come_back_in_s(book, judgement, session.slo, group.work_tokens, group.key)
-    if session.charged_tokens > 0:
-        book.do(RefundTenant(session.tenant, session.charged_tokens))
     ending.leave_queue(book, group)
     _turn_away(book, session, SloRefused(judgement.decision, wait_s))
 

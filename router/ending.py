@@ -6,6 +6,7 @@ from router.actions import (
     Dequeue,
     Marks,
     Outcome,
+    RefundTenant,
     Reject,
     ReleaseCredit,
     RequestEnded,
@@ -109,7 +110,9 @@ def _tell(book: Book, session: Session, outcome: Outcome) -> None:
 
 
 def forget(book: Book, session: Session) -> None:
-    """The session was never admitted: as if it had not come."""
+    """The session comes to nothing, and nothing was generated: as if it had not come."""
+    if session.charged_tokens > 0:
+        book.do(RefundTenant(session.tenant, session.charged_tokens))
     for group in list(session.groups):
         book.move(group, Phase.ENDED)
         del book.groups[group.key]

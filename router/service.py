@@ -22,7 +22,7 @@ from router.convert import (
 )
 from router.door.door import Bill, Door
 from router.door.principal import as_caller, tenant_of_call
-from router.errors import RouterError
+from router.errors import RouterError, SloRefused
 from router.events import CancelAsked
 from router.intake import Intake
 from router.model_facts import ModelFacts
@@ -150,7 +150,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         received_at = shell.now()
         listener, stream = shell.open_stream()
         bill: Bill | None = None
-        refused = False
+        refusal: RouterError | None = None
         try:
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
@@ -175,24 +175,24 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 shell.submit(CancelAsked(*name))
             yield stream
         except RouterError as error:
-            refused = True
+            refusal = error
             await end_with(context, error)
         finally:
             shell.close_stream(listener)
             if bill is not None:
-                await self._settle(bill, stream, refused=refused)
+                self._settle(bill, stream, refusal)
 
     async def _admit(self, *, resumed: bool = False) -> None:
         if self._door is not None:
             await self._door.admit(resumed=resumed)
 
-    async def _settle(self, bill: Bill, stream: ClientStream, *, refused: bool) -> None:
+    def _settle(self, bill: Bill, stream: ClientStream, refusal: RouterError | None) -> None:
         """A call that broke pays for all it could have had: what it still runs on is not known here."""
         assert self._door is not None, "a bill is the door's"
         if stream.finished is not None:
-            await self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
-        elif refused and not stream.accepted:
-            await self._door.settle(bill, bill.total)
+            self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
+        elif isinstance(refusal, SloRefused) or (refusal is not None and not stream.accepted):
+            self._door.settle(bill, bill.total)  # refused on arrival, or let go while it waited
 
     async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
         """Write a stream to its end. The token path: no generator stands between buffer and connection."""

@@ -106,7 +106,8 @@ class Connection:
     async def _wait_until_ready(self) -> None:
         while True:
             try:
-                await self._redis.ping()
+                with _keeping_cancellation():
+                    await self._redis.ping()
             except RedisError as error:
                 if _is_refusal(error):
                     raise

@@ -17,7 +17,7 @@ from scheduling.shares import Standing, check_charge
 from state import keys
 from state.access import IN_THE_CLEAR, RedisAccess
 from state.connection import Connection
-from state.errors import QueueFull, StoreUnavailable
+from state.errors import QueueFull
 from state.records import (
     PREFIX_TTL_MS,
     DecodeRoom,
@@ -52,7 +52,7 @@ class Store:
         connection = Connection(url, access)
         try:
             await connection.wait_until_ready(timeout_s)
-        except StoreUnavailable:
+        except BaseException:
             await connection.close()
             raise
         return cls(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ class Door:
         self._store = store
         self._seen = _stamp(path)
         self._rules = read_rules(path)
+        self._returning: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        """By tenant: what comes back to its budget, and is waited for by whatever takes from it next."""
 
     @property
     def rules(self) -> DoorRules:
@@ -81,19 +84,31 @@ class Door:
         await self._take(0, bill.total, RESUME_PATIENCE_S if resumed else 0)
         return bill
 
-    async def settle(self, bill: Bill, tokens: int) -> None:
-        """Give back what was not needed. Lost with Redis, it comes back with time."""
+    def settle(self, bill: Bill, tokens: int) -> None:
+        """Give back what was not needed, however the call ends. Lost with Redis, it comes back with time."""
         if tokens <= 0:
             return
+        task = asyncio.create_task(self._return(bill.tenant, tokens))
+        self._returning[bill.tenant].add(task)
+        task.add_done_callback(lambda task: self._returned(bill.tenant, task))
+
+    async def _return(self, tenant: str, tokens: int) -> None:
         try:
-            await self._store.return_budget(bill.tenant, tokens)
+            await self._store.return_budget(tenant, tokens)
         except StoreUnavailable as error:
             structlog.get_logger().warning("budget_not_returned", reason=error.reason)
+
+    def _returned(self, tenant: str, task: asyncio.Task[None]) -> None:
+        self._returning[tenant].discard(task)
+        if not self._returning[tenant]:
+            del self._returning[tenant]
 
     async def _take(self, requests: int, tokens: int, patience_s: float) -> None:
         principal = caller()
         if principal is None or principal.budget.is_unlimited:
             return
+        if returning := self._returning.get(principal.tenant):
+            await asyncio.wait(returning)
         wait_s = await self._ask(principal, requests, tokens)
         while 0 < wait_s <= patience_s:
             await asyncio.sleep(wait_s)

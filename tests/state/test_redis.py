@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from state import keys
 from state.errors import StoreUnavailable
@@ -95,6 +96,19 @@ async def test_a_cancellation_is_never_lost(store: Store, name: str) -> None:
             task.cancel()
             await asyncio.wait((task,), timeout=0.1)
         assert heeded, f"cancelled after {turns} turns of the loop"
+
+
+async def test_waiting_for_redis_ends_when_a_cancellation_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose_it(_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RedisConnectionError from None
+
+    monkeypatch.setattr(redis.asyncio.Redis, "ping", lose_it)
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailable, match=r"waited 0\.1 s"):
+            await Store.connect("redis://localhost:1/0", timeout_s=0.1)
 
 
 async def test_a_call_in_a_cancelled_task_s_cleanup_is_answered(store: Store) -> None:
