@@ -10,7 +10,6 @@ import multiprocessing
 import random
 import resource
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -52,7 +51,8 @@ class Outcome:
     finished: int = 0
     resumed: int = 0
     wrong_length: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
+    """How often each was told. A plain dict: `asdict` would count the pairs of a Counter anew."""
     ttft_ms: list[float] = field(default_factory=list)
     tokens: int = 0
     late_ms: list[float] = field(default_factory=list)
@@ -62,7 +62,11 @@ class Outcome:
     def add(self, other: Outcome) -> None:
         for name in ("sent", "finished", "resumed", "wrong_length", "tokens", "cpu_s", "ttft_ms", "late_ms"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.errors.update(other.errors)
+        for error, count in other.errors.items():
+            self.count(error, count)
+
+    def count(self, error: str, number: int = 1) -> None:
+        self.errors[error] = self.errors.get(error, 0) + number
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ async def _one(client: AsyncClient, errand: Errand, outcome: Outcome) -> None:
             slo=errand.slo,
         )
     except BatonError as error:
-        outcome.errors[f"{type(error).__name__}: {error}"[:120]] += 1
+        outcome.count(f"{type(error).__name__}: {error}"[:120])
         return
     outcome.finished += 1
     outcome.resumed += done.resumes > 0
