@@ -30,7 +30,7 @@ GATE = 0.4
 between prompts: where these are tight, a fleet refuses a third of what comes at 0.6 of its rate."""
 NEARLY_ALL, FEWER = 0.9, 0.75
 """Shares of all that are admitted: above the first no part is starved, from the second down in earnest."""
-STARVED = 0.85
+STARVED = 0.7
 """A part is starved that gets less than this of the mean. The aim is half: it is reached from above, since
 room that is left is not always used by whom it was left for."""
 
