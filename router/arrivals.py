@@ -161,7 +161,9 @@ def on_client_gone(book: Book, listener: int) -> None:
     if book.leaving:
         ending.abandon(book, session)
     elif session.resume_grace_s > 0:
-        book.do(SetTimer(Timer(TimerKind.GRACE, session.sid), book.now + session.resume_grace_s))
+        session.left_by = listener
+        timer = Timer(TimerKind.GRACE, session.sid, listener)
+        book.do(SetTimer(timer, book.now + session.resume_grace_s))
     else:
         ending.cut_off(book, session, FinishReason.CANCELLED)
 
@@ -173,5 +175,5 @@ def on_session_timer(book: Book, timer: Timer) -> None:
         return
     if timer.kind is TimerKind.DEADLINE:
         ending.cut_off(book, session, FinishReason.DEADLINE)
-    elif session.listener is None:
+    elif session.listener is None and session.left_by == timer.listener:
         ending.cut_off(book, session, FinishReason.CANCELLED)

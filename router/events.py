@@ -267,10 +267,11 @@ class TimerKind(enum.Enum):
 
 @value
 class Timer:
-    """`sid` names the session; 0 for chores."""
+    """`sid` names the session; 0 for chores. `listener` names the call whose going a GRACE began with."""
 
     kind: TimerKind
     sid: int = 0
+    listener: int = 0
 
 
 @value

@@ -179,6 +179,8 @@ class Session:
     timeline: Timeline
     choices: list[Choice]
     listener: int | None = None
+    left_by: int | None = None
+    """The call that broke last: its grace is the one that counts."""
     groups: list[Group] = field(default_factory=list)
     admitted: bool = False
     decision: Decision | None = None

@@ -1,0 +1,54 @@
+"""A client that is gone has its grace to come back, each time anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.actions import Action, SendCancel, SetTimer
+from router.core import RouterCore
+from router.events import ClientGone, TimerFired, TimerKind
+from tests.router.core_driver import ARRIVAL, core_of, start, tell
+
+GRACE_S = 5.0
+RESUMABLE = replace(ARRIVAL, resume_grace_s=GRACE_S)
+
+
+def go(core: RouterCore, listener: int, now: float) -> SetTimer:
+    """The call breaks; the timer of its grace."""
+    (timer,) = _graces(tell(core, ClientGone(listener), now=now))
+    return timer
+
+
+def come_back(core: RouterCore, listener: int, now: float) -> None:
+    again = replace(RESUMABLE, listener=listener, request_id="r1", session=listener - 1)
+    assert not _graces(tell(core, again, now=now))
+
+
+def fire(core: RouterCore, timer: SetTimer) -> list[Action]:
+    return tell(core, TimerFired(timer.timer), now=timer.at)
+
+
+def _graces(actions: list[Action]) -> list[SetTimer]:
+    return [one for one in actions if isinstance(one, SetTimer) and one.timer.kind is TimerKind.GRACE]
+
+
+def test_a_second_absence_has_a_whole_grace_of_its_own() -> None:
+    core = core_of("slack")
+    key, handle = start(core, 1, RESUMABLE)
+    first = go(core, 1, now=2.0)
+    come_back(core, 2, now=3.0)
+    second = go(core, 2, now=6.0)
+    assert (first.at, second.at) == (2.0 + GRACE_S, 6.0 + GRACE_S)
+    assert SendCancel(key, (handle,)) not in fire(core, first)
+    assert core.is_running("t", "r1"), "a second after it went again"
+    assert SendCancel(key, (handle,)) in fire(core, second)
+    assert not core.is_running("t", "r1")
+
+
+def test_who_is_back_is_not_ended_by_a_grace_of_before() -> None:
+    core = core_of("slack")
+    start(core, 1, RESUMABLE)
+    timer = go(core, 1, now=2.0)
+    come_back(core, 2, now=3.0)
+    fire(core, timer)
+    assert core.is_running("t", "r1")
