@@ -136,6 +136,7 @@ class Book:
         """A worker has gone, or takes nothing new, since a plan last kept every promise."""
         self.leaving = False
         self.chores_set = False
+        self.forget_set = False
         self.grants_wanted = False
         self._last_sid = 0
         self._last_handle = 0
@@ -176,14 +177,17 @@ class Book:
         else:
             del self.by_sid[session.sid]
 
+    @property
+    def forget_at(self) -> float:
+        """When the oldest remembered session has been kept long enough; there is one."""
+        ended_at = next(iter(self.retained.values())).timeline.ended_at
+        assert ended_at is not None, "only what has ended is remembered"
+        return ended_at + self.config.retention_s
+
     def forget_old(self) -> None:
         """Drop sessions whose retention is over."""
-        while self.retained:
-            name, oldest = next(iter(self.retained.items()))
-            ended_at = oldest.timeline.ended_at
-            if ended_at is not None and ended_at + self.config.retention_s > self.now:
-                return
-            del self.retained[name]
+        while self.retained and self.forget_at <= self.now:
+            _, oldest = self.retained.popitem(last=False)
             self.by_sid.pop(oldest.sid, None)
 
     def listen(self, listener: int, session: Session) -> None:

@@ -79,6 +79,8 @@ from scheduling.request import FinishReason, Slo
 from state.records import Hold, QueueStatus
 
 CHORES_S = 0.1
+FORGET_S = 1.0
+"""Ended requests are kept up to this much longer, so that a busy router forgets many at a time."""
 RENEW_S = 1.0
 ASK_AGAIN_S = 1.0
 """A place in the queue is asked for again after this long: a grant that got lost took the place with it."""
@@ -104,6 +106,9 @@ class RouterCore:
         if (book.live or book.to_dequeue or book.to_release) and not book.chores_set:
             book.chores_set = True
             book.do(SetTimer(Timer(TimerKind.CHORES), now + CHORES_S))
+        if book.retained and not book.forget_set:
+            book.forget_set = True
+            book.do(SetTimer(Timer(TimerKind.FORGET), max(book.forget_at, now + FORGET_S)))
         actions, book.out = book.out, []
         return actions
 
@@ -152,6 +157,9 @@ class RouterCore:
             case TimerFired(timer):
                 if timer.kind is TimerKind.CHORES:
                     self._chores()
+                elif timer.kind is TimerKind.FORGET:
+                    book.forget_set = False
+                    book.forget_old()
                 else:
                     on_session_timer(book, timer)
             case Charged(request_key, standing):
@@ -267,7 +275,6 @@ class RouterCore:
         book = self.book
         book.chores_set = False
         book.plan_wanted = True
-        book.forget_old()
         for request_key in list(book.stranded):
             self._help(request_key)
         if not book.store_reachable:

@@ -263,11 +263,13 @@ class TimerKind(enum.Enum):
     CHORES = "chores"
     DEADLINE = "deadline"
     GRACE = "grace"
+    FORGET = "forget"
+    """The oldest ended request has been kept long enough."""
 
 
 @value
 class Timer:
-    """`sid` names the session; 0 for chores. `listener` names the call whose going a GRACE began with."""
+    """`sid` names the session, if it is one's; `listener` the call whose going a GRACE began with."""
 
     kind: TimerKind
     sid: int = 0
