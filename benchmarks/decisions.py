@@ -18,13 +18,7 @@ from reporting.progress import progress_bars
 from reporting.section import Section, markdown
 from reporting.tables import cell
 from scheduling.cost_model import CostModel
-from scheduling.placement import (
-    Path,
-    PathCandidate,
-    PrefillCandidate,
-    choose_conditional,
-    choose_prefill_worker,
-)
+from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.policies import NAMES, by_name
 from scheduling.roles import MixedLoad, Roles, rebalance
 from scheduling.step import DecodeLoad, PrefillWork, StepView
@@ -46,13 +40,8 @@ def view(num_waiting: int, prompt_tokens: int) -> StepView:
 
 def paths(num_prefill: int, num_decode: int) -> list[PathCandidate]:
     """Every way through a fleet, all of which hold."""
-    own = [PathCandidate(Path.AGGREGATED, f"d{d}", f"d{d}", 0.2, 0.1, meets=True) for d in range(num_decode)]
-    apart = [
-        PathCandidate(Path.DISAGGREGATED, f"p{p}", f"d{d}", 0.1 + 0.001 * p, 0.12, meets=True)
-        for p in range(num_prefill)
-        for d in range(num_decode)
-    ]
-    return own + apart
+    own = [PathCandidate(f"d{d}", 0.2, 0.1, meets=True) for d in range(num_decode)]
+    return own + [PathCandidate(f"p{p}", 0.1 + 0.001 * p, 0.12, meets=True) for p in range(num_prefill)]
 
 
 def decisions() -> dict[str, Callable[[], object]]:
@@ -65,10 +54,8 @@ def decisions() -> dict[str, Callable[[], object]]:
         found[f"plan, {name}: 256 decodes, 8 prompts of 300"] = partial(plan, short)
         found[f"plan, {name}: 256 decodes, 8 prompts of 4000"] = partial(plan, long)
         found[f"plan, {name}: no decode, 8 prompts of 4000"] = partial(plan, no_batch)
-    prefills = [PrefillCandidate(f"p{p}", False, False, 0.1, 0.1 + 0.001 * p) for p in range(16)]
-    few, many = paths(2, 4), paths(8, 16)
+    few, many = paths(2, 4), paths(64, 136)
     mixed = [MixedLoad(f"d{d}", 0.3, 0.4) for d in range(200)]
-    found["prefill worker of 16"] = partial(choose_prefill_worker, prefills)
     found[f"path of {len(few)}"] = partial(choose_conditional, few)
     found[f"path of {len(many)}"] = partial(choose_conditional, many)
     found["weights of 200 decode workers"] = partial(rebalance, Roles(), mixed, [0.9] * 100, 0.0)

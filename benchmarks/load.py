@@ -135,14 +135,3 @@ async def closed_loop(
         for _ in range(concurrency):
             group.create_task(lane())
     return records
-
-
-async def static_batches(
-    client: AsyncClient, work: Sequence[Job], batch_size: int, progress: Progress
-) -> list[RequestRecord]:
-    """`batch_size` requests at once; the next batch is sent when the whole one is over."""
-    records: list[RequestRecord] = []
-    for first in range(0, len(work), batch_size):
-        batch = work[first : first + batch_size]
-        records += await closed_loop(client, batch, len(batch), progress)
-    return records

@@ -9,7 +9,7 @@ from router.book import TTFT_SCALE, Book
 from router.fleet import DECODE, PREFILL, Worker
 from router.sessions import Group
 from scheduling.lanes import Lane, soonest
-from scheduling.placement import Path, PathCandidate, choose_conditional
+from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.prediction import Ahead, Ask, Prediction, decode_step_s, own_prefill_s
 
 CROWDED = 0.8
@@ -46,12 +46,12 @@ def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
     chosen: list[Worker] = []
     while candidates and len(chosen) < len(book.waiting):
         best = choose_conditional(list(candidates.values()))
-        if best is None or best.candidate.prefill_key not in by_key:
+        if best is None or best.worker_key not in by_key:
             break
-        if best.candidate.harms and book.fleet.open(PREFILL):
+        if best.harms and book.fleet.open(PREFILL):
             break
-        chosen.append(by_key[best.candidate.prefill_key])
-        del candidates[best.candidate.prefill_key]
+        chosen.append(by_key[best.worker_key])
+        del candidates[best.worker_key]
     return chosen
 
 
@@ -64,13 +64,11 @@ def _candidate(book: Book, group: Group, worker: Worker) -> PathCandidate:
     meets = slo.ttft_ms is None or late_s * 1000 <= slo.ttft_ms
     if worker.facts.role != DECODE:
         worker_s = own_s + HANDOFF_S
-        return PathCandidate(Path.DISAGGREGATED, worker.key, "", ttft_s * q90, worker_s, meets)
+        return PathCandidate(worker.key, ttft_s * q90, worker_s, meets)
     view = book.outlook.decode_view(worker)
     limit, num_seqs = book.outlook.seat_limit(worker, slo.pace_ms), worker.num_seqs + group.num_seqs
     return PathCandidate(
-        path=Path.AGGREGATED,
-        prefill_key=worker.key,
-        decode_key=worker.key,
+        worker_key=worker.key,
         ttft_s=ttft_s * q90,
         worker_s=_added_s(book, own_s, group, worker) if view.num_seqs else own_s,
         meets=meets,

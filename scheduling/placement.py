@@ -1,7 +1,7 @@
 """Where a request runs: filter, score, pick, as plain functions in lists.
 
-A decode worker is picked by what placement leaves of its promises, a prefill worker by how early it has the
-first token, and so is a path, where each request has its own.
+A decode worker is picked by what placement leaves of its promises; a path, where each request has its own, by
+how early it has the first token.
 """
 
 from __future__ import annotations
@@ -10,15 +10,6 @@ import enum
 from collections.abc import Callable, Sequence
 
 from scheduling.value import value
-
-
-class Path(enum.Enum):
-    """How a prompt's KV comes to be on its decode worker."""
-
-    DISAGGREGATED = "disaggregated"
-    """A prefill worker computes it and hands it over."""
-    AGGREGATED = "aggregated"
-    """The decode worker computes it itself."""
 
 
 class Placement(enum.Enum):
@@ -125,71 +116,10 @@ def choose_decode_worker(
 
 
 @value
-class PrefillCandidate:
-    """A worker that could compute the prompt, as far as placement cares. Times are seconds from now."""
-
-    key: str
-    draining: bool
-    avoided: bool
-    """An earlier attempt of this request failed there."""
-    wait_s: float
-    """Until it would begin: the step that runs, then the prompts bound to it."""
-    own_s: float
-    """The prompt less the prefix it holds."""
-    cached_tokens: int = 0
-    """Of the prompt's prefix that it holds."""
-
-    @property
-    def first_token_s(self) -> float:
-        return self.wait_s + self.own_s
-
-
-@value
-class PrefillChoice:
-    """The pick, and why."""
+class PathCandidate:
+    """A worker that could compute a prompt, and what would come of it."""
 
     worker_key: str
-    first_token_s: float
-    reason: str
-
-
-PREFILL_SCORES: tuple[Callable[[PrefillCandidate], float], ...] = (
-    lambda one: 0.0 if one.avoided else 1.0,
-    lambda one: -one.first_token_s,
-    lambda one: float(one.cached_tokens),
-)
-"""Compared in this order: another worker than the one that failed, then the earliest first token; of two that
-are as early, the one that need compute less."""
-
-
-def choose_prefill_worker(candidates: Sequence[PrefillCandidate]) -> PrefillChoice | None:
-    """The open worker with the earliest first token; None when none is open. Ties go to the lower key."""
-    fitting = [one for one in candidates if not one.draining]
-    if not fitting:
-        return None
-    best = max(
-        sorted(fitting, key=lambda one: one.key),
-        key=lambda one: tuple(score(one) for score in PREFILL_SCORES),
-    )
-    held = f", {best.cached_tokens} tokens held" if best.cached_tokens else ""
-    return PrefillChoice(best.key, best.first_token_s, f"earliest of {len(fitting)}{held}")
-
-
-def choose_path(wanted: Path, num_prefill_workers: int) -> Path:
-    """The configured path; without any prefill worker the decode workers do it all."""
-    if wanted is Path.DISAGGREGATED and num_prefill_workers > 0:
-        return Path.DISAGGREGATED
-    return Path.AGGREGATED
-
-
-@value
-class PathCandidate:
-    """One way a request could go, and what would come of it."""
-
-    path: Path
-    prefill_key: str
-    """The worker that computes the prompt; `decode_key` again where the path is aggregated."""
-    decode_key: str
     ttft_s: float
     """90 % quantile of the time to first token."""
     worker_s: float
@@ -199,43 +129,31 @@ class PathCandidate:
     harms: bool = False
     """It breaks a promise made to another."""
     within_share: bool = True
-    """The prompt's worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
-
-
-@value
-class PathChoice:
-    """The pick, and why. Of one that does not meet, the caller decides whether to go it or to refuse."""
-
-    candidate: PathCandidate
-    reason: str
+    """The worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
 
     @property
     def holds(self) -> bool:
         """What is asked for is met, and nobody is harmed."""
-        return self.candidate.meets and not self.candidate.harms
+        return self.meets and not self.harms
 
 
-def choose_conditional(candidates: Sequence[PathCandidate]) -> PathChoice | None:
-    """Conditional disaggregation; None without candidates.
+def choose_conditional(candidates: Sequence[PathCandidate]) -> PathCandidate | None:
+    """Conditional disaggregation; None without candidates. Of one that does not hold the caller decides
+    whether to go it or to wait.
 
-    Of the paths that meet and harm nobody the earliest first token. Where none does, the earliest among those
-    that harm nobody, or among all. Workers' shares are kept to as long as a path within them is left, and
-    ties go to the fewest worker-seconds, then to the lower keys, so their order does not matter.
+    Of the paths that hold the earliest first token. Where none does, the earliest among those that harm
+    nobody, or among all. Workers' shares are kept to as long as a path within them is left, and ties go to
+    the fewest worker-seconds, then to the lower key, so their order does not matter.
 
     Under load too: what is ahead of a worker is what makes it late there, so the earliest first token spreads
     prompts as the work allows. Saving worker-seconds instead lets a request wait for a busy prefill worker
     beside an idle decode worker, later than it was predicted to be when it was admitted.
     """
-    if not candidates:
-        return None
     harmless = [one for one in candidates if not one.harms]
     holding = [one for one in harmless if one.meets]
-    if not holding:
-        left = harmless or candidates
-        return PathChoice(min(left, key=_earliest), f"none of {len(candidates)} holds: earliest first token")
-    left = [one for one in holding if one.within_share] or holding
-    return PathChoice(min(left, key=_earliest), f"earliest first token of {len(left)} that hold")
+    within = [one for one in holding if one.within_share]
+    return min(within or holding or harmless or candidates, key=_earliest, default=None)
 
 
-def _earliest(one: PathCandidate) -> tuple[float, float, str, str]:
-    return one.ttft_s, one.worker_s, one.decode_key, one.prefill_key
+def _earliest(one: PathCandidate) -> tuple[float, float, str]:
+    return one.ttft_s, one.worker_s, one.worker_key

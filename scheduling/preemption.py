@@ -29,8 +29,6 @@ class Means(enum.Enum):
     """Its tokens are computed again, as far as the prefix cache has forgotten them."""
     SWAP = "swap"
     """Its blocks are copied to host memory, and back."""
-    MIGRATE = "migrate"
-    """On another worker. A router's means: it cancels a preempted sequence and dispatches it elsewhere."""
 
 
 @value

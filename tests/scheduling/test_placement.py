@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.placement import DecodeCandidate, Path, choose_decode_worker, choose_path
+from scheduling.placement import DecodeCandidate, choose_decode_worker
 
 INFINITE = float("inf")
 FREE = DecodeCandidate(
@@ -76,9 +76,3 @@ def test_held_prefix_decides_among_equals() -> None:
     choice = choose_decode_worker([FREE, warm], 1)
     assert choice is not None
     assert choice.worker_key == "warm"
-
-
-def test_without_prefill_workers_the_decode_workers_do_it_all() -> None:
-    assert choose_path(Path.DISAGGREGATED, 1) is Path.DISAGGREGATED
-    assert choose_path(Path.DISAGGREGATED, 0) is Path.AGGREGATED
-    assert choose_path(Path.AGGREGATED, 2) is Path.AGGREGATED
