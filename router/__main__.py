@@ -21,7 +21,6 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
     health_pb2_grpc,
 )
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
-from prometheus_client import start_http_server
 
 from router.book import CoreConfig
 from router.config import RouterConfig, parse_config
@@ -39,9 +38,9 @@ from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
+from services.listening import AddressUnusable, MetricsServer, add_port
 from services.log import configure_logging
-from services.security import metrics_tls
-from services.tls import FleetTls, Role, TlsUnusable, add_port, read_pem
+from services.tls import FleetTls, Role, TlsUnusable, read_pem
 from state.access import RedisAccess, SecretUnusable
 from state.errors import StoreUnavailable
 from state.store import Store
@@ -85,16 +84,14 @@ async def _serve_with(
     healthy = _add_services(server, shell, Intake(facts, pool, store, config.limits), facts, door)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
-    metrics_server, metrics_thread = start_http_server(
-        config.metrics_port, config.host, metrics.registry, **metrics_tls(config.security)
-    )
+    metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
     running = asyncio.create_task(shell.run())
     await server.start()
     await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     address = config.advertise or f"{config.host}:{port}"
     lock = "open" if door is None else "locked"
     structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
-    _say_ready(config.router_id, address, f"{config.host}:{metrics_server.server_port}")
+    _say_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
     await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -106,8 +103,7 @@ async def _serve_with(
         recorder.close()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    metrics_server.shutdown()
-    metrics_thread.join()
+    metrics_server.stop()
 
 
 def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
@@ -185,7 +181,7 @@ def main() -> int:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
-    except (DoorFileUnusable, SecretUnusable, TlsUnusable) as error:
+    except (AddressUnusable, DoorFileUnusable, SecretUnusable, TlsUnusable) as error:
         return _leave(EXIT_CONFIG, error)
     return 0
 

@@ -87,18 +87,6 @@ def security_of(given: dict[str, Any]) -> Security:
     )
 
 
-def metrics_tls(security: Security) -> dict[str, Any]:
-    """For `start_http_server`: metrics are read over the same mutual TLS, or in the clear."""
-    if security.tls is None:
-        return {}
-    return {
-        "certfile": str(security.tls.cert),
-        "keyfile": str(security.tls.key),
-        "client_cafile": str(security.tls.ca),
-        "client_auth_required": True,
-    }
-
-
 def is_loopback(listen: str) -> bool:
     """Whether only this machine can reach HOST:PORT."""
     host = listen.rpartition(":")[0].strip("[]")

@@ -90,16 +90,6 @@ def open_channel(tls: FleetTls | None, address: str, role: Role, options: Option
     return tls.channel(address, role, options)
 
 
-def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_ca: bytes | None) -> int:
-    """The bound port. Raises RuntimeError when the address cannot be bound."""
-    port: int = (
-        server.add_insecure_port(listen)
-        if tls is None
-        else server.add_secure_port(listen, tls.server_credentials(client_ca))
-    )
-    return port
-
-
 def roles_of(peer: Mapping[str, Iterable[bytes]]) -> frozenset[Role]:
     """What a connection's peer proved to be; nothing for one without a certificate."""
     names = set(peer.get("x509_subject_alternative_name", ()))

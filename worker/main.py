@@ -16,7 +16,6 @@ from functools import partial
 
 import structlog
 import uvloop
-from prometheus_client import start_http_server
 
 from engine.commands import Command
 from engine.errors import ModelRefused, NotDeterministic
@@ -24,8 +23,8 @@ from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
+from services.listening import MetricsServer
 from services.log import configure_logging
-from services.security import metrics_tls
 from services.tls import FleetTls
 from services.tls import Role as SecurityRole
 from state.access import RedisAccess
@@ -152,7 +151,7 @@ class _Worker:
         self._registration: Registration | None = None
 
     async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
-        metrics_port = self._start_metrics()
+        metrics = self._start_metrics()
         self._start_engine()
         side = await build_role(self._role_context())
         self._cleanup.push_async_callback(side.close)
@@ -161,7 +160,6 @@ class _Worker:
         address = self._config.advertise or f"{self._config.host}:{port}"
         await self._register(store, address)
         signals.serving = True
-        metrics = f"{self._config.host}:{metrics_port}"
         self._say_ready(address, metrics)
         await self._until_drained(signals)
 
@@ -191,19 +189,11 @@ class _Worker:
             tls=self._tls,
         )
 
-    def _start_metrics(self) -> int:
-        port, host = self._config.metrics_port, self._config.host
-        try:
-            server, thread = start_http_server(
-                port, host, self._metrics.registry, **metrics_tls(self._config.security)
-            )
-        except OSError as error:
-            raise ValueError(
-                f"--metrics-port is {port}, which cannot be bound; accepted: a free one"
-            ) from error
-        self._cleanup.callback(thread.join)
-        self._cleanup.callback(server.shutdown)
-        return server.server_port
+    def _start_metrics(self) -> str:
+        config = self._config
+        server = MetricsServer(config.host, config.metrics_port, self._metrics.registry, config.security)
+        self._cleanup.callback(server.stop)
+        return server.address
 
     def _start_engine(self) -> None:
         freeze_garbage()

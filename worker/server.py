@@ -12,8 +12,9 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
 )
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
+from services.listening import add_port
 from services.role_guard import RoleGuard
-from services.tls import FleetTls, Role, add_port
+from services.tls import FleetTls, Role
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
@@ -56,14 +57,9 @@ class WorkerServer:
         self._names.append(service.add_to(self._server))
 
     async def start(self, listen: str) -> int:
-        """The bound port; raises ValueError when the address cannot be bound."""
+        """The bound port. Raises `AddressUnusable`."""
         reflection.enable_server_reflection(self._names, self._server)
-        try:
-            port = add_port(self._server, listen, self._tls, self._tls.ca if self._tls else None)
-        except RuntimeError as error:
-            raise ValueError(
-                f"--listen is {listen!r}, which cannot be bound; accepted: a free address"
-            ) from error
+        port = add_port(self._server, listen, self._tls, self._tls.ca if self._tls else None)
         await self._server.start()
         return port
 

@@ -56,7 +56,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "reporting": {"matplotlib", "numpy", "rich"},
     "router": _SERVICE | {"jinja2", "jwt", "tokenizers"},
     "scheduling": set(),
-    "services": {"cryptography", "google", "grpc", "structlog"},
+    "services": {"cryptography", "google", "grpc", "prometheus_client", "structlog"},
     "state": {"redis"},
     "sim": {"numpy", "rich"},
     "workloads": set(),

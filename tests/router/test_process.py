@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -78,6 +79,19 @@ def test_wrong_setting_leaves_with_code_2_and_names_the_flag(model_path: Path) -
 def test_unreachable_redis_leaves_with_code_3_and_a_sentence(model_path: Path) -> None:
     code, said = leaves("--model", str(model_path), "--redis", "redis://127.0.0.1:1/0")
     assert (code, "redis://127.0.0.1:1/0" in said) == (3, True)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--metrics-port"])
+def test_a_taken_address_leaves_with_code_2_and_names_it(flag: str, redis_url: str, model_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        given = f"127.0.0.1:{port}" if flag == "--listen" else f"{port}"
+        code, said = leaves("--redis", redis_url, "--model", str(model_path), flag, given)
+    assert code == 2
+    last = said.splitlines()[-1]  # gRPC has its own word before
+    assert last.startswith(f"{flag} is 127.0.0.1:{port}, which cannot be bound: ")
+    assert "; accepted: " in last
     assert "Traceback" not in said
 
 

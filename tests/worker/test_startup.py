@@ -63,11 +63,16 @@ def test_other_weights_than_the_fleets(pair: Pair, workshop: Workshop) -> None:
     assert "fingerprint" in said(worker)
 
 
-def test_an_address_in_use(pair: Pair, workshop: Workshop) -> None:
-    worker = workshop.start("decode", f"--listen={pair.target.address}")
+@pytest.mark.parametrize("flag", ["--listen", "--metrics-port"])
+def test_an_address_in_use(pair: Pair, workshop: Workshop, flag: str) -> None:
+    address = pair.target.address if flag == "--listen" else pair.target.metrics
+    worker = workshop.start("decode", f"{flag}={address if flag == '--listen' else address.split(':')[1]}")
     assert worker.process.returncode == 2
-    last = worker.log.read_text().splitlines()[-1]  # gRPC has its own word before
-    assert last == f"--listen is '{pair.target.address}', which cannot be bound; accepted: a free address"
+    log = worker.log.read_text()
+    last = log.splitlines()[-1]  # gRPC has its own word before
+    assert last.startswith(f"{flag} is {address}, which cannot be bound: ")
+    assert "; accepted: " in last
+    assert "Traceback" not in log
 
 
 def test_sockets_are_removed_at_the_end_and_after_a_kill(workshop: Workshop, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What a service listens on: a port for calls, one for metrics. Which cannot be had is said in a sentence."""
+
+from __future__ import annotations
+
+import os
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+import grpc.aio
+from prometheus_client import CollectorRegistry, start_http_server
+
+from services.security import Security
+from services.tls import FleetTls
+
+
+class AddressUnusable(ValueError):
+    """Nobody can listen there, most often because somebody does; the message names flag and address."""
+
+    def __init__(self, flag: str, address: str, reason: str, accepted: str) -> None:
+        super().__init__(f"{flag} is {address}, which cannot be bound: {reason}; accepted: {accepted}")
+        self.flag = flag
+        self.address = address
+        self.reason = reason
+
+
+def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_ca: bytes | None) -> int:
+    """The bound port. Raises `AddressUnusable`."""
+    try:
+        port: int = (
+            server.add_insecure_port(listen)
+            if tls is None
+            else server.add_secure_port(listen, tls.server_credentials(client_ca))
+        )
+    except RuntimeError:  # gRPC says why on stderr, and nowhere else
+        reason = "it is taken, or no address of this machine"
+        accepted = "HOST:PORT of this machine with a free port, or port 0 for any"
+        raise AddressUnusable("--listen", listen, reason, accepted) from None
+    return port
+
+
+class MetricsServer:
+    """Serves a registry until `stop`, over mutual TLS where the service has certificates.
+
+    Raises `AddressUnusable`.
+    """
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, security: Security) -> None:
+        self._server: WSGIServer
+        self._thread: Thread
+        try:
+            self._server, self._thread = start_http_server(port, host, registry, **_tls(security))
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            accepted = f"a free port of {host}, or 0 for any"
+            raise AddressUnusable("--metrics-port", f"{host}:{port}", reason, accepted) from error
+        self.address = f"{host}:{self._server.server_port}"
+
+    def stop(self) -> None:
+        """Returns once its thread has ended."""
+        self._server.shutdown()
+        self._thread.join()
+
+
+def _tls(security: Security) -> dict[str, Any]:
+    """Metrics are read with any certificate of the fleet's CA."""
+    if security.tls is None:
+        return {}
+    return {
+        "certfile": str(security.tls.cert),
+        "keyfile": str(security.tls.key),
+        "client_cafile": str(security.tls.ca),
+        "client_auth_required": True,
+    }
