@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from baton.secret_files import Certificates, write_secret
+from baton.secret_files import Certificates, replace_secret, write_secret
 
 SERVES, CALLS = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 PARTS = {
@@ -36,9 +36,10 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int, now: dt.datetime) -> Certificates:
-    """Certificates for all parts, with keys that only this user can read; a CA that is there already signs.
+    """Certificates for all parts, with keys that only this user can read.
 
-    Raises `ValueError` naming a file that cannot be read or written.
+    A CA that is there already signs, and what it signed is renewed. Raises `ValueError` naming a file that
+    cannot be read or written, or whose place a new CA would take.
     """
     made = Certificates(folder)
     try:
@@ -53,6 +54,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: int, now: dt.dat
 
 
 def _make_ca(made: Certificates, now: dt.datetime) -> tuple[x509.Certificate, Key]:
+    _refuse_others(made)
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Baton fleet CA")
     builder = _dated(x509.CertificateBuilder(), now, CA_DAYS)
@@ -61,8 +63,20 @@ def _make_ca(made: Certificates, now: dt.datetime) -> tuple[x509.Certificate, Ke
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(signs=True), critical=True)
     authority = builder.sign(key, hashes.SHA256())
-    _write(made.ca, made.ca_key, authority, key)
+    write_secret(made.ca_key, _pem(key))
+    made.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     return authority, key
+
+
+def _refuse_others(made: Certificates) -> None:
+    """Without a CA's key nothing here can be renewed, and a new CA would end the trust in what is here."""
+    paths = [made.ca, *(path for part in PARTS for path in (made.cert(part), made.key(part)))]
+    found = next((path for path in paths if path.exists()), None)
+    if found is not None:
+        raise ValueError(
+            f"{found} is there, and {made.ca_key.name} is not; put the CA's key beside it to renew "
+            "certificates, or name a new folder for a new CA"
+        )
 
 
 def _load_ca(made: Certificates) -> tuple[x509.Certificate, Key]:
@@ -99,7 +113,9 @@ def _make_leaf(
     )
     ca_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     builder = builder.add_extension(ca_id, critical=False)
-    _write(made.cert(part), made.key(part), builder.sign(ca_key, hashes.SHA256()), key)
+    replace_secret(made.key(part), _pem(key))
+    certificate = builder.sign(ca_key, hashes.SHA256())
+    made.cert(part).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _dated(builder: x509.CertificateBuilder, now: dt.datetime, days: int) -> x509.CertificateBuilder:
@@ -131,8 +147,6 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _write(cert_path: Path, key_path: Path, certificate: x509.Certificate, key: Key) -> None:
-    plain = serialization.NoEncryption()
-    pkcs8 = serialization.PrivateFormat.PKCS8
-    write_secret(key_path, key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
-    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+def _pem(key: Key) -> bytes:
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, pkcs8, plain)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from baton.secret_files import write_secret
+from baton.secret_files import replace_secret
 
 
 def new_api_key() -> str:
@@ -37,10 +37,7 @@ def add_key(
     said.setdefault("keys", []).append(entry)
     if budget:
         said.setdefault("tenants", {})[tenant] = dict(budget)
-    # Replaced as a whole: a router never reads half of it.
-    fresh = door_file.with_name(f"{door_file.name}.new")
-    write_secret(fresh, json.dumps(said, indent=2).encode() + b"\n")
-    fresh.replace(door_file)
+    replace_secret(door_file, json.dumps(said, indent=2).encode() + b"\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -29,7 +29,19 @@ class Certificates:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Readable by this user only, from its first byte on."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    """Readable by this user only, from its first byte on. Raises `ValueError`, also where a file is."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise ValueError(f"{path} is there already; name a new file, or move it away first") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
+
+
+def replace_secret(path: Path, content: bytes) -> None:
+    """The same in place of what is there, as a whole: nobody reads half of it. Raises `ValueError`."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)  # of somebody who was killed in between
+    write_secret(fresh, content)
+    fresh.replace(path)

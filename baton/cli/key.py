@@ -13,7 +13,12 @@ def run(args: argparse.Namespace) -> int:
     limits = ("requests_per_s", "request_burst", "tokens_per_s", "token_burst")
     budget = {name: getattr(args, name) for name in limits if getattr(args, name) is not None}
     key = new_api_key()
-    add_key(args.door_file, key, args.tenant, classes=args.allow_class, operator=args.operator, budget=budget)
-    write_secret(args.out, f"{key}\n".encode())
+    write_secret(args.out, f"{key}\n".encode())  # first: a key that nobody has must open no door
+    try:
+        classes = args.allow_class
+        add_key(args.door_file, key, args.tenant, classes=classes, operator=args.operator, budget=budget)
+    except BaseException:
+        args.out.unlink()
+        raise
     print(f"{args.out} holds the key; {args.door_file} only its hash")
     return OK

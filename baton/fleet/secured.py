@@ -14,7 +14,7 @@ from pathlib import Path
 
 from baton.credentials import Credentials
 from baton.door_file import add_key, new_api_key
-from baton.secret_files import Certificates, write_secret
+from baton.secret_files import Certificates, replace_secret, write_secret
 
 REDIS_USER = "baton"
 DAYS = 365
@@ -55,7 +55,7 @@ class SecuredFleet:
         digest = hashlib.sha256(password.encode()).hexdigest()
         users = folder / "users.acl"
         rights = "resetchannels ~{baton}* &{baton}* +@all -@admin -@dangerous +client +info +keys"
-        write_secret(users, f"user default off\nuser {REDIS_USER} on #{digest} {rights}\n".encode())
+        replace_secret(users, f"user default off\nuser {REDIS_USER} on #{digest} {rights}\n".encode())
         return users
 
 

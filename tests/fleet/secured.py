@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton import Client, Credentials
-from baton.secret_files import Certificates, write_secret
+from baton.secret_files import Certificates, replace_secret
 from tests.fleet.driving import DEMO_MODEL
 
 
@@ -39,7 +39,7 @@ class Secured:
     def bearer_client(self, secret: str, tenant: str = "") -> Client:
         """With this API key or token instead of the owner's."""
         file = self.run_dir / f"{hashlib.sha256(secret.encode()).hexdigest()[:8]}.key"
-        write_secret(file, secret.encode())
+        replace_secret(file, secret.encode())
         shown = dataclasses.replace(self.credentials, api_key_file=file)
         return Client(self.router, credentials=shown, tenant=tenant)
 

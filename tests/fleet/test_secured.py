@@ -22,7 +22,7 @@ from baton import Client, Credentials
 from baton.certificates import make_certificates
 from baton.door_file import new_api_key
 from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
-from baton.secret_files import Certificates, write_secret
+from baton.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
@@ -206,10 +206,10 @@ def test_a_key_opens_what_it_says_and_no_more(fleet: Secured) -> None:
 
 def test_tokens_of_the_right_issuer_are_keys_too(fleet: Secured) -> None:
     secret = "shared-with-the-issuer-and-long-enough"
-    write_secret(fleet.made.folder / "jwt.secret", secret.encode())
+    replace_secret(fleet.made.folder / "jwt.secret", secret.encode())
     door = fleet.made.folder / "door.json"
     rules = {"algorithm": "HS256", "key_file": "jwt.secret", "issuer": "login.example", "audience": "baton"}
-    write_secret(door, json.dumps(json.loads(door.read_text()) | {"jwt": rules}).encode())
+    replace_secret(door, json.dumps(json.loads(door.read_text()) | {"jwt": rules}).encode())
     claims = {"iss": "login.example", "aud": "baton", "tenant": "acme"}
     good, old = (jwt.encode(claims | {"exp": exp}, secret) for exp in (4_000_000_000, 1_000_000_000))
     with fleet.bearer_client(good) as client:
