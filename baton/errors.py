@@ -101,7 +101,7 @@ class Refused(Overloaded):
 
 
 class QueueFull(Overloaded):
-    """Too many requests wait already."""
+    """Too many requests wait already, or the router does not keep up."""
 
 
 class DeadlineExceeded(BatonError):

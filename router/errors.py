@@ -7,7 +7,7 @@
     ├── StaleSession         a younger call holds the request                   ABORTED
     ├── DeadlineExpired      the deadline was over on arrival                   DEADLINE_EXCEEDED
     ├── SloRefused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
-    ├── Overloaded           a bounded queue or buffer is full                  RESOURCE_EXHAUSTED
+    ├── Overloaded           a bounded queue is full, or this router is behind  RESOURCE_EXHAUSTED
     ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
     ├── Forbidden            the credential does not allow this                 PERMISSION_DENIED
     └── Unavailable          nobody can serve this now                          UNAVAILABLE
@@ -92,7 +92,7 @@ class SloRefused(RouterError):
 
 
 class Overloaded(RouterError):
-    """Something bounded is full."""
+    """Something bounded is full, or this router does not keep up."""
 
     def __init__(self, what: str, retry_after_s: float | None = None) -> None:
         super().__init__(what)

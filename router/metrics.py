@@ -106,6 +106,12 @@ class RouterMetrics:
         self.workers = Gauge(
             "connected_workers", "Workers with a live stream", namespace=NAMESPACE, registry=self.registry
         )
+        self.loop_lag = Gauge(
+            "loop_lag_seconds",
+            "How late the event loop runs, smoothed: beyond half a second newcomers are refused",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
 
     def _by_class(self, name: str, documentation: str) -> Histogram:
         return Histogram(

@@ -183,6 +183,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 self._settle(bill, stream, refusal)
 
     async def _admit(self, *, resumed: bool = False) -> None:
+        if not resumed:
+            self._shell.ticker.refuse_if_busy()
         if self._door is not None:
             await self._door.admit(resumed=resumed)
 

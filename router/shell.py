@@ -68,6 +68,7 @@ from router.events import (
 from router.metrics import RouterMetrics
 from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
+from router.ticker import Ticker
 from scheduling.request import FinishReason
 from services.tls import FleetTls
 from state import records
@@ -104,6 +105,8 @@ class Shell:
         link_crashed = metrics.loop_errors.labels("link").inc
         self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed, tls)
         metrics.workers.set_function(lambda: self.discovery.num_joined)
+        self.ticker = Ticker()
+        metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._last_listener = 0
@@ -338,6 +341,7 @@ class Shell:
     async def run(self) -> None:
         """Find workers and hear notices until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.ticker.run())
             tasks.create_task(self.discovery.run())
             tasks.create_task(self._hear())
 
