@@ -1,6 +1,7 @@
 """What every test process needs, whichever package it tests."""
 
 import os
+import signal
 import tempfile
 
 import hypothesis
@@ -8,6 +9,9 @@ import torch
 
 # Two test processes on a small machine: torch's own default of one thread per core makes both slower.
 torch.set_num_threads(1)
+
+# Started in the background by a script we would ignore it, and so would whatever we start to interrupt it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.redis_server", "tests.running_alone"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,9 @@ from baton.fleet.errors import FleetError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
+    # A shell without job control has its background ignore Ctrl-C: a fleet would stay behind.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _run(typed)
         sys.stdout.flush()

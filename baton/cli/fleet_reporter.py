@@ -19,6 +19,7 @@ from baton.fleet import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ReplacementFailed,
     WorkersJoined,
 )
 from baton.fleet.checkout import find_checkout
@@ -58,6 +59,10 @@ class FleetReporter:
             case ProcessReplaced(name=name, left_s=left_s):
                 self._line("✓", "green", name, f"replaced; the former one left in {left_s:.1f} s")
                 self.rest()
+            case ReplacementFailed(name=name, reason=reason):
+                self._awaited = [one for one in self._awaited if one != name]
+                self._line("✗", "red", name, f"not replaced, and serves on: {reason}")
+                self.rest()
             case FleetStopping(processes=processes):
                 self._stopping = True
                 self._wait_for(f"stopping {processes} processes")
@@ -84,6 +89,7 @@ class FleetReporter:
         )
 
     def _died(self, event: ProcessDied) -> None:
+        self._awaited = [one for one in self._awaited if one != event.name]
         self._line("✗", "red", event.name, event.meaning)
         for line in event.tail.splitlines():
             self._console.print(Text(f"  | {line}", style="dim"))

@@ -19,6 +19,7 @@ from baton.fleet.events import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ReplacementFailed,
     WorkersJoined,
 )
 from baton.fleet.launcher import Fleet
@@ -41,6 +42,7 @@ __all__ = [
     "ProcessReplaced",
     "ProcessStarted",
     "RedisServerNotFound",
+    "ReplacementFailed",
     "RestartFailed",
     "RunDirUnusable",
     "StartTimeout",

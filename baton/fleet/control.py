@@ -32,7 +32,7 @@ class Control:
     def __init__(self, on_event: Callable[[FleetEvent], None]) -> None:
         self._on_event = on_event
         self._order = asyncio.Lock()
-        self._orders: set[asyncio.Task[None]] = set()
+        self._hearing: set[asyncio.Task[None]] = set()
         self._client: asyncio.StreamWriter | None = None
 
     def __call__(self, event: FleetEvent) -> None:
@@ -42,29 +42,36 @@ class Control:
 
     @contextlib.asynccontextmanager
     async def serving(self, fleet: Fleet) -> AsyncIterator[None]:
+        """Takes orders until the block ends; one that is under way then is called off."""
         folder = Path(tempfile.mkdtemp(prefix="baton-control-"))
         try:
             server = await asyncio.start_unix_server(
-                lambda reader, writer: self._hear(fleet, reader, writer), folder / FILE
+                lambda reader, writer: self._accept(fleet, reader, writer), folder / FILE
             )
-            async with server:
-                (fleet.run_dir / FILE).write_text(str(folder / FILE), encoding="utf-8")
+            (fleet.run_dir / FILE).write_text(str(folder / FILE), encoding="utf-8")
+            try:
                 yield
-            for order in self._orders:
-                order.cancel()
-            await asyncio.gather(*self._orders, return_exceptions=True)
+            finally:
+                server.close()  # not waited for: from Python 3.12 on that would be for every client to go
+                await self._call_off()
         finally:
             (fleet.run_dir / FILE).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
+    def _accept(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hearing = asyncio.create_task(self._hear(fleet, reader, writer))
+        self._hearing.add(hearing)
+        hearing.add_done_callback(self._hearing.discard)
+
+    async def _call_off(self) -> None:
+        for one in self._hearing:
+            one.cancel()
+        await asyncio.gather(*self._hearing, return_exceptions=True)
+
     async def _hear(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            if await reader.readline() != _RESTART:
-                return
-            order = asyncio.create_task(self._restart(fleet, writer))
-            self._orders.add(order)
-            order.add_done_callback(self._orders.discard)
-            await asyncio.wait([order])
+            if await reader.readline() == _RESTART:
+                await self._restart(fleet, writer)
 
     async def _restart(self, fleet: Fleet, writer: asyncio.StreamWriter) -> None:
         async with self._order:

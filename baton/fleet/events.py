@@ -55,8 +55,24 @@ class ProcessReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementFailed:
+    """What was to take a process's place did not come up and has been ended; the process serves on."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetStopping:
     processes: int
 
 
-FleetEvent = ProcessStarted | ProcessReady | WorkersJoined | ProcessDied | ProcessReplaced | FleetStopping
+FleetEvent = (
+    ProcessStarted
+    | ProcessReady
+    | WorkersJoined
+    | ProcessDied
+    | ProcessReplaced
+    | ReplacementFailed
+    | FleetStopping
+)

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from baton.credentials import IN_THE_CLEAR
 from baton.fleet.checkout import find_checkout, find_redis_server
-from baton.fleet.errors import PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
+from baton.fleet.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import (
     FleetEvent,
     FleetStopping,
@@ -29,6 +29,7 @@ from baton.fleet.events import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ReplacementFailed,
     WorkersJoined,
 )
 from baton.fleet.joining import wait_until_connected, wait_until_joined
@@ -61,9 +62,9 @@ class Fleet:
         self._say = on_event
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
-        self._watches: list[asyncio.Task[None]] = []
-        self._leaving: list[ManagedProcess] = []
-        """Told to, since another one takes or took their place."""
+        self._watches: dict[ManagedProcess, asyncio.Task[None]] = {}
+        self._leaving: set[ManagedProcess] = set()
+        """Whose end is wanted, and those whose name another one has."""
         self._stopping = False
         self._reaper: Reaper | None = None
         self._run_dir: Path | None = None
@@ -97,7 +98,7 @@ class Fleet:
         """Starts a process that has ended again, as it was, and waits until it serves."""
         process = self.process(name)
         await process.wait()
-        await process.close()
+        await self._see_off(process)
         await self._start_all([process.spec])
 
     async def __aenter__(self) -> Self:
@@ -126,7 +127,7 @@ class Fleet:
     async def restart(self) -> None:
         """Replaces everything but Redis, one process after another; each serves before the next has to leave.
 
-        Raises `ProcessFailed` or `StartTimeout` for a successor that does not come up.
+        Raises `ProcessFailed` or `StartTimeout` for a successor that does not come up, which is ended.
         """
         workers = self.spec.worker_names
         decode_first = sorted(workers, key=lambda name: not name.startswith("decode"))
@@ -152,26 +153,51 @@ class Fleet:
 
     async def _retire(self, process: ManagedProcess) -> float:
         """Seconds until it had ended."""
-        self._leaving.append(process)
+        self._leaving.add(process)
         began = time.monotonic()
         await process.stop(self.spec.drain_s + _KILL_MARGIN_S)
-        await process.close()
+        await self._see_off(process)
         return time.monotonic() - began
+
+    async def _see_off(self, process: ManagedProcess) -> None:
+        """Kills what still runs of it, and forgets it once its end has been told where that is news."""
+        await process.close()
+        watch = self._watches.pop(process, None)
+        if watch is not None:  # it has served
+            await watch
+        self._leaving.discard(process)
 
     async def _start_in_place_of(self, old: ManagedProcess) -> None:
         spec = old.spec
         if old.name in self.spec.router_names:
             spec = dataclasses.replace(spec, command=(*spec.command, "--listen", old.address))
-        self._leaving.append(old)  # it has lost its name, and is stopped with the fleet all the same
+        if old.running:
+            self._leaving.add(old)  # it loses its name, and is stopped with the fleet all the same
         try:
             await self._start_all([spec])
             await self._await_connections_of(self.process(old.name))
-        except BaseException:
-            if old.running:
-                self._leaving.remove(old)
-                self._leaving.append(self.process(old.name))
-                self._processes[old.name] = old
+        except FleetError as error:
+            await self._put_back(old)
+            now = self.process(old.name)
+            if now is old:
+                self._say(ReplacementFailed(old.name, str(error)))
+            else:
+                self._tell_death(now)
             raise
+        except BaseException:
+            await self._put_back(old)
+            raise
+
+    async def _put_back(self, old: ManagedProcess) -> None:
+        """Its successor did not come up: that one ends, and `old` has its name again if it still runs."""
+        failed = self.process(old.name)
+        self._leaving.discard(old)
+        if failed is old:
+            return
+        self._leaving.add(failed)
+        if old.running:
+            self._processes[old.name] = old
+        await self._see_off(failed)
 
     async def _await_connections_of(self, new: ManagedProcess) -> None:
         routers = [self.process(name) for name in self.spec.router_names]
@@ -250,7 +276,7 @@ class Fleet:
         finally:
             for wait in waits:
                 wait.cancel()
-        self._watches += [asyncio.create_task(self._watch(process)) for process in started]
+        self._watches |= {process: asyncio.create_task(self._watch(process)) for process in started}
 
     async def _spawn(self, spec: ProcessSpec) -> ManagedProcess:
         assert self._reaper is not None
@@ -290,15 +316,18 @@ class Fleet:
         self._say(WorkersJoined(self.spec.num_workers, time.monotonic() - began))
 
     async def _watch(self, process: ManagedProcess) -> None:
-        exit_code = await process.wait()
-        if self._stopping or process in self._leaving:
-            return
-        death = ProcessDied(process.name, exit_code, process.log_path, process.log_tail())
+        await process.wait()
+        if not self._stopping and process not in self._leaving:
+            self._tell_death(process)
+
+    def _tell_death(self, process: ManagedProcess) -> None:
+        assert process.exit_code is not None
+        death = ProcessDied(process.name, process.exit_code, process.log_path, process.log_tail())
         self._deaths.put_nowait(death)
         self._say(death)
 
     async def _stop_processes(self) -> None:
-        everything = list(dict.fromkeys((*self.processes, *self._leaving)))
+        everything = {*self.processes, *self._leaving}
         running = [process for process in everything if process.running]
         self._say(FleetStopping(len(running)))
         grace_s = self.spec.stop_grace_s + _KILL_MARGIN_S
@@ -306,7 +335,7 @@ class Fleet:
         await asyncio.gather(*(process.stop(grace_s) for process in services))
         await asyncio.gather(*(process.stop(grace_s) for process in running if process not in services))
         await asyncio.gather(*(process.close() for process in everything))
-        await asyncio.gather(*self._watches)
+        await asyncio.gather(*self._watches.values())
 
 
 async def _cancel(work: asyncio.Future[Any]) -> None:

@@ -146,7 +146,8 @@ class ManagedProcess:
     async def close(self) -> None:
         """Kills what still runs and waits until its output has been read."""
         self.kill()
-        await asyncio.gather(*self._tasks)
+        # Shielded: whoever is cancelled here must not end the watching with it, or its end were never known.
+        await asyncio.shield(asyncio.gather(*self._tasks))
 
     def log_tail(self, max_lines: int = 15) -> str:
         with self.log_path.open(encoding="utf-8", errors="replace") as log:

@@ -309,9 +309,11 @@ def test_health_imports_nothing_that_takes_long(router: ScriptedRouter) -> None:
     assert {"rich", "torch", "numpy"}.isdisjoint(run.stdout.split())
 
 
-def test_interrupting_generate_cancels_it_on_the_fleet(router: ScriptedRouter) -> None:
+@pytest.mark.parametrize("before", ["", "trap '' INT; "], ids=["as it is", "ignored by the shell"])
+def test_interrupting_generate_cancels_it_on_the_fleet(router: ScriptedRouter, before: str) -> None:
     router.scripts = [(accepted(), tokens(0, 10), HANG)]
-    command = [sys.executable, "-m", "baton.cli", "generate", "hello", "--address", router.address]
+    command = ["sh", "-c", f'{before}exec "$@"', "sh"]
+    command += [sys.executable, "-m", "baton.cli", "generate", "hello", "--address", router.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(4) == b"<10>"
