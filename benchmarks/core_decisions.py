@@ -127,7 +127,7 @@ class Bench:
             event = self.arrival(Slo(tpot_ms=100))
             self.admit(event, 0, 0)
             key = f"t/{event.request_id}/0"
-            actions = self.tell(Granted(key, facts.key))
+            actions = self.tell(Granted(key, facts.key, facts.key))
             if any(isinstance(one, Settle) for one in actions):
                 actions = self.tell(SettleAnswered(key, facts.key, facts.key, Settled.OK))
                 handles += [one.spec.handle for one in actions if isinstance(one, SendDecode)]

@@ -165,7 +165,8 @@ class AskGrants:
 class Settle:
     request_key: str
     prefill_key: str
-    decoder: DecodeRoom
+    decoders: tuple[DecodeRoom, ...]
+    """The first with room is to be taken; the grant holds room on one of them."""
 
 
 @value

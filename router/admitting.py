@@ -88,8 +88,8 @@ def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None
     _tell_queued(book, session, ahead)
     book.grants_wanted = True
     if group.early_grant is not None:
-        worker_key, group.early_grant = group.early_grant, None
-        take_grant(book, group, worker_key)
+        grant, group.early_grant = group.early_grant, None
+        take_grant(book, group, grant)
 
 
 def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:

@@ -144,8 +144,8 @@ class RouterCore:
                 on_enqueued(book, request_key, position, work_ahead_tokens)
             case QueueWasFull(request_key, capacity):
                 on_queue_full(book, request_key, capacity)
-            case Granted(request_key, worker_key):
-                on_granted(book, request_key, worker_key)
+            case Granted():
+                on_granted(book, event)
             case GrantsAnswered(worker_key):
                 self._grants_answered(worker_key)
             case SettleAnswered():
@@ -242,7 +242,8 @@ class RouterCore:
         group = self.book.groups.get(release.request_key)
         if group is None or group.phase not in (Phase.SETTLING, Phase.RUNNING):
             return False
-        return release.worker_key in (group.prefill_key, group.decode_key)
+        is_settling = group.phase is Phase.SETTLING and release.worker_key == group.held_key
+        return is_settling or release.worker_key in (group.prefill_key, group.decode_key)
 
     def _store_failed(self, event: StoreFailed) -> None:
         book = self.book

@@ -8,7 +8,6 @@ from router.actions import (
     Outcome,
     RefundTenant,
     Reject,
-    ReleaseCredit,
     RequestEnded,
     SendCancel,
     TellChoiceFinished,
@@ -19,7 +18,7 @@ from router.errors import StaleSession, Unavailable
 from router.moves import call_off
 from router.outlook import TPOT_SCALE
 from router.promising import promise_of, tell_accepted
-from router.queueing import release
+from router.queueing import give_back, release
 from router.sessions import Group, Phase, Session
 from scheduling.request import FinishReason
 
@@ -35,9 +34,10 @@ def end_group(book: Book, group: Group) -> None:
 
 def leave_queue(book: Book, group: Group) -> None:
     """It waits no more, granted or not."""
-    book.do(Dequeue(group.key))
-    if group.early_grant is not None:
-        book.do(ReleaseCredit(group.key, group.early_grant))
+    if group.early_grant is None:
+        book.do(Dequeue(group.key))
+    else:
+        give_back(book, group.early_grant)
         group.early_grant = None
 
 

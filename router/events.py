@@ -86,10 +86,11 @@ class QueueWasFull:
 
 @value
 class Granted:
-    """A group may run with a prompt credit on this worker."""
+    """A group may run with a prompt credit on this worker; room is held for it on a decode worker."""
 
     request_key: str
     worker_key: str
+    decode_key: str
 
 
 @value
@@ -106,6 +107,7 @@ class SettleAnswered:
     request_key: str
     prefill_key: str
     decode_key: str
+    """Where the lease is; empty without one."""
     outcome: Settled
 
 

@@ -41,9 +41,9 @@ def ask_grants(book: Book) -> None:
     for worker in free:
         worker.asking = True
         if worker.facts.role == DECODE:
-            decoders: tuple[DecodeRoom, ...] = (decode_room(book, worker, pace_ms),)
+            decoders = _rooms(book, worker, pace_ms)
         else:
-            rooms = rooms or tuple(decode_room(book, one, pace_ms) for one in book.fleet.open(DECODE))
+            rooms = rooms or _rooms(book, worker, pace_ms)
             decoders = rooms
         book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key], most), decoders))
 
@@ -71,7 +71,7 @@ def _bind(book: Book) -> None:
         return
     worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
     worker.asking = True
-    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), (DecodeRoom(worker.key, UNLIMITED, UNLIMITED),)))
+    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), _rooms(book, worker, None)))
 
 
 def _outstanding(worker: Worker) -> tuple[int, int, str]:
@@ -84,9 +84,18 @@ def _bound(worker: Worker) -> tuple[int, int, str]:
     return worker.bound_tokens, worker.leased_blocks, worker.key
 
 
+def _decoders_for(book: Book, prefill: Worker) -> tuple[Worker, ...]:
+    """Where a prompt that `prefill` computes can decode."""
+    return (prefill,) if prefill.facts.role == DECODE else book.fleet.open(DECODE)
+
+
+def _rooms(book: Book, prefill: Worker, pace_ms: int | None) -> tuple[DecodeRoom, ...]:
+    return tuple(decode_room(book, one, pace_ms) for one in _decoders_for(book, prefill))
+
+
 def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | None:
     """The decode worker for a group whose prompt `prefill` computes."""
-    workers = (prefill,) if prefill.facts.role == DECODE else book.fleet.open(DECODE)
+    workers = _decoders_for(book, prefill)
     if book.config.policy.binds_at_arrival:
         least = min(workers, key=_outstanding, default=None)
         return DecodeChoice(least.key, (), "least outstanding work") if least else None

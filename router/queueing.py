@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from router.actions import Dequeue, Enqueue, ReleaseCredit, ReleaseLease, Settle
 from router.book import Book
+from router.events import Granted
 from router.granting import choose_decoder, decode_room
 from router.sessions import Choice, Group, Phase, Session
 from scheduling.ordering import due_at, rank
 from scheduling.request import SloClass
 from scheduling.reservation import blocks_needed
-from state.records import QueueEntry, Settled
+from state.records import DecodeRoom, QueueEntry, Settled
 
 
 def most_blocks(book: Book, session: Session, num_choices: int) -> int:
@@ -128,32 +129,50 @@ def strand(book: Book, group: Group) -> None:
         group.stranded_at = book.now
 
 
-def on_granted(book: Book, request_key: str, worker_key: str) -> None:
+def on_granted(book: Book, grant: Granted) -> None:
     """Pick a decode worker and ask for its blocks."""
-    group = book.groups.get(request_key)
+    group = book.groups.get(grant.request_key)
     if group is None:
-        # It ended while the grant was on its way.
-        book.do(ReleaseCredit(request_key, worker_key))
-        book.do(Dequeue(request_key))
+        give_back(book, grant)  # it ended while the grant was on its way
     elif group.phase is Phase.ENQUEUEING:
-        group.early_grant = worker_key
+        group.early_grant = grant
     elif group.phase is Phase.WAITING:
-        take_grant(book, group, worker_key)
+        take_grant(book, group, grant)
 
 
-def take_grant(book: Book, group: Group, worker_key: str) -> None:
-    """Turn a grant into a lease, or give it back."""
-    worker = book.fleet.workers.get(worker_key)
+def give_back(book: Book, grant: Granted) -> None:
+    """What a grant holds is returned, and its request leaves the queue."""
+    book.do(ReleaseCredit(grant.request_key, grant.worker_key))
+    book.do(ReleaseLease(grant.request_key, grant.decode_key))
+    book.do(Dequeue(grant.request_key))
+
+
+def take_grant(book: Book, group: Group, grant: Granted) -> None:
+    """Turn a grant into a lease, or give it back.
+
+    The lease is asked of the best decode worker, and should that have no room for it, of the one where the
+    grant holds some.
+    """
+    worker = book.fleet.workers.get(grant.worker_key)
     choice = None if worker is None or worker.draining else choose_decoder(book, group, worker)
     if choice is None:
-        book.do(ReleaseCredit(group.key, worker_key))
-        book.do(Dequeue(group.key))
+        give_back(book, grant)
         strand(book, group)
         return
-    group.prefill_key, group.decode_key = worker_key, choice.worker_key
+    group.prefill_key, group.decode_key = grant.worker_key, choice.worker_key
+    group.held_key = grant.decode_key
     book.move(group, Phase.SETTLING)
-    decoder = book.fleet.workers[choice.worker_key]
-    book.do(Settle(group.key, worker_key, decode_room(book, decoder, group.session.slo.pace_ms)))
+    # Each once, in this order.
+    decoders = dict.fromkeys((choice.worker_key, grant.decode_key))
+    book.do(Settle(group.key, grant.worker_key, tuple(_room_for(book, group, key) for key in decoders)))
+
+
+def _room_for(book: Book, group: Group, worker_key: str) -> DecodeRoom:
+    """A decode worker's capacity; none where it takes nothing new."""
+    worker = book.fleet.workers.get(worker_key)
+    if worker is None or worker.draining:
+        return DecodeRoom(worker_key, 0, 0)
+    return decode_room(book, worker, group.session.slo.pace_ms)
 
 
 def on_settled(
@@ -168,10 +187,12 @@ def on_settled(
         return None
     if outcome is Settled.OK:
         group.credit_on, group.lease_on = prefill_key, decode_key
+        group.decode_key = decode_key
         return group
     if outcome is Settled.NO_ROOM:
         book.move(group, Phase.WAITING)
-        group.avoided |= {decode_key}
+        assert group.decode_key is not None, "a grant is settled for a decode worker"
+        group.avoided |= {group.decode_key}
     else:
         enqueue(book, group)
     group.prefill_key = group.decode_key = None

@@ -13,11 +13,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scheduling.admission import Decision
 from scheduling.prediction import Ahead, Prediction
 from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
+
+if TYPE_CHECKING:
+    from router.events import Granted
 
 MAX_ATTEMPTS = 3
 
@@ -114,11 +118,14 @@ class Group:
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
     stranded_at: float | None = None
-    early_grant: str | None = None
+    early_grant: Granted | None = None
+    """It came before the answer that there is a place."""
     handle: int = 0
     prefill_key: str | None = None
     """Worker that computes the prompt; the decode worker itself when aggregated."""
     decode_key: str | None = None
+    held_key: str | None = None
+    """Where its grant, while it is settled, holds room."""
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False

@@ -309,12 +309,13 @@ class Shell:
         grants = await self.store.grant(self.router_id, action.worker, action.decoders)
         for grant in grants:
             if grant.router_id == self.router_id:
-                self.submit(Granted(grant.request_key, grant.worker_key))
+                self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
         self.submit(GrantsAnswered(action.worker.key))
 
     async def _settle(self, action: Settle) -> None:
-        outcome = await self.store.settle(action.request_key, action.prefill_key, action.decoder, LEASE_TTL_S)
-        self.submit(SettleAnswered(action.request_key, action.prefill_key, action.decoder.key, outcome))
+        key, prefill_key = action.request_key, action.prefill_key
+        settlement = await self.store.settle(key, prefill_key, action.decoders, LEASE_TTL_S)
+        self.submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
 
     async def _charge(self, action: ChargeTenant) -> None:
         standing = await self.store.charge_tenant(action.tenant, action.tokens, action.burst)
@@ -349,7 +350,7 @@ class Shell:
         async for notice in self.store.notices(self.router_id):
             match notice:
                 case records.Granted(grant):
-                    self.submit(Granted(grant.request_key, grant.worker_key))
+                    self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
                 case records.Nudge():
                     self.submit(Nudged())
 

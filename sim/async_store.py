@@ -18,7 +18,7 @@ from state.records import (
     QueueEntry,
     QueuePlace,
     QueueStatus,
-    Settled,
+    Settlement,
     WorkerRecord,
 )
 
@@ -64,8 +64,10 @@ class AsyncMemoryStore:
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         return self.memory.grant(caller, worker, decoders)
 
-    async def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
-        return self.memory.settle(request_key, prefill_key, decoder, ttl_s)
+    async def settle(
+        self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
+    ) -> Settlement:
+        return self.memory.settle(request_key, prefill_key, decoders, ttl_s)
 
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
         return self.memory.release_credit(request_key, prefill_key)

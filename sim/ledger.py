@@ -34,6 +34,16 @@ class Ledger:
         self._soonest = min(self._soonest, expiry)
         self.total += amount
 
+    def has_room(self, request_key: str, amount: int, most_amount: int, most_requests: int) -> bool:
+        """Whether it may hold so much among so many; what it holds already counts once."""
+        fits = self.total - self.amount(request_key) + amount <= most_amount
+        return fits and len(self) - (request_key in self) < most_requests
+
+    def put_at_least(self, request_key: str, amount: int, expiry: int) -> None:
+        """Hold no less and no shorter than this."""
+        own, own_expiry = self._held.get(request_key, (0, 0))
+        self.put(request_key, max(own, amount), max(own_expiry, expiry))
+
     def keep(self, request_key: str, expiry: int) -> None:
         """Hold on, if it is held."""
         found = self._held.get(request_key)

@@ -137,7 +137,8 @@ class SimShell:
 
     def _hear(self, notice: records.Notice) -> None:
         if isinstance(notice, records.Granted):
-            event = Granted(notice.grant.request_key, notice.grant.worker_key)
+            grant = notice.grant
+            event = Granted(grant.request_key, grant.worker_key, grant.decode_key)
             self._clock.at(self._clock.now + self._store_s / 2, self.submit, event)
         elif not self._is_nudged:
             self._is_nudged = True
@@ -164,12 +165,13 @@ class SimShell:
     def _ask_grants(self, action: AskGrants) -> None:
         for grant in self._store.grant(self._router_id, action.worker, action.decoders):
             if grant.router_id == self._router_id:
-                self.submit(Granted(grant.request_key, grant.worker_key))
+                self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
         self.submit(GrantsAnswered(action.worker.key))
 
     def _settle(self, action: Settle) -> None:
-        outcome = self._store.settle(action.request_key, action.prefill_key, action.decoder, FOREVER_S)
-        self.submit(SettleAnswered(action.request_key, action.prefill_key, action.decoder.key, outcome))
+        key, prefill_key = action.request_key, action.prefill_key
+        settlement = self._store.settle(key, prefill_key, action.decoders, FOREVER_S)
+        self.submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
 
     def _release_credit(self, action: ReleaseCredit) -> None:
         self._store.release_credit(action.request_key, action.worker_key)

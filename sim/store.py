@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.shares import Standing, TokenCounters
@@ -31,6 +31,7 @@ from state.records import (
     QueuePlace,
     QueueStatus,
     Settled,
+    Settlement,
     WorkerRecord,
 )
 
@@ -167,75 +168,93 @@ class MemoryStore:
     def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
 
-        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices.
+        Room is held there for as long as the grant is out. Returns the grants of `caller`'s own sessions;
+        those of other routers reach them as notices.
         """
         now = self._now()
         self._return_expired(now)
         bound = self._credits[worker.key].purge(now)
-        taken: dict[str, tuple[int, int]] = {}
         granted = []
         left = worker.max_grants
         while left > 0 and bound.total < worker.limit_tokens and (head := self._line.head) is not None:
             entry = self._entries[head[1]]
-            room = self._find_room(decoders, taken, entry.blocks, now)
-            if room is None:
+            decode_key = self._find_room(decoders, head[1], entry.blocks, now)
+            if decode_key is None:
                 break
             self._line.remove(head)
-            if not self._tell(entry, caller, worker.key):
+            grant = Grant(head[1], entry.router_id, worker.key, decode_key)
+            if not self._tell(grant, caller):
                 del self._entries[head[1]]
                 continue
             left -= 1
-            blocks, seqs = taken.get(room.key, (0, 0))
-            taken[room.key] = (blocks + entry.blocks, seqs + 1)
             self._entries[head[1]] = replace(entry, worker_key=worker.key)
             self._grants[head[1]] = now + GRANT_TTL_MS
             self._granted_tokens += entry.tokens
             bound.put(head[1], entry.tokens, now + GRANT_TTL_MS)
+            self._leases[decode_key].put_at_least(head[1], entry.blocks, now + GRANT_TTL_MS)
             if entry.router_id == caller:
-                granted.append(Grant(head[1], caller, worker.key))
+                granted.append(grant)
         return granted
 
     def _find_room(
-        self, decoders: Sequence[DecodeRoom], taken: dict[str, tuple[int, int]], blocks: int, now: int
-    ) -> DecodeRoom | None:
+        self, decoders: Sequence[DecodeRoom], request_key: str, blocks: int, now: int
+    ) -> str | None:
         for room in decoders:
             leases = self._leases[room.key].purge(now)
-            taken_blocks, taken_seqs = taken.get(room.key, (0, 0))
-            has_seat = len(leases) + taken_seqs < room.max_seqs
-            if has_seat and leases.total + taken_blocks + blocks <= room.num_blocks:
-                return room
+            if leases.has_room(request_key, blocks, room.num_blocks, room.max_seqs):
+                return room.key
         return None
 
-    def _tell(self, entry: _Entry, caller: str, worker_key: str) -> bool:
+    def _tell(self, grant: Grant, caller: str) -> bool:
         """False when nobody would hear: a router that is gone needs no grants."""
-        if entry.router_id == caller:
+        if grant.router_id == caller:
             return True
-        ears = self._ears.get(entry.router_id, [])
+        ears = self._ears.get(grant.router_id, [])
         for hear in ears:
-            hear(Granted(Grant(entry.place[1], entry.router_id, worker_key)))
+            hear(Granted(grant))
         return bool(ears)
 
-    def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
-        """Turn a grant into a lease of the entry's blocks on `decoder`."""
+    def settle(
+        self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
+    ) -> Settlement:
+        """Turn a grant into a lease of the entry's blocks on the first of `decoders` that has room.
+
+        The one that the grant holds room on must be among them: nothing stays held on the others.
+        """
         now = self._now()
         self._return_expired(now)
-        bound, leases = self._credits[prefill_key].purge(now), self._leases[decoder.key].purge(now)
+        bound = self._credits[prefill_key].purge(now)
+        leases = {room.key: self._leases[room.key].purge(now) for room in decoders}
         entry, expiry = self._entries.get(request_key), now + round(ttl_s * 1000)
-        if entry is None or entry.worker_key != prefill_key:
-            if entry is None and request_key in leases and request_key in bound:
-                return Settled.OK
-            return Settled.EXPIRED
-        own, own_seat = leases.amount(request_key), request_key in leases
-        full = leases.total - own + entry.blocks > decoder.num_blocks
-        self._forget_grant(entry)
-        if full or len(leases) - own_seat >= decoder.max_seqs:
-            bound.drop(request_key)
-            self._put_back(entry)
-            return Settled.NO_ROOM
-        del self._entries[request_key]
-        leases.put(request_key, entry.blocks, expiry)
-        bound.put(request_key, entry.tokens, expiry)
-        return Settled.OK
+        if entry is None:
+            return self._settled_before(request_key, bound, leases, expiry)
+        if entry.worker_key not in ("", prefill_key):
+            return Settlement(Settled.EXPIRED)
+        decode_key = None
+        if entry.worker_key:
+            self._forget_grant(entry)
+            decode_key = self._find_room(decoders, request_key, entry.blocks, now)
+        for ledger in (bound, *leases.values()):
+            ledger.drop(request_key)
+        if decode_key is not None:
+            del self._entries[request_key]
+            leases[decode_key].put(request_key, entry.blocks, expiry)
+            bound.put(request_key, entry.tokens, expiry)
+            return Settlement(Settled.OK, decode_key)
+        if not entry.worker_key:  # it waits again
+            return Settlement(Settled.EXPIRED)
+        self._put_back(entry)
+        return Settlement(Settled.NO_ROOM)
+
+    def _settled_before(
+        self, request_key: str, bound: Ledger, leases: Mapping[str, Ledger], expiry: int
+    ) -> Settlement:
+        for decode_key, ledger in leases.items():
+            if request_key in ledger and request_key in bound:
+                ledger.put_at_least(request_key, 0, expiry)
+                bound.put_at_least(request_key, 0, expiry)
+                return Settlement(Settled.OK, decode_key)
+        return Settlement(Settled.EXPIRED)
 
     def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """The prompt is computed, or the attempt over. False when no credit was held."""

@@ -93,6 +93,8 @@ class Grant:
     request_key: str
     router_id: str
     worker_key: str
+    decode_key: str
+    """Where its blocks and its seat are held until then."""
 
 
 @value
@@ -109,9 +111,17 @@ class Settled(enum.Enum):
 
     OK = "ok"
     NO_ROOM = "no_room"
-    """The entry is back in its place and the credit returned."""
+    """The entry is back in its place, and what the grant held returned."""
     EXPIRED = "expired"
     """No grant of this worker's is held for it. Enqueue it again: that moves nothing that still waits."""
+
+
+@value
+class Settlement:
+    """How a grant was settled, and the decode worker that its lease is on; none without one."""
+
+    outcome: Settled
+    decode_key: str = ""
 
 
 @value

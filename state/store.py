@@ -31,6 +31,7 @@ from state.records import (
     QueuePlace,
     QueueStatus,
     Settled,
+    Settlement,
     WorkerRecord,
 )
 
@@ -162,25 +163,34 @@ class Store:
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
         """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
 
-        Returns the grants of `caller`'s own sessions; those of other routers reach them as notices. A router
-        that nobody listens for gets none, and its request leaves the queue.
+        Room is held there for as long as the grant is out. Returns the grants of `caller`'s own sessions;
+        those of other routers reach them as notices. A router that nobody listens for gets none, and its
+        request leaves the queue.
         """
-        rooms = [number for room in decoders for number in (room.num_blocks, room.max_seqs)]
-        granted = await self._run(
+        rooms = [part for room in decoders for part in (room.key, room.num_blocks, room.max_seqs)]
+        granted: list[str] = await self._run(
             "grant",
             [*keys.line(), keys.credits_of(worker.key), *(keys.leases_of(room.key) for room in decoders)],
             [worker.key, worker.limit_tokens, worker.max_grants, caller, keys.router_channel(""), *rooms],
         )
-        return [Grant(request_key, caller, worker.key) for request_key in granted]
+        pairs = zip(granted[::2], granted[1::2], strict=True)
+        return [Grant(request_key, caller, worker.key, decode_key) for request_key, decode_key in pairs]
 
-    async def settle(self, request_key: str, prefill_key: str, decoder: DecodeRoom, ttl_s: float) -> Settled:
-        """Turn a grant into a lease of the entry's blocks on `decoder`. Asked again, it answers the same."""
-        outcome = await self._run(
+    async def settle(
+        self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
+    ) -> Settlement:
+        """Turn a grant into a lease of the entry's blocks on the first of `decoders` that has room.
+
+        The one that the grant holds room on must be among them: nothing stays held on the others. Asked
+        again, it answers the same.
+        """
+        rooms = [number for room in decoders for number in (room.num_blocks, room.max_seqs)]
+        outcome, *taken = await self._run(
             "settle",
-            [*keys.line(), keys.credits_of(prefill_key), keys.leases_of(decoder.key)],
-            [request_key, prefill_key, decoder.num_blocks, decoder.max_seqs, round(ttl_s * 1000)],
+            [*keys.line(), keys.credits_of(prefill_key), *(keys.leases_of(room.key) for room in decoders)],
+            [request_key, prefill_key, round(ttl_s * 1000), *rooms],
         )
-        return Settled(outcome)
+        return Settlement(Settled(outcome), *(decoders[number - 1].key for number in taken))
 
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
         """The prompt is computed, or the attempt over. False when no credit was held."""
@@ -274,5 +284,5 @@ class Store:
             if message is None or message[0] == nudges:
                 yield Nudge()
             else:
-                worker_key, _, request_key = message[1].partition(" ")
-                yield Granted(Grant(request_key, router_id, worker_key))
+                worker_key, decode_key, request_key = message[1].split(" ", 2)
+                yield Granted(Grant(request_key, router_id, worker_key, decode_key))

@@ -34,8 +34,17 @@ local function held(ledger)
   return total, count
 end
 
+-- What the request holds and until when; nil when nothing.
 local function held_by(ledger, key)
-  return tonumber(string.match(redis.call('HGET', ledger, key) or '', '^%d+'))
+  local amount, expiry = string.match(redis.call('HGET', ledger, key) or '', '^(%d+) (%d+)$')
+  return tonumber(amount), tonumber(expiry)
+end
+
+-- Whether it may hold so much among so many; what it holds already, by its grant or for an earlier attempt, counts once.
+local function has_room(ledger, key, amount, most_amount, most_requests)
+  local total, count = held(ledger)
+  local own = held_by(ledger, key)
+  return total - (own or 0) + amount <= tonumber(most_amount) and count - (own and 1 or 0) < tonumber(most_requests)
 end
 
 -- Hold an amount, in place of what the request held.
@@ -46,6 +55,12 @@ local function hold(ledger, key, amount, expiry)
   write_head(ledger, total, math.min(soonest or expiry, expiry))
   -- The whole is gone soon after the last of it, should nobody ever ask for this worker again.
   if redis.call('PTTL', ledger) < expiry - now then redis.call('PEXPIREAT', ledger, expiry + 1000) end
+end
+
+-- Hold no less and no shorter than this.
+local function hold_at_least(ledger, key, amount, expiry)
+  local own, own_expiry = held_by(ledger, key)
+  hold(ledger, key, math.max(own or 0, amount), math.max(own_expiry or 0, expiry))
 end
 
 -- Returns 1 when the request held something, else 0.

@@ -70,7 +70,7 @@ def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str,
 
 def grant(core: RouterCore, number: int, worker_key: str, now: float = 1.0) -> list[SendDecode]:
     """A worker's capacity is given to a request, and the lease made; what is sent to decode workers."""
-    given = (Granted(f"t/r{number}/0", worker_key), GrantsAnswered(worker_key))
+    given = (Granted(f"t/r{number}/0", worker_key, worker_key), GrantsAnswered(worker_key))
     (settle,) = [one for one in tell(core, *given, now=now) if isinstance(one, Settle)]
-    settled = SettleAnswered(settle.request_key, settle.prefill_key, settle.decoder.key, Settled.OK)
+    settled = SettleAnswered(settle.request_key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
     return [one for one in tell(core, settled, now=now) if isinstance(one, SendDecode)]

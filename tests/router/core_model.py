@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from router.actions import Settle
+from router.actions import AskGrants, Settle
 from router.events import Enqueued, Granted
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.request import FinishReason, SequenceSpec
-from state.records import QueueEntry, Settled
+from state.records import DecodeRoom, QueueEntry, Settled, Settlement
 
 
 @dataclass
@@ -51,11 +52,13 @@ class ModelStore:
 
     def __init__(self) -> None:
         self.queue: list[QueueEntry] = []
-        self.granted: dict[str, QueueEntry] = {}
+        self.granted: dict[str, tuple[QueueEntry, str]] = {}
+        """Entries, and the worker whose credit is meant for them."""
         self.credits: dict[tuple[str, str], int] = {}
-        self.unsettled: set[tuple[str, str]] = set()
-        """Credits that run out with their grants."""
         self.leases: dict[tuple[str, str], int] = {}
+        self.unsettled: set[tuple[str, str]] = set()
+        """Credits and leases that run out with their grants."""
+        self.ran_out: set[tuple[str, str]] = set()
 
     def enqueue(self, entry: QueueEntry) -> Enqueued:
         if entry.request_key in self.granted:  # a grant that is out stands
@@ -73,32 +76,77 @@ class ModelStore:
     def bound_to(self, worker_key: str) -> int:
         return sum(tokens for (_, worker), tokens in self.credits.items() if worker == worker_key)
 
-    def grant(self, worker_key: str, limit: int, most: int) -> list[Granted]:
+    def grant(self, ask: AskGrants) -> list[Granted]:
         grants: list[Granted] = []
-        while len(grants) < most and self.queue and self.bound_to(worker_key) < limit:
+        worker_key = ask.worker.key
+        while len(grants) < ask.worker.max_grants and self.bound_to(worker_key) < ask.worker.limit_tokens:
+            decode_key = self._find_room(self.queue[0], ask.decoders) if self.queue else None
+            if decode_key is None:
+                break
             head = self.queue.pop(0)
-            self.granted[head.request_key] = head
-            self.credits[head.request_key, worker_key] = head.work_tokens
-            self.unsettled.add((head.request_key, worker_key))
-            grants.append(Granted(head.request_key, worker_key))
+            key = head.request_key
+            self.granted[key] = head, worker_key
+            self.credits[key, worker_key] = head.work_tokens
+            self.unsettled.add((key, worker_key))
+            if (key, decode_key) not in self.leases:
+                self.leases[key, decode_key] = head.blocks
+                self.ran_out.discard((key, decode_key))
+                self.unsettled.add((key, decode_key))
+            grants.append(Granted(key, worker_key, decode_key))
         return grants
 
-    def settle(self, action: Settle) -> Settled:
-        entry = self.granted.pop(action.request_key, None)
+    def _find_room(self, entry: QueueEntry, rooms: Sequence[DecodeRoom]) -> str | None:
+        for room in rooms:
+            pairs = self.leases.items()
+            others = [v for (key, worker), v in pairs if worker == room.key and key != entry.request_key]
+            if sum(others) + entry.blocks <= room.num_blocks and len(others) < room.max_seqs:
+                return room.key
+        return None
+
+    def settle(self, action: Settle) -> Settlement:
+        key, prefill_key = action.request_key, action.prefill_key
+        entry, worker_key = self.granted.get(key, (None, ""))
+        if entry is not None and worker_key != prefill_key:
+            return Settlement(Settled.EXPIRED)
+        waits = any(one.request_key == key for one in self.queue)
+        if entry is None and not waits:
+            return self._settled_before(action)
+        decode_key = self._find_room(entry, action.decoders) if entry is not None else None
+        for worker in (prefill_key, *(room.key for room in action.decoders)):
+            self._let_go(key, worker)
         if entry is None:
-            self.credits.pop((action.request_key, action.prefill_key), None)
-            return Settled.EXPIRED
-        held = [v for (_, w), v in self.leases.items() if w == action.decoder.key]
-        if sum(held) + entry.blocks > action.decoder.num_blocks or len(held) >= action.decoder.max_seqs:
-            self.credits.pop((action.request_key, action.prefill_key), None)
+            return Settlement(Settled.EXPIRED)
+        del self.granted[key]
+        if decode_key is None:
             self.queue.insert(0, entry)
-            return Settled.NO_ROOM
-        self.leases[action.request_key, action.decoder.key] = entry.blocks
-        self.unsettled.discard((action.request_key, action.prefill_key))
-        return Settled.OK
+            return Settlement(Settled.NO_ROOM)
+        self.credits[key, prefill_key], self.leases[key, decode_key] = entry.work_tokens, entry.blocks
+        return Settlement(Settled.OK, decode_key)
+
+    def _settled_before(self, action: Settle) -> Settlement:
+        key, credit = action.request_key, (action.request_key, action.prefill_key)
+        for room in action.decoders:
+            if credit in self.credits and (key, room.key) in self.leases:
+                self.unsettled -= {credit, (key, room.key)}
+                return Settlement(Settled.OK, room.key)
+        return Settlement(Settled.EXPIRED)
+
+    def _let_go(self, key: str, worker_key: str) -> None:
+        self.credits.pop((key, worker_key), None)
+        self.leases.pop((key, worker_key), None)
+        self.unsettled.discard((key, worker_key))
+
+    def release_credit(self, key: str, worker_key: str) -> None:
+        self.credits.pop((key, worker_key), None)
+
+    def release_lease(self, key: str, worker_key: str) -> None:
+        pair = key, worker_key
+        assert pair in self.leases or pair in self.ran_out, "a lease is released once"
+        self.leases.pop(pair, None)
+        self.ran_out.discard(pair)
 
     def expire(self) -> None:
         self.granted.clear()
-        for one in self.unsettled:
-            self.credits.pop(one, None)
-        self.unsettled.clear()
+        self.ran_out |= self.unsettled & self.leases.keys()
+        for key, worker_key in list(self.unsettled):
+            self._let_go(key, worker_key)

@@ -241,17 +241,16 @@ class CoreMachine(RuleBasedStateMachine):
             case Dequeue(key):
                 self.store.dequeue(key)
             case AskGrants(worker):
-                for grant in self.store.grant(worker.key, worker.limit_tokens, worker.max_grants):
+                for grant in self.store.grant(call):
                     self.tell(grant)
                 self.tell(GrantsAnswered(worker.key))
             case Settle():
-                outcome = self.store.settle(call)
-                self.tell(SettleAnswered(call.request_key, call.prefill_key, call.decoder.key, outcome))
+                done = self.store.settle(call)
+                self.tell(SettleAnswered(call.request_key, call.prefill_key, done.decode_key, done.outcome))
             case ReleaseCredit(key, worker_key):
-                self.store.credits.pop((key, worker_key), None)
+                self.store.release_credit(key, worker_key)
             case ReleaseLease(key, worker_key):
-                assert (key, worker_key) in self.store.leases, "a lease is released once"
-                del self.store.leases[key, worker_key]
+                self.store.release_lease(key, worker_key)
             case AskQueue():
                 self.tell(QueueSeen(len(self.store.queue), 0))
             case ChargeTenant(request_key):
@@ -410,6 +409,11 @@ class CoreMachine(RuleBasedStateMachine):
             expected = sum(one.expected_tokens - one.delivered_tokens for one in groups)
             assert worker.remaining_tokens == expected
         assert book.fleet.bound_tokens == sum(one.bound_tokens for one in book.fleet.computing)
+
+    @invariant()
+    def whoever_has_a_lease_keeps_it(self) -> None:
+        leased = {(one.key, one.lease_on) for one in self.core.book.groups.values() if one.lease_on}
+        assert leased <= self.store.leases.keys() - self.store.unsettled
 
     @invariant()
     def nothing_is_told_after_the_end(self) -> None:

@@ -66,13 +66,13 @@ class Driver:
             case Enqueue(entry):
                 self.waiting.append(entry.request_key)
                 self.tell(Enqueued(entry.request_key, 0, 0))
-            case AskGrants(worker):
+            case AskGrants(worker, decoders):
                 waiting, self.waiting = self.waiting, []
                 for request_key in waiting:
-                    self.tell(Granted(request_key, worker.key))
+                    self.tell(Granted(request_key, worker.key, decoders[0].key))
                 self.tell(GrantsAnswered(worker.key))
             case Settle():
-                answer = (action.request_key, action.prefill_key, action.decoder.key, Settled.OK)
+                answer = (action.request_key, action.prefill_key, action.decoders[0].key, Settled.OK)
                 self.tell(SettleAnswered(*answer))
             case SendDecode(_, spec) | SendReceive(_, spec, _):
                 self.specs.append(spec)

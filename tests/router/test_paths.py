@@ -69,7 +69,7 @@ def test_a_held_prefix_draws_a_request_to_its_worker() -> None:
 def test_two_that_come_together_go_to_two_workers() -> None:
     core = conditional(PREFILL, DECODE)
     (first,) = asked_first(core, 1)
-    tell(core, Granted("t/r1/0", first), GrantsAnswered(first))
+    tell(core, Granted("t/r1/0", first, DECODE.key), GrantsAnswered(first))
     (second,) = asked_first(core, 2)
     assert {first, second} == {PREFILL.key, DECODE.key}
 

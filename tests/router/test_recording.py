@@ -74,7 +74,7 @@ def recorded(seed: int, count: int = 20) -> list[str]:
     core, rng = RouterCore(config), random.Random(seed)
     lines = [header(config)]
     for place in range(count):
-        choices: list[Event] = [Nudged(), QueueSeen(rng.randrange(9), 5), Granted("a/b/0", "w:1")]
+        choices: list[Event] = [Nudged(), QueueSeen(rng.randrange(9), 5), Granted("a/b/0", "w:1", "d:1")]
         event = rng.choice(choices)
         lines.append(line(event, place / 7, core.on(event, place / 7)))
     return [*lines, footer(count)]
@@ -96,7 +96,7 @@ def test_another_decision_is_seen() -> None:
     lines = recorded(1)
     other = [header(CoreConfig("router-2", queue_capacity=7)), *lines[1:]]
     config = CoreConfig("router-1")
-    lines[3] = line(Nudged(), 0.3, RouterCore(config).on(Granted("x/y/0", "w:1"), 0.3))
+    lines[3] = line(Nudged(), 0.3, RouterCore(config).on(Granted("x/y/0", "w:1", "d:1"), 0.3))
     assert [one.recorded.line for one in replay(lines) if not one.identical] == [4]
     assert all(one.identical for one in replay(other)), "no decision here depends on the router's name"
 
@@ -126,7 +126,7 @@ async def test_a_recorder_writes_what_the_core_saw(tmp_path: Path) -> None:
     failures: list[OSError] = []
     recorder = Recorder(tmp_path / "log", config, failures.append)
     for place in range(5):
-        event = Granted("a/b/0", "w:1")
+        event = Granted("a/b/0", "w:1", "d:1")
         recorder.take(event, float(place), core.on(event, float(place)))
     recorder.close()
     recorder.take(Nudged(), 9.0, [])
@@ -151,7 +151,7 @@ def test_the_command_says_identical_or_where_it_differs(
     same, other, broken = (tmp_path / name for name in ("same", "other", "broken"))
     lines = recorded(1)
     same.write_text("".join(lines))
-    changed = line(Nudged(), 0.3, RouterCore(CoreConfig("router-1")).on(Granted("x/y/0", "w:1"), 0.3))
+    changed = line(Nudged(), 0.3, RouterCore(CoreConfig("router-1")).on(Granted("x/y/0", "w:1", "d:1"), 0.3))
     other.write_text("".join([*lines[:3], changed, *lines[4:]]))
     broken.write_text("".join(lines[:-1]))
     assert main([str(same)]) == 0

@@ -92,24 +92,26 @@ class HammeringRouter:
                 await self._enqueue_again(key, total)
 
     async def _serve(self, grant: Grant) -> None:
-        room, key = self._random.choice(DECODE), grant.request_key
+        key, chosen = grant.request_key, self._random.choice(DECODE)
+        rooms = [chosen, *(room for room in DECODE if room.key == grant.decode_key)]
         async with self._turns[key]:
             if key not in self._waiting:
                 return  # a former grant came late, and this one has been settled
-            outcome = await self._store.settle(key, grant.worker_key, room, LEASE_TTL_S)
+            settlement = await self._store.settle(key, grant.worker_key, rooms, LEASE_TTL_S)
+            outcome, decode_key = settlement.outcome, settlement.decode_key
             blocks = self._waiting.pop(key).blocks if outcome is Settled.OK else 0
         if outcome is Settled.EXPIRED:
             await self._enqueue_again(key, 10**6)
         if outcome is not Settled.OK:
             return
-        self._tell(Held(time.monotonic(), key, room.key, blocks))
+        self._tell(Held(time.monotonic(), key, decode_key, blocks))
         self._served += 1
         if self._served == self._death:
             raise Died
         await asyncio.sleep(self._random.random() * 0.003)
         await self._store.release_credit(key, grant.worker_key)
-        self._tell(Held(time.monotonic(), key, room.key, -blocks))
-        await self._store.release_lease(key, room.key)
+        self._tell(Held(time.monotonic(), key, decode_key, -blocks))
+        await self._store.release_lease(key, decode_key)
 
     async def _enqueue_again(self, key: str, capacity: int) -> None:
         async with self._turns[key]:

@@ -27,7 +27,7 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     async def route(name: str, mine: Store) -> None:
         for _ in range(20):
             for one in await mine.grant(name, PrefillRoom("p:1", 1000), [room]):
-                await mine.settle(one.request_key, "p:1", room, ttl_s=30)
+                await mine.settle(one.request_key, "p:1", [room], ttl_s=30)
 
     await asyncio.gather(route("r1", store), route("r2", other))
     assert sum((await store.leases("d:1")).values()) <= 30

@@ -48,6 +48,7 @@ ROUTERS = st.sampled_from([*LISTENING, "deaf"])
 REQUESTS = st.sampled_from([f"q{i}" for i in range(16)])
 PREFILLERS = st.sampled_from(["p1:a", "p2:a"])
 DECODERS = st.sampled_from([DecodeRoom("d1:a", 12, 3), DecodeRoom("d2:a", 20, 9), DecodeRoom("d3:a", 3, 9)])
+SEVERAL_DECODERS = st.lists(DECODERS, max_size=3, unique=True)
 DUE_MS = st.one_of(st.integers(-20, 20), st.integers(0, 300), st.integers(0, 100_000))
 TTL_S = st.sampled_from([0.05, 0.5, 5.0])
 PAIRS = st.lists(st.tuples(REQUESTS, st.sampled_from(["p1:a", "p2:a", "d1:a", "d2:a"])), max_size=6)
@@ -87,7 +88,8 @@ class SideBySide(RuleBasedStateMachine):
         self.notices.clear()
         heard = Counter(self.next_message() for _ in range(len(grants) + nudges))
         said = Counter(
-            (keys.router_channel(name), f"{grant.worker_key} {grant.request_key}") for name, grant in grants
+            (keys.router_channel(name), f"{grant.worker_key} {grant.decode_key} {grant.request_key}")
+            for name, grant in grants
         )
         assert heard == said + Counter({(keys.nudge_channel(), ""): nudges})
 
@@ -126,19 +128,19 @@ class SideBySide(RuleBasedStateMachine):
         key=PREFILLERS,
         limit=st.integers(0, 20),
         most=st.integers(0, 3),
-        decoders=st.lists(DECODERS, max_size=3, unique=True),
+        decoders=SEVERAL_DECODERS,
     )
     def grant(self, caller: str, key: str, limit: int, most: int, decoders: list[DecodeRoom]) -> None:
         self.demand_same(lambda store: store.grant(caller, PrefillRoom(key, limit, most), decoders))
 
-    @rule(key=REQUESTS, prefill=PREFILLERS, decoder=DECODERS, ttl=TTL_S)
-    def settle(self, key: str, prefill: str, decoder: DecodeRoom, ttl: float) -> None:
-        self.demand_same(lambda store: store.settle(key, prefill, decoder, ttl))
+    @rule(key=REQUESTS, prefill=PREFILLERS, decoders=SEVERAL_DECODERS, ttl=TTL_S)
+    def settle(self, key: str, prefill: str, decoders: list[DecodeRoom], ttl: float) -> None:
+        self.demand_same(lambda store: store.settle(key, prefill, decoders, ttl))
 
-    @rule(prefill=PREFILLERS, decoder=DECODERS, ttl=TTL_S)
-    def settle_what_is_granted(self, prefill: str, decoder: DecodeRoom, ttl: float) -> None:
+    @rule(prefill=PREFILLERS, decoders=SEVERAL_DECODERS, ttl=TTL_S)
+    def settle_what_is_granted(self, prefill: str, decoders: list[DecodeRoom], ttl: float) -> None:
         for key in self.memory.credits(prefill):
-            self.settle(key, prefill, decoder, ttl)
+            self.settle(key, prefill, decoders, ttl)
 
     @rule(key=REQUESTS, worker=PREFILLERS)
     def release_credit(self, key: str, worker: str) -> None:
