@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO
 
 import structlog
+
+
+class _Lossy:
+    """A stream whose full disk, or whose reader that has left, costs lines and nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure_logging(level: str, log_format: str, **always: str) -> None:
@@ -29,6 +46,6 @@ def configure_logging(level: str, log_format: str, **always: str) -> None:
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lossy(sys.stderr)),  # type: ignore[arg-type]  # as print uses it
         cache_logger_on_first_use=True,
     )
