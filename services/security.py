@@ -8,6 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from services.tls import FleetTls, Role, TlsFiles, load_tls
 
@@ -31,7 +32,7 @@ class Security:
             )
 
     def check_redis(self, url: str) -> None:
-        """Secrets come from files: a command line is everybody's to read."""
+        """Secrets come from files, a command line is everybody's to read; and none crosses a bare network."""
         authority = url.partition("://")[2].rpartition("@")[0]
         if ":" in authority.rpartition("/")[2] or "password=" in url:
             raise ValueError(
@@ -39,6 +40,13 @@ class Security:
             )
         if url.startswith("rediss:") and self.tls is None and self.redis_ca is None:
             raise ValueError("--redis asks for TLS; accepted: with --redis-ca, or the three --tls flags")
+        if url.startswith("redis:") and not self.insecure_listen:
+            host = urlsplit(url).hostname or "localhost"
+            if not is_loopback(f"{host}:0"):
+                raise ValueError(
+                    f"--redis is on {host}, in the clear; accepted: rediss://, a unix socket, a loopback "
+                    "address, or --insecure-listen where the network itself is trusted"
+                )
 
     def load(self, role: Role) -> FleetTls | None:
         """The credentials, or None in the clear; raises `TlsUnusable`."""

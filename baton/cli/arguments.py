@@ -121,7 +121,7 @@ def _add_restart(command: argparse.ArgumentParser) -> None:
 def _add_certs(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", type=Path, metavar="DIR", help="a CA that is in it already is kept")
     command.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="or address, that routers are reached by"
+        "--host", action="append", default=[], metavar="NAME", help="or address, of a router or Redis"
     )
     command.add_argument("--days", type=count, default=365, metavar="N", help="of validity (365)")
 

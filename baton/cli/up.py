@@ -68,6 +68,16 @@ def _credentials_flags(fleet: Fleet) -> str:
     return "".join(f" --{flag} {path}" for flag, path in flags.items())
 
 
+def _how_redis_is_reached(fleet: Fleet) -> str:
+    """Said of a secured fleet: its other channels have TLS."""
+    if fleet.secured is None:
+        return ""
+    if fleet.redis_url.startswith("rediss:"):
+        return "\nredis   with TLS, both sides with certificates"
+    whose = "of your own" if fleet.spec.redis_url else "that only you can open, and with a password"
+    return f"\nredis   without TLS, on a unix socket {whose}; nothing of it is on a network"
+
+
 async def _until_useless(fleet: Fleet) -> None:
     """Returns when what is left cannot serve anybody; each death is reported as it comes."""
     kinds = [("router",), ("decode",)]
@@ -91,7 +101,7 @@ def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
             f" in {took_s:.1f} s, listening on ",
             (", ".join(addresses), "bold"),
             f"\nreach   this machine only, {reach}",
-            f"\nlogs    {fleet.run_dir}",
+            f"{_how_redis_is_reached(fleet)}\nlogs    {fleet.run_dir}",
             f'\ntry     {baton} generate{flag} "The list is"',
             f"\n        {baton} chat{flag}",
             f"\n        {baton} status{flag}",

@@ -73,6 +73,10 @@ class FleetSpec:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
         if self.deterministic and self.timed is not None:
             raise ValueError("deterministic is set with timed: timed workers compute nothing")
+        if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
+            raise ValueError(
+                f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
+            )
         highest = 65536 - self.routers
         if not 0 <= self.router_port <= highest:
             raise ValueError(f"router_port is {self.router_port}: it must be 0 (a free one) to {highest}")
@@ -136,7 +140,8 @@ def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec
 def redis_process(server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
     """A private server that keeps nothing on disk and never drops what the fleet agreed on.
 
-    With a file of `users` it listens on a unix socket in `folder` instead of the port.
+    With a file of `users` it listens on a unix socket in `folder` instead of the port: the redis-server that
+    comes with Baton's packages is built without TLS, and what only this user reaches needs none.
     """
     settings = {
         "bind": "127.0.0.1",

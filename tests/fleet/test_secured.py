@@ -147,6 +147,8 @@ def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
 def test_redis_asks_for_the_password_and_lets_the_fleet_do_no_more_than_it_needs(fleet: Secured) -> None:
     found = fleet.log("redis").split("ready to accept connections at ")[1].split()[0]
     assert Path(found).stat().st_mode & 0o777 == 0o600
+    assert Path(found).parent.stat().st_mode & 0o777 == 0o700
+    assert "redis   without TLS, on a unix socket that only you can open" in fleet.printed
     with redis.Redis(unix_socket_path=found) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
     password = (fleet.made.folder / "redis.password").read_text()

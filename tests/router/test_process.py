@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import signal
 import socket
 import subprocess
@@ -14,7 +16,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
 
+from baton.certificates import make_certificates
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from tests.tls_proxy import tls_proxy
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +72,24 @@ def test_serves_health_models_and_metrics_and_leaves_cleanly(
     assert "itl_seconds_bucket" in text
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 0
+
+
+async def test_it_serves_with_a_redis_that_asks_for_certificates(
+    redis_url: str, model_path: Path, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path, (), 1, dt.datetime.now(dt.UTC))
+    files = {"ca": made.ca, "cert": made.cert("router"), "key": made.key("router")}
+    flags = [f"--tls-{name}={path}" for name, path in files.items()]
+    async with tls_proxy(made, "redis", redis_url.removeprefix("unix://")) as port:
+        flags += [f"--redis=rediss://localhost:{port}/0", f"--model={model_path}", "--router-id=r1"]
+        process = await asyncio.create_subprocess_exec(
+            *command(*flags), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).startswith(b"READY router r1 ")
+        process.terminate()
+        await process.communicate()
+        assert process.returncode == 0
 
 
 def test_wrong_setting_leaves_with_code_2_and_names_the_flag(model_path: Path) -> None:

@@ -58,9 +58,20 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis://u@h:1/0", "redis://h:1/0", "unix://u@/p/s.sock", "unix:///p?db=7"])
-def test_urls_without_a_password_are_taken(url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["redis://u@127.0.0.1:1/0", "redis://[::1]:1/0", "unix://u@/p/s.sock", "unix:///p?db=7"]
+)
+def test_urls_of_this_machine_without_a_password_are_taken(url: str) -> None:
     Security().check_redis(url)
+    Security(tls=TLS).check_redis(url)
+
+
+@pytest.mark.parametrize("url", ["redis://u@h:1/0", "redis://10.0.0.1/0", "redis://localhost.evil:1"])
+def test_redis_elsewhere_in_the_clear_is_refused_unless_asked_for_by_name(url: str) -> None:
+    for security in (Security(), Security(tls=TLS)):
+        with pytest.raises(ValueError, match=r"in the clear; accepted: rediss://.*--insecure-listen"):
+            security.check_redis(url)
+    Security(insecure_listen=True).check_redis(url)
 
 
 def test_redis_over_tls_needs_a_ca() -> None:

@@ -34,6 +34,7 @@ def value(arguments: list[str], flag: str) -> str:
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
+        ({"secure": Path("s"), "redis_url": "redis://127.0.0.1/0"}, "it must be rediss:// or unix://"),
         ({"router_port": 70000}, "router_port is 70000"),
         ({"router_port": 65535, "routers": 2}, "router_port is 65535: it must be 0 (a free one) to 65534"),
         ({"threads": -1}, "threads is -1: it must be 0"),
