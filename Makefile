@@ -93,6 +93,12 @@ SEED ?= $(shell date +%s)
 chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cut links, lost messages; adds to the running tally
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
+NAMES ?=
+
+.PHONY: mutations
+mutations: $(READY) ## take each guard against failures of others out of a copy; its test must fail; NAMES picks some
+	$(BIN)/python -m tests.mutations $(NAMES)
+
 .PHONY: demo-model
 demo-model: $(READY) ## train the checkpoint in demo_model/ again
 	$(BIN)/python -m tools.train_demo_model

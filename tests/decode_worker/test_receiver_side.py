@@ -95,6 +95,18 @@ async def test_blocks_set_aside_are_fetched_and_the_engine_is_told(scene: Scene)
     assert scene.metrics.registry.get_sample_value("baton_kv_bytes_total", {"transport": "shm"}) == 64
 
 
+async def test_what_a_handoff_keeps_a_client_waiting_for_is_never_hidden(scene: Scene) -> None:
+    scene.begin(1)
+    scene.set_aside(1)
+    scene.receiver.answer.set_result(RESULT)
+    await scene.until_answered()
+    told = {
+        name: scene.metrics.registry.get_sample_value(f"baton_kv_{name}_seconds_sum")
+        for name in ("handoff", "handoff_exposed")
+    }
+    assert told == {"handoff": RESULT.total_s, "handoff_exposed": RESULT.exposed_s}
+
+
 async def test_a_lost_sender_fails_the_sequence(scene: Scene) -> None:
     scene.begin(1)
     scene.set_aside(1)

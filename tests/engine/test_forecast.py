@@ -23,7 +23,7 @@ def test_more_run_at_once_where_outputs_are_short() -> None:
     assert 1 < long.reports[-1].load.running < 8
 
 
-def test_without_examples_the_longest_output_is_expected() -> None:
+def test_without_examples_nothing_starts_that_could_outgrow_the_pool() -> None:
     driver = Driver(num_blocks=24)
     driver.turn(*(Decode(spec(handle, [handle, 1], 40)) for handle in range(8)))
     assert driver.reports[-1].load.running == 2

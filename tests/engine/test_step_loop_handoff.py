@@ -86,7 +86,8 @@ def test_a_handed_over_sequence_goes_on_as_if_it_had_never_moved(
 
 
 @pytest.mark.parametrize("num_verified", range(7))
-def test_what_was_not_verified_is_computed_without_drawing_the_first_token_again(num_verified: int) -> None:
+def test_nothing_is_decoded_from_blocks_that_were_not_verified(num_verified: int) -> None:
+    """They are computed; the first token is not drawn again."""
     source, target = Driver(), Driver(token_budget=7)
     request = spec(1, list(range(22)), 9)
     source.finish(Prefill(request))
@@ -232,18 +233,20 @@ def test_received_blocks_serve_the_next_request_as_prefix() -> None:
     assert target.tokens(2) == greedy([*range(16), 9], 4, VOCAB)
 
 
-def test_a_failed_copy_is_a_failed_handoff() -> None:
+def test_a_failed_receive_is_never_an_answer() -> None:
     target = Driver()
     target.finish(Receive(spec(1, list(range(9)), 6)), Decode(spec(2, [1], 4)))
     assert target.reports[-1].load.waiting == 1
     target.finish(KVFailed(1, "the source is gone"), KVFailed(55, "nobody knows it"))
     assert target.failures() == {1: "HANDOFF: the source is gone"}
+    assert target.rows(1) == []
+    assert target.tokens(2) == greedy([1], 4, VOCAB), "its neighbour goes on"
     assert target.freed() == [2, 1]
     target.assert_at_rest()
 
 
 @pytest.mark.parametrize("end", ["arrived", "failed"])
-def test_a_cancelled_receiver_keeps_its_blocks_while_a_copy_may_write_to_them(end: str) -> None:
+def test_blocks_that_a_copy_may_still_write_to_are_given_to_nobody(end: str) -> None:
     target = Driver(num_blocks=8)
     target.finish(Receive(spec(1, list(range(20)), 6)))
     target.finish(Cancel(1))

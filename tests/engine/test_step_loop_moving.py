@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from engine.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
+from engine.detokenizer import Detokenizer
 from engine.report import Filled, Received
 from scheduling.columns import TokenColumns
-from scheduling.request import FailureReason, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import (
+    FailureReason,
+    FinishReason,
+    ReceiveKind,
+    SamplingParams,
+    SequenceSpec,
+    StopRules,
+)
 from tests.engine.loop_driver import GREEDY, Driver, spec
+from tests.engine.tokenizers_zoo import byte_level
 
 SIZE = 4
 RANDOM = SamplingParams(
@@ -91,6 +100,58 @@ def test_each_choice_goes_on_as_if_it_had_not_moved(num_turns: int, num_good: in
         assert_goes_on(source, target, request, choice, handle)
     for driver in (source, target):
         assert driver.blocks.num_available_blocks == driver.blocks.num_blocks
+
+
+EVERYTHING = SamplingParams(
+    temperature=0.8,
+    top_k=40,
+    top_p=0.95,
+    min_p=0.001,
+    repetition_penalty=1.3,
+    presence_penalty=0.5,
+    frequency_penalty=0.7,
+    logit_bias=((5, 1.5), (9, -100.0)),
+    seed=3,
+    n=2,
+    logprobs=1,
+)
+
+
+@pytest.mark.parametrize("num_turns", [3, 6])
+def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
+    """Whatever rule holds for a choice follows from its tokens: a stop string that began before the move ends
+    it after the move. Every rule there is takes part, and one that is new fails here until it does.
+    """
+    detokenizer = Detokenizer(byte_level())
+    request = spec(7, range(1, 7), sampling=EVERYTHING, stop=StopRules(30, ignore_eos=True), choices=(0, 1))
+    probe = Driver(detokenizer=detokenizer)
+    probe.finish(Decode(request))
+    text = probe.text(7)
+    stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), ignore_eos=True)
+    assert text.index(stop.stop_strings[0]) == num_turns - 1, "it stands where the choice is moved"
+    for rules in (EVERYTHING, stop):
+        usual = StopRules(max_tokens=0) if isinstance(rules, StopRules) else SamplingParams()
+        unused = [
+            one.name
+            for one in dataclasses.fields(rules)
+            if getattr(rules, one.name) == getattr(usual, one.name)
+        ]
+        assert not unused, "a rule that this test leaves out"
+    request = dataclasses.replace(request, stop=stop)
+    source, target = Driver(detokenizer=detokenizer), Driver(detokenizer=detokenizer)
+    running(source, request, num_turns - 1)
+    source.turn(HandOver(7, ((0, 70), (1, 71))))
+    assert len(source.tokens(7)) == num_turns
+    for choice, handle in ((0, 70), (1, 71)):
+        target.finish(Receive(resumed(source, request, choice, handle), ReceiveKind.STOPPED))
+        fetch(source, target, handle, handle)
+    alone = Driver(detokenizer=detokenizer)
+    alone.finish(Decode(request))
+    for choice, handle in ((0, 70), (1, 71)):
+        assert source.rows(7, choice) + target.rows(handle, choice) == alone.rows(7, choice)
+        # What might have become the stop string was held back at the source, and comes from the target.
+        assert source.text(7, choice) + target.text(handle, choice) == alone.text(7, choice)
+    assert target.rows(70)[-1][2] == FinishReason.STOP
 
 
 def test_what_was_copied_ahead_is_not_fetched_again() -> None:

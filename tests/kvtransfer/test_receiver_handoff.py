@@ -58,7 +58,7 @@ def test_held_blocks_count_as_verified() -> None:
     assert receiver.num_verified_blocks == 3
 
 
-def test_a_damaged_block_ends_what_can_be_used_and_what_is_fetched() -> None:
+def test_a_damaged_block_and_what_follows_it_are_never_used() -> None:
     receiver = handoff()
     copies = receiver.take(offer(0, 1, 2))
     assert receiver.put_checksum(copies[0], 1000)
@@ -80,7 +80,7 @@ def test_blocks_before_a_damaged_one_are_still_waited_for() -> None:
     assert not receiver.is_settled
 
 
-def test_a_block_of_another_identity_is_not_fetched() -> None:
+def test_a_block_of_another_prompt_is_never_used() -> None:
     receiver = handoff(num_blocks=2)
     wrong = Offer([1], [11], [b"x" * 16], [1])
     assert receiver.take(wrong) == []

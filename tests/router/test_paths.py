@@ -44,7 +44,7 @@ def test_an_idle_prefill_worker_computes_what_a_busy_decode_worker_would_in_smal
     assert asked_first(core) == [PREFILL.key]
 
 
-def test_an_idle_decode_worker_computes_what_would_wait_for_a_prefill_worker() -> None:
+def test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, PREFILL, pending=3000)
     assert asked_first(core) == [DECODE.key]

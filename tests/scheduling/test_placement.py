@@ -29,7 +29,7 @@ candidates = st.builds(
 
 
 @given(st.lists(candidates, max_size=6, unique_by=lambda one: one.key), st.integers(1, 20))
-def test_pick_is_open_and_has_room_whenever_any_is(found: list[DecodeCandidate], blocks: int) -> None:
+def test_a_full_or_leaving_worker_is_never_picked(found: list[DecodeCandidate], blocks: int) -> None:
     fitting = {c.key for c in found if not c.draining and c.free_blocks >= blocks and c.free_seqs > 0}
     choice = choose_decode_worker(found, blocks)
     assert (choice is None) == (not fitting)

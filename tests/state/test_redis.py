@@ -36,6 +36,22 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     await other.close()
 
 
+async def test_a_router_that_takes_over_does_not_begin_empty(redis_url: str, store: Store) -> None:
+    """What the one before it knew of queue, leases, prompts under way and caches is the fleet's."""
+    gone, hashes = await Store.connect(redis_url), [bytes([i]) * 16 for i in range(3)]
+    room = DecodeRoom("d:1", num_blocks=10, max_seqs=4)
+    await gone.publish_prefix("d:1", hashes, [])
+    for due, key in enumerate(("runs", "waits")):
+        await gone.enqueue(entry(key, router="gone", due=due), 10)
+    await gone.grant("gone", PrefillRoom("p:1", 1000, max_grants=1), [room])
+    await gone.settle("runs", "p:1", [room], ttl_s=30)
+    await gone.close()
+    assert await store.lookup_prefix(["d:1"], hashes) == {"d:1": 3}
+    assert (await store.leases("d:1"), await store.credits("p:1")) == ({"runs": 4}, {"runs": 50})
+    place = await store.enqueue(entry("new", router="next", due=9000), 10)
+    assert (place.position, place.work_ahead_tokens) == (1, 50)
+
+
 async def test_shares_hold_for_concurrent_routers(store: Store, redis_url: str) -> None:
     """None of the greedy tenant's requests slips past another router's charge."""
     other = await Store.connect(redis_url)

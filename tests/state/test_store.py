@@ -77,6 +77,17 @@ async def test_enqueueing_twice_only_moves(either: AnyStore) -> None:
         await either.enqueue(entry("b"), 1)
 
 
+async def test_the_queue_never_grows_past_its_bound(either: AnyStore) -> None:
+    """Nor by what would go first, and what waits already is not pushed out."""
+    for key in "abc":
+        await either.enqueue(entry(key, slo_class=3), 3)
+    with pytest.raises(QueueFull, match="3 requests are waiting"):
+        await either.enqueue(entry("first", slo_class=1, due=0), 3)
+    assert await either.queue_status() == QueueStatus(3, 150)
+    await either.dequeue("b")
+    await either.enqueue(entry("first", slo_class=1, due=0), 3)
+
+
 async def test_grants_stop_at_the_worker_s_limit(either: AnyStore) -> None:
     for key in "abc":
         await either.enqueue(entry(key), 10)

@@ -108,7 +108,7 @@ async def test_a_report_without_a_step_and_one_of_a_failed_step_are_not_observed
 
 
 @pytest.mark.integration
-async def test_routers_are_told_of_new_costs_once_each(pair: Pair) -> None:
+async def test_no_router_is_left_with_old_costs(pair: Pair) -> None:
     """Of the second of two windows of steps at the latest; a router that comes then starts with them."""
     async with WorkClient(pair.target.address) as router:
 

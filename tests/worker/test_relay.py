@@ -189,7 +189,7 @@ async def test_heartbeats_come_when_nothing_else_does(pair: Pair) -> None:
         assert client.loads[-1].free_blocks == 64
 
 
-async def test_sigterm_lets_running_sequences_finish(workshop: Workshop, model: Path) -> None:
+async def test_sigterm_cuts_no_running_sequence_short(workshop: Workshop, model: Path) -> None:
     worker = workshop.start("decode", "--drain-s=600")
     async with WorkClient(worker.address) as client:
         target = client.welcome.incarnation

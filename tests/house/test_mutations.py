@@ -1,0 +1,29 @@
+"""The table of guards is about the code that there is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.house.source_tree import ROOT
+from tests.mutations.table import FAILURES, Guard
+
+GUARDS = [guard for failure in FAILURES for guard in failure.guards]
+
+
+def test_every_failure_has_its_own_name_and_a_guard() -> None:
+    assert len({failure.name for failure in FAILURES}) == len(FAILURES)
+    assert all(failure.guards for failure in FAILURES)
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.test.rpartition("::")[2])
+def test_the_guard_stands_once_in_its_file_and_the_test_in_its(guard: Guard) -> None:
+    whole = (ROOT / guard.path).read_text(encoding="utf-8")
+    assert whole.count(guard.text) == 1
+    without = whole.replace(guard.text, guard.without)
+    assert without != whole
+    if guard.path.endswith(".py"):
+        compile(without, guard.path, "exec")
+    path, _, test = guard.test.partition("::")
+    assert re.search(rf"def {test}\(", (ROOT / path).read_text(encoding="utf-8"))

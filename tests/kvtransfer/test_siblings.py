@@ -1,0 +1,71 @@
+"""Copies of one handoff that run side by side, of which one fails."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from kvtransfer import receiver as receiver_module
+from kvtransfer.errors import TransportUnavailableError
+from kvtransfer.peers import Peer
+from kvtransfer.receiver import Receiver
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.threads import run_to_end
+from kvtransfer.transport import TransportMode
+from scheduling.request import Fence
+from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of
+
+pytestmark = pytest.mark.integration
+
+
+class FirstFails:
+    """Of two copies the first fails once the second writes; the second goes on writing until `may_end`."""
+
+    transport = "scripted"
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.writes = threading.Event()
+        self.told_to_stop = threading.Event()
+        self.may_end = threading.Event()
+        self.has_ended = threading.Event()
+        self._executor = receiver.executor
+
+    async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
+        if copies[0].index == 0:
+            await asyncio.to_thread(self.writes.wait, 10)
+            raise TransportUnavailableError("scripted", "nowhere", "the first copy failed")
+        await run_to_end(self._executor, self._write)
+
+    def _write(self, stop: threading.Event) -> None:
+        self.writes.set()
+        if stop.wait(10):
+            self.told_to_stop.set()
+        self.may_end.wait(10)
+        self.has_ended.set()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_the_first_failure_gives_no_block_back_while_a_sibling_still_writes(
+    start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = await start_sender(), make_receiver(TransportMode.SHM)
+    reader = FirstFails(receiver)
+
+    async def scripted(*_: object) -> FirstFails:
+        return reader
+
+    monkeypatch.setattr(Peer, "reader", scripted)
+    monkeypatch.setattr(receiver_module, "BATCH_BYTES", receiver.pool.block_bytes)
+    task = task_of(sender, fence_of(), 2)
+    sender.offer_all(task.fence, 2)
+    receiving = asyncio.create_task(receiver.receive(task))
+    assert await asyncio.to_thread(reader.told_to_stop.wait, 10)
+    await asyncio.wait({receiving}, timeout=0.2)
+    assert not receiving.done(), "who waits for it may give the blocks to the next sequence"
+    reader.may_end.set()
+    with pytest.raises(TransportUnavailableError, match="the first copy failed"):
+        await receiving
+    assert reader.has_ended.is_set()

@@ -1,0 +1,289 @@
+"""What went wrong elsewhere, the guards that keep it from happening here, and the tests that show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`text` occurs once in the file `path`; with `without` in its place the test has to fail."""
+
+    path: str
+    text: str
+    without: str
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A way in which another serving system failed."""
+
+    name: str
+    peers: str
+    what: str
+    guards: tuple[Guard, ...]
+
+
+FAILURES = (
+    Failure(
+        "garbage",
+        "vllm#52234",
+        "a failed KV receive was answered with garbage, or with the previous prompt's answer",
+        (
+            Guard(
+                "kvtransfer/receiver_handoff.py",
+                "        if found != copy.checksum:\n",
+                "        if False:\n",
+                "tests/kvtransfer/test_receiver_handoff.py"
+                "::test_a_damaged_block_and_what_follows_it_are_never_used",
+            ),
+            Guard(
+                "kvtransfer/receiver_handoff.py",
+                "            if block_hash != self._hashes[index]:\n",
+                "            if False:\n",
+                "tests/kvtransfer/test_receiver_handoff.py::test_a_block_of_another_prompt_is_never_used",
+            ),
+            Guard(
+                "engine/groups.py",
+                "self._tables.accept(group, arrived.num_verified_blocks)",
+                "self._tables.accept(group, len(group.block_table))",
+                "tests/engine/test_step_loop_handoff.py"
+                "::test_nothing_is_decoded_from_blocks_that_were_not_verified",
+            ),
+            Guard(
+                "engine/groups.py",
+                "            self.fail(group, FailureReason.HANDOFF, message)\n",
+                "            from scheduling.columns import TokenColumns\n\n"
+                "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
+                "            self._arrive(KVArrived(handle, len(group.block_table), garbage))\n",
+                "tests/engine/test_step_loop_handoff.py::test_a_failed_receive_is_never_an_answer",
+            ),
+        ),
+    ),
+    Failure(
+        "siblings",
+        "vllm#56104",
+        "the first copy that failed freed blocks while sibling copies still wrote into the next owner's",
+        (
+            Guard(
+                "kvtransfer/threads.py",
+                "        await _wait_for_end(future)\n",
+                "",
+                "tests/kvtransfer/test_siblings.py"
+                "::test_the_first_failure_gives_no_block_back_while_a_sibling_still_writes",
+            ),
+            Guard(
+                "engine/groups.py",
+                "            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):\n",
+                "            if group.phase is Phase.ABANDONED:\n",
+                "tests/engine/test_step_loop_handoff.py"
+                "::test_blocks_that_a_copy_may_still_write_to_are_given_to_nobody",
+            ),
+        ),
+    ),
+    Failure(
+        "aborted-prefill",
+        "sglang#34208, #30233",
+        "an aborted prefill left decode running on KV that was missing",
+        (
+            Guard(
+                "router/recovery.py",
+                "are ignored there.\n    ending.detach(book, group, tell_workers=True)\n",
+                "are ignored there.\n    ending.detach(book, group, tell_workers=False)\n",
+                "tests/router/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
+            ),
+        ),
+    ),
+    Failure(
+        "dead-prefill",
+        "vllm#49238, sglang#12779",
+        "a prefill worker that died or was restarted took healthy decode down with it",
+        (
+            Guard(
+                "router/recovery.py",
+                "elif worker.draining or _was_handed_over(group, worker):",
+                "elif worker.draining:",
+                "tests/router/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
+            ),
+            Guard(
+                "router/recovery.py",
+                "group.prefill_key = None  # should it come back under this key,",
+                "pass  #",
+                "tests/router/test_core_steps.py"
+                "::test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over",
+            ),
+            Guard(
+                "kvtransfer/receiver.py",
+                "            if not isinstance(lost, PeerLostError):\n",
+                "            if True:\n",
+                "tests/kvtransfer/test_receiver.py::test_a_sender_that_dies_after_its_commit_is_not_needed",
+            ),
+        ),
+    ),
+    Failure(
+        "growth",
+        "sglang#30033",
+        "nothing was admitted by how KV would grow, and one full rank froze the node",
+        (
+            Guard(
+                "engine/room.py",
+                "if not (self._tables.reserves_maximum or self._forecast.fits([*holders, group], group)):",
+                "if False:",
+                "tests/engine/test_forecast.py"
+                "::test_without_examples_nothing_starts_that_could_outgrow_the_pool",
+            ),
+            Guard(
+                "scheduling/placement.py",
+                "FILTERS: tuple[Filter, ...] = (is_open, has_blocks, has_seat)",
+                "FILTERS: tuple[Filter, ...] = (is_open, has_seat)",
+                "tests/scheduling/test_placement.py::test_a_full_or_leaving_worker_is_never_picked",
+            ),
+        ),
+    ),
+    Failure(
+        "pinned-slot",
+        "sglang#29017, aibrix#2289",
+        "a failed prefill pinned a decode slot for 300 s",
+        (
+            Guard(
+                "router/ending.py",
+                "    release(book, group)\n    book.move(group, Phase.ENDED)\n",
+                "    book.move(group, Phase.ENDED)\n",
+                "tests/router/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
+            ),
+        ),
+    ),
+    Failure(
+        "disconnect",
+        "dynamo#13691, #14507",
+        "a client that went before its first token did not stop the prefill; the next request waited 54.7 s",
+        (
+            Guard(
+                "router/arrivals.py",
+                "    else:\n        ending.cut_off(book, session, FinishReason.CANCELLED)\n\n\n",
+                "\n\n",
+                "tests/router/test_letting_go.py"
+                "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
+            ),
+            Guard(
+                "router/ending.py",
+                "        leave_queue(book, group)\n    move = book.moves.pop(group.key, None)\n",
+                "        pass\n    move = book.moves.pop(group.key, None)\n",
+                "tests/router/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
+            ),
+        ),
+    ),
+    Failure(
+        "sigterm",
+        "dynamo#13952",
+        "SIGTERM truncated streams instead of draining or migrating them",
+        (
+            Guard(
+                "worker/main.py",
+                "await asyncio.wait(waited, timeout=self._config.drain_s, ",
+                "await asyncio.wait(waited, timeout=0, ",
+                "tests/worker/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
+            ),
+            Guard(
+                "router/core.py",
+                "            if worker.draining:\n                clear(book, worker)\n            elif",
+                "            if",
+                "tests/router/test_draining.py"
+                "::test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before",
+            ),
+        ),
+    ),
+    Failure(
+        "lost-state",
+        "dynamo#7930",
+        "structured output could not migrate: the state of its grammar was lost",
+        (
+            Guard(
+                "engine/groups.py",
+                "            choice.output.push(token_id)\n",
+                "            pass\n",
+                "tests/engine/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
+            ),
+        ),
+    ),
+    Failure(
+        "unbounded-queue",
+        "vllm#49445",
+        "a queue without a bound",
+        (
+            Guard(
+                "state/lua/enqueue.lua",
+                "if not waiting and redis.call('ZCARD', QUEUE) >= tonumber(ARGV[7]) then return {-1, 0} end",
+                "",
+                "tests/state/test_store.py::test_the_queue_never_grows_past_its_bound",
+            ),
+            Guard(
+                "router/admitting.py",
+                "    _turn_away(book, group.session, error)\n",
+                "    strand(book, group)\n",
+                "tests/router/test_letting_go.py"
+                "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",
+            ),
+        ),
+    ),
+    Failure(
+        "replicas",
+        "llm-d-router#1593, #1892",
+        "router replicas learned apart; failover promoted an empty standby",
+        (
+            Guard(
+                "router/fleet.py",
+                "return max(self.load.running, self.decode_seqs)",
+                "return self.decode_seqs",
+                "tests/router/test_letting_go.py::test_a_router_that_comes_later_counts_what_others_run",
+            ),
+            Guard(
+                "worker/service.py",
+                "news = None if cost is told else cost",
+                "news = None",
+                "tests/worker/test_costs.py::test_no_router_is_left_with_old_costs",
+            ),
+        ),
+    ),
+    Failure(
+        "slower-apart",
+        "vllm#23144, #41834",
+        "disaggregation was slower than aggregation, and nothing said so",
+        (
+            Guard(
+                "router/fleet.py",
+                "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
+                "return (PREFILL,)",
+                "tests/router/test_paths.py"
+                "::test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker",
+            ),
+            Guard(
+                "decode_worker/receiver_side.py",
+                "        metrics.handoff_exposed.observe(result.exposed_s)\n",
+                "",
+                "tests/decode_worker/test_receiver_side.py"
+                "::test_what_a_handoff_keeps_a_client_waiting_for_is_never_hidden",
+            ),
+        ),
+    ),
+    Failure(
+        "simulator",
+        "vidur#60",
+        "the simulator was off by 700 % from the engine it models",
+        (
+            Guard(
+                "sim/worker.py",
+                "step_s = self._cost.predict(shape) * ratio + self._extra_s()",
+                "step_s = 8 * self._cost.predict(shape) * ratio + self._extra_s()",
+                "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+            ),
+            Guard(
+                "sim/worker.py",
+                "context = self.batch.context_tokens if plan.num_decodes else 0",
+                "context = 0",
+                "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,146 @@
+"""What a prefill that failed, or a client that went, leaves behind on workers and in the store: nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from router.actions import (
+    AskGrants,
+    Dequeue,
+    Enqueue,
+    Reject,
+    ReleaseCredit,
+    ReleaseLease,
+    SendCancel,
+    SendPrefill,
+    SendReceive,
+    Settle,
+    TellFinished,
+)
+from router.core import RouterCore
+from router.errors import Overloaded
+from router.events import (
+    ClientGone,
+    Event,
+    Granted,
+    GrantsAnswered,
+    QueueWasFull,
+    SequenceFailed,
+    SettleAnswered,
+    StepReported,
+    WorkerLost,
+)
+from router.fleet import WorkerFacts, WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.placement import Placement
+from scheduling.request import FailureReason
+from state.records import Settled
+from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
+
+PREFILL, DECODE = (
+    WorkerFacts(role, "1", role, f"{role}:1", "fp", 4, 64, 8, 64) for role in ("prefill", "decode")
+)
+KEY = "t/r1/0"
+FREE = WorkerLoad(free_blocks=64)
+
+
+def disaggregated() -> RouterCore:
+    return core_of("slack", PREFILL, DECODE, placement=Placement.DISAGGREGATED)
+
+
+def dispatched(core: RouterCore) -> int:
+    """A request is on both workers and has no token yet; its handle."""
+    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
+    (settle,) = [one for one in given if isinstance(one, Settle)]
+    sent = tell(core, SettleAnswered(KEY, settle.prefill_key, settle.decoders[0].key, Settled.OK))
+    (prefill,) = [one for one in sent if isinstance(one, SendPrefill)]
+    (receive,) = [one for one in sent if isinstance(one, SendReceive)]
+    assert prefill.spec.handle == receive.spec.handle
+    return prefill.spec.handle
+
+
+def failure(worker: WorkerFacts, handle: int) -> StepReported:
+    failed = SequenceFailed(handle, FailureReason.INTERNAL, "out of memory")
+    return StepReported(worker.key, TokenColumns(), FREE, failures=(failed,))
+
+
+def ends_of_a_prefill(handle: int) -> dict[str, Event]:
+    return {"failed": failure(PREFILL, handle), "died": WorkerLost(PREFILL.key, "killed")}
+
+
+@pytest.mark.parametrize("end", ["failed", "died"])
+def test_no_decode_runs_on_kv_of_a_prefill_that_failed(end: str) -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    assert SendCancel(DECODE.key, (handle,)) in tell(core, ends_of_a_prefill(handle)[end])
+    late = StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE)
+    tell(core, late)
+    assert core.book.counters.relayed_tokens == 0, "what it decodes all the same is nobody's"
+
+
+@pytest.mark.parametrize("end", ["failed", "died"])
+def test_a_failed_prefill_pins_no_decode_slot(end: str) -> None:
+    core = disaggregated()
+    decode = core.book.fleet.workers[DECODE.key]
+    handle = dispatched(core)
+    assert (decode.decode_seqs, decode.free_blocks) == (1, 64 - core.book.groups[KEY].blocks)
+    ended = tell(core, ends_of_a_prefill(handle)[end])
+    assert ReleaseLease(KEY, DECODE.key) in ended
+    assert (decode.decode_seqs, decode.free_blocks) == (0, 64)
+
+
+def test_a_dead_prefill_worker_takes_no_healthy_decode_along() -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    tell(core, StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE))
+    lost = tell(core, WorkerLost(PREFILL.key, "killed"))
+    assert not [one for one in lost if isinstance(one, SendCancel | Enqueue)]
+    told = StepReported(DECODE.key, TokenColumns([handle], [0], [1], [9], [3]), FREE)
+    assert [one.listener for one in tell(core, told) if isinstance(one, TellFinished)] == [1]
+    assert core.book.counters.retried_attempts == 0
+
+
+def test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token() -> None:
+    core = disaggregated()
+    handle = dispatched(core)
+    gone = tell(core, ClientGone(1))
+    for worker in (PREFILL, DECODE):
+        assert SendCancel(worker.key, (handle,)) in gone
+    assert ReleaseCredit(KEY, PREFILL.key) in gone, "it would keep the next prompt from the worker"
+    assert ReleaseLease(KEY, DECODE.key) in gone
+    tell(core, StepReported(PREFILL.key, TokenColumns(), FREE))
+    assert [one.worker.key for one in arrive(core, 2) if isinstance(one, AskGrants)] == [PREFILL.key]
+
+
+def test_nothing_starts_for_a_client_that_went_while_it_waited() -> None:
+    core = disaggregated()
+    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    assert Dequeue(KEY) in tell(core, ClientGone(1))
+    late = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
+    assert ReleaseCredit(KEY, ask.worker.key) in late
+    assert not [one for one in late if isinstance(one, Settle)]
+
+
+def test_a_full_queue_takes_nobody_in_and_says_when_to_come_back() -> None:
+    core = disaggregated()
+    tell(core, replace(ARRIVAL, request_id="r1"))
+    (refused,) = [one for one in tell(core, QueueWasFull(KEY, 64)) if isinstance(one, Reject)]
+    assert isinstance(refused.error, Overloaded)
+    assert refused.error.retry_after_s is not None
+    assert refused.error.retry_after_s > 0
+    assert not core.book.groups
+
+
+def test_a_router_that_comes_later_counts_what_others_run() -> None:
+    """It dispatched none of it: its workers say what they have."""
+    core = core_of("slack", DECODE)
+    busy = WorkerLoad(running=DECODE.max_num_seqs, free_blocks=1, context_tokens=200)
+    tell(core, StepReported(DECODE.key, TokenColumns(), busy))
+    worker = core.book.fleet.workers[DECODE.key]
+    assert (worker.num_seqs, worker.free_blocks) == (DECODE.max_num_seqs, 1)
+    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
+    assert not [one for one in given if isinstance(one, Settle)]
