@@ -5,7 +5,7 @@
     ├── ModelNotFound        another model than the fleet's                     NOT_FOUND
     ├── DuplicateRequest     the id is taken by other content                   ALREADY_EXISTS
     ├── StaleSession         a younger call holds the request                   ABORTED
-    ├── DeadlineExpired      the deadline was over on arrival                   DEADLINE_EXCEEDED
+    ├── DeadlineExpired      the deadline was over before the prompt was there  DEADLINE_EXCEEDED
     ├── SloRefused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
     ├── Overloaded           a bounded queue is full, or this router is behind  RESOURCE_EXHAUSTED
     ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
@@ -71,10 +71,12 @@ class StaleSession(RouterError):
 
 
 class DeadlineExpired(RouterError):
-    """There was no time left on arrival."""
+    """There was no time left when the prompt had been tokenised, or none to begin with."""
 
     def __init__(self, deadline_ms: int) -> None:
-        super().__init__(f"slo.deadline_ms is {deadline_ms}: over on arrival; accepted: 1 or more, or unset")
+        super().__init__(
+            f"slo.deadline_ms is {deadline_ms}: over before the prompt was tokenised; accepted: more"
+        )
         self.deadline_ms = deadline_ms
 
 

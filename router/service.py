@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from router.convert import (
 )
 from router.door.door import Bill, Door
 from router.door.principal import as_caller, tenant_of_call
-from router.errors import RouterError, SloRefused
+from router.errors import DeadlineExpired, RouterError, SloRefused
 from router.events import CancelAsked
 from router.intake import Intake
 from router.model_facts import ModelFacts
@@ -159,9 +160,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 name = caller.tenant, caller.request_id
                 with self._arriving.entered(name) as arrival:
                     await self._admit(resumed=resumed)
-                    event = await self._intake.arrival(
-                        caller, digest, received_at, listener, fleet, keys, resumed=resumed
-                    )
+                    async with self._in_time(raw.deadline_ms, received_at):
+                        event = await self._intake.arrival(
+                            caller, digest, received_at, listener, fleet, keys, resumed=resumed
+                        )
                     if self._door is not None:
                         output = event.stop.max_tokens * event.sampling.n
                         received = sum(len(one.token_ids) for one in event.received)
@@ -187,6 +189,21 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             self._shell.ticker.refuse_if_busy()
         if self._door is not None:
             await self._door.admit(resumed=resumed)
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:
+        """Checking and tokenising end with the deadline, which is the core's from then on."""
+        if deadline_ms is None:
+            yield
+            return
+        left_s = received_at + deadline_ms / 1000 - self._shell.now()
+        try:
+            async with asyncio.timeout(left_s) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeadlineExpired(deadline_ms) from error
 
     def _settle(self, bill: Bill, stream: ClientStream, refusal: RouterError | None) -> None:
         """A call that broke pays for all it could have had: what it still runs on is not known here."""

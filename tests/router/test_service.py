@@ -102,6 +102,36 @@ async def test_a_request_cancelled_while_it_is_tokenised_never_runs(
     await until(fleet.nothing_is_held)
 
 
+async def test_a_deadline_or_a_broken_call_ends_the_wait_for_the_tokenizer(
+    fleet: RunningFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill, decode = await fleet.pair()
+    tokenising, ended = asyncio.Event(), asyncio.Event()
+
+    async def without_end(pool: TokenizerPool, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenising.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(TokenizerPool, "encode", without_end)
+    slo = generation_pb2.Slo(deadline_ms=50)
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await events_of(fleet.inference.Generate(inference_pb2.GenerateRequest(text="w5", slo=slo)))
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended.is_set()
+    tokenising.clear()
+    ended.clear()
+    call = fleet.inference.Generate(inference_pb2.GenerateRequest(text="w5"))
+    await tokenising.wait()
+    call.cancel()
+    await ended.wait()
+    assert not prefill.commands
+    assert not decode.commands
+    await until(fleet.nothing_is_held)
+
+
 async def test_time_split_adds_up_to_the_end_to_end_time(fleet: RunningFleet) -> None:
     await fleet.pair(step_s=0.01)
     finished = finished_of(await events_of(fleet.inference.Generate(request(6))))
