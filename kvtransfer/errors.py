@@ -22,7 +22,8 @@ from scheduling.request import Fence
 
 def describe(fence: Fence) -> str:
     """The fence as log lines and error messages name it."""
-    return f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}"
+    of = f" of {fence.router_id}" if fence.router_id else ""
+    return f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}{of}"
 
 
 class KVTransferError(Exception):

@@ -29,7 +29,7 @@ from scheduling.request import Fence
 
 log = structlog.get_logger()
 
-AttemptKey = tuple[GroupKey, int, int]
+AttemptKey = tuple[GroupKey, str, int, int]
 REMEMBERED_OUTCOMES = 4096
 """So that a repeated or late acknowledgement gets the answer it deserves instead of "unknown"."""
 
@@ -45,7 +45,7 @@ class Sending:
 
 
 def _attempt_key(fence: Fence) -> AttemptKey:
-    return (group_key(fence), fence.session, fence.attempt)
+    return (group_key(fence), fence.router_id, fence.session, fence.attempt)
 
 
 class Handoffs:

@@ -46,15 +46,15 @@ def take_over(book: Book, group: Group, source: Worker, target: Worker, handle: 
     group.session.attempts = max(group.session.attempts, group.attempt - group.num_copies)
     source.groups[handle] = target.groups[handle] = group
     target.take(group)
-    spec = spec_of(group, source, target)
+    spec = spec_of(book, group, source, target)
     book.do(SendReceive(target.key, spec, source.facts.address, ReceiveKind.STOPPED))
 
 
 def ahead_of(
-    group: Group, choice: Choice, source: Worker, target: Worker, handle: int, num_tokens: int
+    book: Book, group: Group, choice: Choice, source: Worker, target: Worker, handle: int, num_tokens: int
 ) -> SequenceSpec:
     """The first tokens of one choice, whose blocks are to be copied while it runs on."""
-    spec = spec_of(group, source, target)
+    spec = spec_of(book, group, source, target)
     tokens = (*group.session.prompt_token_ids, *choice.token_ids)[:num_tokens]
     return replace(
         spec,
@@ -69,14 +69,14 @@ def ahead_of(
 
 def _send(book: Book, group: Group, prefill: Worker, decode: Worker) -> None:
     if prefill is decode:
-        book.do(SendDecode(decode.key, spec_of(group, None, decode)))
+        book.do(SendDecode(decode.key, spec_of(book, group, None, decode)))
         return
-    spec = spec_of(group, prefill, decode)
+    spec = spec_of(book, group, prefill, decode)
     book.do(SendReceive(decode.key, spec, prefill.facts.address))
     book.do(SendPrefill(prefill.key, spec))
 
 
-def spec_of(group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+def spec_of(book: Book, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
     """As both workers are told to run it."""
     session = group.session
     fence = Fence(
@@ -87,6 +87,7 @@ def spec_of(group: Group, source: Worker | None, target: Worker) -> SequenceSpec
         choice=group.choices[0].index,
         source_incarnation=source.facts.incarnation if source else "",
         target_incarnation=target.facts.incarnation,
+        router_id=book.config.router_id,
     )
     return SequenceSpec(
         handle=group.handle,

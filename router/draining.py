@@ -107,7 +107,7 @@ def _copy_ahead(book: Book, group: Group, source: Worker, target: Worker) -> Non
         if not choice.open or num_blocks == 0:
             continue
         handle = book.next_handle()
-        spec = ahead_of(group, choice, source, target, handle, num_blocks * size)
+        spec = ahead_of(book, group, choice, source, target, handle, num_blocks * size)
         spec = replace(spec, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
         source.copies[handle] = target.copies[handle] = move
@@ -123,7 +123,7 @@ def _copy_ahead(book: Book, group: Group, source: Worker, target: Worker) -> Non
 def _stop(book: Book, move: Move) -> None:
     group = move.group
     source, target = book.fleet.workers[move.source], book.fleet.workers[move.target]
-    fence = spec_of(group, source, target).fence
+    fence = spec_of(book, group, source, target).fence
     parts = []
     for choice in (one for one in group.choices if one.open):
         move.parts[choice.index] = book.next_handle()

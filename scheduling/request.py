@@ -117,6 +117,7 @@ class Fence:
     choice: int
     source_incarnation: str
     target_incarnation: str
+    router_id: str = ""
 
 
 @value

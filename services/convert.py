@@ -17,6 +17,7 @@ def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
         choice=fence.choice,
         source_incarnation=fence.source_incarnation,
         target_incarnation=fence.target_incarnation,
+        router_id=fence.router_id,
     )
 
 
@@ -29,6 +30,7 @@ def fence_from_pb(message: generation_pb2.Fence) -> Fence:
         choice=message.choice,
         source_incarnation=message.source_incarnation,
         target_incarnation=message.target_incarnation,
+        router_id=message.router_id,
     )
 
 

@@ -152,10 +152,10 @@ class Hub:
         if reason is not None:
             self.refuse(session, spec.handle, reason)
             return
-        rival = self._sequences.rival_of(spec.fence)
-        if rival is not None and not rival.is_over:
-            self._tell_failure(rival, FailureReason.REFUSED, f"superseded by {describe(spec.fence)}")
-            self._end(rival)
+        for rival in self._sequences.rivals_of(spec.fence):
+            if not rival.is_over:
+                self._tell_failure(rival, FailureReason.REFUSED, f"superseded by {describe(spec.fence)}")
+                self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence)
         self.role.begin(running.handle, dispatch)
         self._submit(_engine_command(dispatch, running.handle))

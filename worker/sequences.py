@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvtransfer.fence import GroupKey, group_key
+from kvtransfer.fence import GroupKey, group_key, supersedes
 from scheduling.request import Fence
 from worker.session import RouterSession
 
@@ -32,7 +32,7 @@ class Sequences:
         self._next_handle = itertools.count(1)
         self._by_handle: dict[int, Running] = {}
         self._by_router: dict[tuple[RouterSession, int], Running] = {}
-        self._by_group: dict[GroupKey, Running] = {}
+        self._by_group: dict[GroupKey, list[Running]] = {}
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -41,7 +41,7 @@ class Sequences:
         running = Running(next(self._next_handle), router_handle, fence, session)
         self._by_handle[running.handle] = running
         self._by_router[session, router_handle] = running
-        self._by_group[group_key(fence)] = running
+        self._by_group.setdefault(group_key(fence), []).append(running)
         return running
 
     def get(self, handle: int) -> Running | None:
@@ -50,9 +50,9 @@ class Sequences:
     def of_router(self, session: RouterSession, router_handle: int) -> Running | None:
         return self._by_router.get((session, router_handle))
 
-    def rival_of(self, fence: Fence) -> Running | None:
-        """The attempt of the same choices that was taken in last, if it has not been freed."""
-        return self._by_group.get(group_key(fence))
+    def rivals_of(self, fence: Fence) -> list[Running]:
+        """Attempts of the same choices that end with this one, those among them that have not been freed."""
+        return [one for one in self._by_group.get(group_key(fence), ()) if supersedes(fence, one.fence)]
 
     def of_session(self, session: RouterSession) -> Iterator[Running]:
         return iter([running for running in self._by_handle.values() if running.session is session])
@@ -66,5 +66,7 @@ class Sequences:
         if running is None:
             return
         del self._by_router[running.session, running.router_handle]
-        if self._by_group.get(group_key(running.fence)) is running:
+        group = self._by_group[group_key(running.fence)]
+        group.remove(running)
+        if not group:
             del self._by_group[group_key(running.fence)]

@@ -98,7 +98,7 @@ class Slo(_message.Message):
     def __init__(self, ttft_ms: _Optional[int] = ..., tpot_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., slo_class: _Optional[_Union[SloClass, str]] = ..., allow_at_risk: bool = ..., itl_ms: _Optional[int] = ...) -> None: ...
 
 class Fence(_message.Message):
-    __slots__ = ("tenant", "request_id", "session", "attempt", "choice", "source_incarnation", "target_incarnation")
+    __slots__ = ("tenant", "request_id", "session", "attempt", "choice", "source_incarnation", "target_incarnation", "router_id")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class Fence(_message.Message):
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     request_id: str
     session: int
@@ -113,7 +114,8 @@ class Fence(_message.Message):
     choice: int
     source_incarnation: str
     target_incarnation: str
-    def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., session: _Optional[int] = ..., attempt: _Optional[int] = ..., choice: _Optional[int] = ..., source_incarnation: _Optional[str] = ..., target_incarnation: _Optional[str] = ...) -> None: ...
+    router_id: str
+    def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., session: _Optional[int] = ..., attempt: _Optional[int] = ..., choice: _Optional[int] = ..., source_incarnation: _Optional[str] = ..., target_incarnation: _Optional[str] = ..., router_id: _Optional[str] = ...) -> None: ...
 
 class TokenColumns(_message.Message):
     __slots__ = ("handles", "choices", "indexes", "token_ids", "finish_reasons", "text_lengths", "text_utf8", "logprob_rows", "logprobs", "top_counts", "top_token_ids", "top_logprobs")

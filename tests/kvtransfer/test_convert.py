@@ -17,7 +17,7 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
 small = st.integers(0, 2**32 - 1)
 large = st.integers(0, 2**64 - 1)
 floats = st.floats(width=32, allow_nan=False)
-fences = st.builds(Fence, names, names, small, small, small, names, names)
+fences = st.builds(Fence, names, names, small, small, small, names, names, names)
 columns = st.builds(
     TokenColumns,
     handles=st.lists(large, max_size=3),

@@ -3,11 +3,14 @@
 import dataclasses
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import StaleFenceError
 from kvtransfer.fence import FenceGuard
+from kvtransfer.sender import Handoffs
 from scheduling.request import Fence
 
 FENCE = Fence("t", "r", 1, 1, 0, "source", "target")
@@ -27,6 +30,32 @@ def test_groups_do_not_compete() -> None:
     guard.admit(FENCE)
     for other in ({"choice": 1}, {"request_id": "s"}, {"tenant": "u"}):
         guard.admit(dataclasses.replace(FENCE, session=0, attempt=0, **other))
+
+
+def test_one_session_of_two_routers_is_two_that_neither_end_each_other() -> None:
+    guard = FenceGuard()
+    one, other = (dataclasses.replace(FENCE, router_id=name) for name in ("one", "other"))
+    for fence in (one, other):
+        guard.admit(fence)
+        with pytest.raises(StaleFenceError):
+            guard.admit(fence)
+    guard.admit(dataclasses.replace(one, attempt=2))
+    assert (guard.newest(one), guard.newest(other)) == ((1, 2), (1, 1))
+    resumed = dataclasses.replace(FENCE, session=2, attempt=1, router_id="third")
+    guard.admit(resumed)
+    for fence in (one, other):
+        with pytest.raises(StaleFenceError, match="session 2 attempt 1 has been seen"):
+            guard.admit(dataclasses.replace(fence, attempt=9))
+
+
+async def test_a_handoff_is_opened_by_its_own_routers_receiver_only() -> None:
+    pool = KVPool(BlockLayout(1, 16, 1, 8, torch.float32), 4)
+    handoffs = Handoffs("source", pool, FenceGuard(), lambda handle, outcome: None)
+    one, other = (dataclasses.replace(FENCE, router_id=name) for name in ("one", "other"))
+    handoffs.begin(1, one, num_blocks=1)
+    handoffs.begin(2, other, num_blocks=2)
+    assert [handoffs.open(fence, 0).handle for fence in (one, other)] == [1, 2]
+    handoffs.close()
 
 
 def test_memory_is_bounded_and_keeps_what_was_heard_of_last() -> None:

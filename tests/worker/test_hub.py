@@ -208,6 +208,25 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     assert "superseded" in step.failures[0].message
 
 
+async def test_one_name_at_two_routers_runs_twice_until_a_later_session_ends_both(scene: Scene) -> None:
+    routers = [scene.hub.connect(name) for name in ("one", "other")]
+
+    def spec(router_id: str, session: int = 0, attempt: int = 1) -> SequenceSpec:
+        made = spec_of([1], target="me", request_id="x", session=session, attempt=attempt)
+        return dataclasses.replace(made, fence=dataclasses.replace(made.fence, router_id=router_id))
+
+    handles = [scene.decode(router, 1, spec(router.router_id)) for router in routers]
+    assert min(handles) > 0
+    assert scene.role.cancelled == []
+    again = scene.decode(routers[0], 2, spec("one", attempt=2))
+    assert scene.role.cancelled == handles[:1]
+    scene.report(freed=handles[:1])
+    third = scene.hub.connect("third")
+    assert scene.decode(third, 1, spec("third", session=1)) > again > 0
+    assert scene.role.cancelled == [*handles, again]
+    assert scene.decode(routers[1], 2, spec("other", attempt=2)) == -1
+
+
 async def test_a_draining_worker_takes_nothing_new_and_tells_when_it_is_empty(scene: Scene) -> None:
     session = scene.hub.connect("r")
     handle = scene.decode(session, 1)
