@@ -92,6 +92,8 @@ class RouterCore:
     def __init__(self, config: CoreConfig) -> None:
         self.book = Book(config)
         self._renewed_at = -RENEW_S
+        self._must_enter = False
+        """What is held could not be entered in the store, which had forgotten it."""
 
     def on(self, event: Event, now: float) -> list[Action]:
         """Take one event in; `now` is in seconds and never runs backwards."""
@@ -214,6 +216,9 @@ class RouterCore:
             return
         book.store_reachable = True
         book.do(StoreChanged(reachable=True, reason=""))
+        if self._must_enter:
+            self._must_enter = False
+            self._take_holds()
         for group in list(book.waiting):
             enqueue(book, group)
         for request_key in sorted(book.to_dequeue - book.groups.keys()):
@@ -226,16 +231,18 @@ class RouterCore:
 
     def _enter_again(self) -> None:
         """What runs enters what it holds, before anybody is granted it; whatever waits asks for a place."""
-        book = self.book
-        groups = book.groups.values()
+        self._take_holds()
+        for group in list(self.book.waiting):
+            enqueue(self.book, group)
+
+    def _take_holds(self) -> None:
+        groups = self.book.groups.values()
         holds = TakeHolds(
             tuple(Hold(one.key, one.credit_on, one.work_tokens) for one in groups if one.credit_on),
             tuple(Hold(one.key, one.lease_on, one.blocks) for one in groups if one.lease_on),
         )
         if holds.credits or holds.leases:
-            book.do(holds)
-        for group in list(book.waiting):
-            enqueue(book, group)
+            self.book.do(holds)
 
     def _is_held(self, release: ReleaseCredit | ReleaseLease) -> bool:
         """A later attempt has, or is about to have, what an earlier one could not return."""
@@ -261,6 +268,9 @@ class RouterCore:
             return
         if event.call is StoreCall.RELEASE_LEASE:
             book.to_release[ReleaseLease(event.key, event.worker_key)] = None
+            return
+        if event.call is StoreCall.TAKE_HOLDS:
+            self._must_enter = True
             return
         group = book.groups.get(event.key)
         if group is None:

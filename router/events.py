@@ -147,6 +147,7 @@ class StoreCall(enum.Enum):
     RELEASE_CREDIT = "release_credit"
     RELEASE_LEASE = "release_lease"
     CHARGE = "charge"
+    TAKE_HOLDS = "take_holds"
     OTHER = "other"
 
 

@@ -179,7 +179,7 @@ class Shell:
             case Renew():
                 self._call("", StoreCall.OTHER, self._renew(action))
             case TakeHolds():
-                self._call("", StoreCall.OTHER, self._take_holds(action))
+                self._call("", StoreCall.TAKE_HOLDS, self._take_holds(action))
             case AskQueue():
                 if QUEUE_CALL not in self._calls:  # of a store that hangs it is asked once at a time
                     self._call(QUEUE_CALL, StoreCall.OTHER, self._ask_queue())

@@ -159,6 +159,21 @@ def test_what_runs_is_entered_again_where_the_store_forgot_it() -> None:
     assert len(driver.entered) == 1, "nothing runs any more"
 
 
+def test_what_could_not_be_entered_is_entered_when_the_store_answers() -> None:
+    driver = Driver(DECODE)
+    driver.arrive(1)
+    driver.tell(StoreForgot())
+    for times in (2, 3):
+        driver.tell(StoreFailed(StoreCall.TAKE_HOLDS, "", "away"))
+        driver.tell(QueueSeen(0, 0))
+        driver.tell(QueueSeen(0, 0))
+        assert driver.entered == [driver.entered[0]] * times
+    driver.tell(StoreFailed(StoreCall.TAKE_HOLDS, "", "away"))
+    driver.step(DECODE, 0, FinishReason.LENGTH)
+    driver.tell(QueueSeen(0, 0))
+    assert len(driver.entered) == 3, "nothing runs any more"
+
+
 def test_what_an_earlier_attempt_did_not_return_is_kept_when_a_later_one_holds_it() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
