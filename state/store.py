@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, ItemsView, Iterable, Sequence
 from dataclasses import asdict
 from typing import Self
 
@@ -36,6 +37,9 @@ from state.records import (
 )
 
 CONNECT_TIMEOUT_S = 5.0
+
+_Row = tuple[str, *tuple[str | int, ...]]
+"""A worker, and what is to be said of its ledger."""
 
 
 class Store:
@@ -211,25 +215,21 @@ class Store:
         ttl_s: float,
     ) -> None:
         """Keep `(request_key, worker_key)` credits and leases from expiring."""
-        by_key: dict[str, list[str]] = {}
-        for request_key, worker_key in credits_held:
-            by_key.setdefault(keys.credits_of(worker_key), []).append(request_key)
-        for request_key, worker_key in leases_held:
-            by_key.setdefault(keys.leases_of(worker_key), []).append(request_key)
-        for key, request_keys in by_key.items():
-            await self._run("renew", [key], [round(ttl_s * 1000), *request_keys])
+        for key, words in _by_ledger(
+            ((worker_key, request_key) for request_key, worker_key in credits_held),
+            ((worker_key, request_key) for request_key, worker_key in leases_held),
+        ):
+            await self._run("renew", [key], [round(ttl_s * 1000), *words])
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
     ) -> None:
         """Enter again what a Redis that came back may have forgotten. What is held already stays as it is."""
-        by_key: dict[str, list[str | int]] = {}
-        for one in credits_held:
-            by_key.setdefault(keys.credits_of(one.worker_key), []).extend((one.request_key, one.amount))
-        for one in leases_held:
-            by_key.setdefault(keys.leases_of(one.worker_key), []).extend((one.request_key, one.amount))
-        for key, holds in by_key.items():
-            await self._run("take_holds", [key], [round(ttl_s * 1000), *holds])
+        for key, words in _by_ledger(
+            ((one.worker_key, one.request_key, one.amount) for one in credits_held),
+            ((one.worker_key, one.request_key, one.amount) for one in leases_held),
+        ):
+            await self._run("take_holds", [key], [round(ttl_s * 1000), *words])
 
     async def leases(self, worker_key: str) -> dict[str, int]:
         """Blocks leased on a decode worker, by request."""
@@ -286,3 +286,12 @@ class Store:
             else:
                 worker_key, decode_key, request_key = message[1].split(" ", 2)
                 yield Granted(Grant(request_key, router_id, worker_key, decode_key))
+
+
+def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:
+    """All that is to be said of each ledger, at once."""
+    words: defaultdict[str, list[str | int]] = defaultdict(list)
+    for ledger_of, rows in ((keys.credits_of, credits_held), (keys.leases_of, leases_held)):
+        for worker_key, *said in rows:
+            words[ledger_of(worker_key)] += said
+    return words.items()
