@@ -21,7 +21,7 @@ from router.convert import (
     reason_to_pb,
     request_from_pb,
 )
-from router.door.door import Bill, Door
+from router.door.door import Bill, Door, Patience
 from router.door.principal import as_caller, tenant_of_call
 from router.errors import DeadlineExpired, RouterError, SloRefused
 from router.events import CancelAsked
@@ -100,7 +100,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
         try:
-            await self._admit()
+            await self._admit(Patience())
             raw, shell = as_caller(request_from_pb(request.request)), self._shell
             checked = await self._intake.check(raw)
             keys = list(shell.core.book.fleet.workers)
@@ -122,7 +122,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             messages=messages if kind == "chat" else None,
         )
         try:
-            await self._admit()
+            await self._admit(Patience())
             check_before_tokenising(raw, self._facts)
             token_ids = await self._intake.tokenise(raw)
         except RouterError as error:
@@ -152,6 +152,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         listener, stream = shell.open_stream()
         bill: Bill | None = None
         refusal: RouterError | None = None
+        patience = Patience.of_call(resumed=resumed)
         try:
             fleet = shell.discovery.facts
             keys = list(shell.core.book.fleet.workers)
@@ -159,7 +160,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
                 with self._arriving.entered(name) as arrival:
-                    await self._admit(resumed=resumed)
+                    await self._admit(patience)
                     async with self._in_time(raw.deadline_ms, received_at):
                         event = await self._intake.arrival(
                             caller, digest, received_at, listener, fleet, keys, resumed=resumed
@@ -168,7 +169,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         output = event.stop.max_tokens * event.sampling.n
                         received = sum(len(one.token_ids) for one in event.received)
                         num_prompt = len(event.prompt_token_ids)
-                        bill = await self._door.charge(num_prompt, output, received, resumed=resumed)
+                        bill = await self._door.charge(num_prompt, output, received, patience)
             except RouterError as error:
                 shell.metrics.requests.labels(type(error).__name__).inc()
                 raise
@@ -184,11 +185,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             if bill is not None:
                 self._settle(bill, stream, refusal)
 
-    async def _admit(self, *, resumed: bool = False) -> None:
-        if not resumed:
+    async def _admit(self, patience: Patience) -> None:
+        """What cannot wait is new, and is refused while this router lags."""
+        if not patience.left_s:
             self._shell.ticker.refuse_if_busy()
         if self._door is not None:
-            await self._door.admit(resumed=resumed)
+            await self._door.admit(patience)
 
     @contextlib.asynccontextmanager
     async def _in_time(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:

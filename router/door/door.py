@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import structlog
 
@@ -18,7 +19,22 @@ from state.store import Store
 
 SCHEME = "bearer"
 RESUME_PATIENCE_S = 30.0
-"""How long a stream that goes on waits for its tenant's budget."""
+"""For all that one call takes of the budgets."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one call still waits for its tenant's budget, in seconds.
+
+    A stream that goes on would be broken where a newcomer is refused.
+    """
+
+    left_s: float = 0.0
+
+    @classmethod
+    def of_call(cls, *, resumed: bool) -> Self:
+        """Only what is resumed waits."""
+        return cls(RESUME_PATIENCE_S if resumed else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +81,12 @@ class Door:
             raise Unauthenticated("the credential is no Bearer; accepted: authorization: Bearer KEY-OR-TOKEN")
         return self.rules.principal_of(credential.strip())
 
-    async def admit(self, *, resumed: bool = False) -> None:
-        """A request comes: take it from its tenant's budget. Raises `Overloaded` or `Unavailable`.
-
-        A stream that goes on waits for its turn instead: refused, it would be broken.
-        """
-        await self._take(1, 0, RESUME_PATIENCE_S if resumed else 0)
+    async def admit(self, patience: Patience) -> None:
+        """A request comes: take it from its tenant's budget. Raises `Overloaded` or `Unavailable`."""
+        await self._take(1, 0, patience)
 
     async def charge(
-        self, prompt_tokens: int, max_output_tokens: int, received_tokens: int, *, resumed: bool
+        self, prompt_tokens: int, max_output_tokens: int, received_tokens: int, patience: Patience
     ) -> Bill | None:
         """Its tokens, once their number is known; None where nothing is counted. Raises as `admit`."""
         principal = caller()
@@ -81,7 +94,7 @@ class Door:
             return None
         total = prompt_tokens + max_output_tokens - received_tokens
         bill = Bill(principal.tenant, max_output_tokens, total)
-        await self._take(0, bill.total, RESUME_PATIENCE_S if resumed else 0)
+        await self._take(0, bill.total, patience)
         return bill
 
     def settle(self, bill: Bill, tokens: int) -> None:
@@ -103,16 +116,16 @@ class Door:
         if not self._returning[tenant]:
             del self._returning[tenant]
 
-    async def _take(self, requests: int, tokens: int, patience_s: float) -> None:
+    async def _take(self, requests: int, tokens: int, patience: Patience) -> None:
         principal = caller()
         if principal is None or principal.budget.is_unlimited:
             return
         if returning := self._returning.get(principal.tenant):
             await asyncio.wait(returning)
         wait_s = await self._ask(principal, requests, tokens)
-        while 0 < wait_s <= patience_s:
+        while 0 < wait_s <= patience.left_s:
             await asyncio.sleep(wait_s)
-            patience_s -= wait_s
+            patience.left_s -= wait_s
             wait_s = await self._ask(principal, requests, tokens)
         if wait_s:
             raise Overloaded(f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s)

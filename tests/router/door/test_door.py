@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from baton.door_file import add_key, new_api_key
-from router.door.door import Bill, Door
+from router.door.door import Bill, Door, Patience
 from router.door.principal import Principal, as_caller, set_caller, tenant_of_call
 from router.door.rules import DoorFileUnusable, read_rules
 from router.errors import Forbidden, Overloaded, Unauthenticated, Unavailable
 from router.validation import RawRequest
-from scheduling.budgets import Budget, Rate
+from scheduling.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
 from state.connection import Connection
 from state.store import Store
@@ -225,43 +225,61 @@ async def test_a_newcomer_over_its_budget_is_refused_and_a_resumed_stream_waits(
     budget = Budget(requests=Rate(5, 1), tokens=Rate(100, 10))
     set_caller(Principal("acme", budget=budget))
     door = Door(door_file(tmp_path), store)
-    await door.admit()
+    await door.admit(Patience())
     with pytest.raises(Overloaded, match="over its budget") as caught:
-        await door.admit()
+        await door.admit(Patience())
     assert caught.value.retry_after_s is not None
     assert 0 < caught.value.retry_after_s <= 0.2
-    await door.admit(resumed=True)
-    bill = await door.charge(4, 6, 0, resumed=False)
+    await door.admit(Patience.of_call(resumed=True))
+    bill = await door.charge(4, 6, 0, Patience())
     assert bill == Bill("acme", 6, 10)
     with pytest.raises(Overloaded):
-        await door.charge(4, 6, 0, resumed=False)
-    assert await door.charge(4, 6, 2, resumed=True) == Bill("acme", 6, 8)
+        await door.charge(4, 6, 0, Patience())
+    assert await door.charge(4, 6, 2, Patience.of_call(resumed=True)) == Bill("acme", 6, 8)
+
+
+async def test_a_resumed_stream_waits_once_for_all_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_ms = iter([20, 0, 20])
+
+    async def take_budget(*_: object) -> Taken:
+        return Taken(next(waits_ms), Levels(0, 0, 0))
+
+    away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
+    monkeypatch.setattr(away, "take_budget", take_budget)
+    set_caller(Principal("acme", budget=Budget(Rate(1, 1), Rate(1, 1))))
+    door, patience = Door(door_file(tmp_path), away), Patience(0.03)
+    await door.admit(patience)
+    with pytest.raises(Overloaded):
+        await door.charge(1, 1, 0, patience)
+    await away.close()
 
 
 async def test_what_was_not_generated_comes_back(tmp_path: Path, store: Store) -> None:
     set_caller(Principal("acme", budget=Budget(tokens=Rate(0.001, 100))))
     door = Door(door_file(tmp_path), store)
-    bill = await door.charge(10, 90, 0, resumed=False)
+    bill = await door.charge(10, 90, 0, Patience())
     assert bill is not None
     with pytest.raises(Overloaded):
-        await door.charge(1, 0, 0, resumed=False)
+        await door.charge(1, 0, 0, Patience())
     door.settle(bill, 80)  # not waited for: what takes next does
-    assert await door.charge(10, 70, 0, resumed=False) is not None
+    assert await door.charge(10, 70, 0, Patience()) is not None
     with pytest.raises(Overloaded):
-        await door.charge(1, 0, 0, resumed=False)
+        await door.charge(1, 0, 0, Patience())
 
 
 async def test_without_a_budget_nothing_is_counted(tmp_path: Path, store: Store) -> None:
     door = Door(door_file(tmp_path), store)
     set_caller(Principal("acme"))
     for _ in range(3):
-        await door.admit()
-        assert await door.charge(10**9, 10**9, 0, resumed=False) is None
+        await door.admit(Patience())
+        assert await door.charge(10**9, 10**9, 0, Patience()) is None
 
 
 async def test_budgets_are_not_guessed_while_redis_is_away(tmp_path: Path) -> None:
     away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
     set_caller(Principal("acme", budget=Budget(requests=Rate(5, 1))))
     with pytest.raises(Unavailable, match="keeps the budgets"):
-        await Door(door_file(tmp_path), away).admit()
+        await Door(door_file(tmp_path), away).admit(Patience())
     await away.close()
