@@ -163,6 +163,8 @@ class Fleet:
         """The same everywhere; 1 without a worker."""
         self.largest_pool = 0
         """Blocks of the largest decode worker that takes new work; 0 without one."""
+        self.stirred: dict[str, None] = {}
+        """An ordered set: workers whose bound prompts have moved, until `PromptQueues` has looked."""
         self._open: dict[str, tuple[Worker, ...]] = {}
 
     def join(self, worker: Worker) -> None:
@@ -192,15 +194,14 @@ class Fleet:
         worker.load, worker.sent_tokens = load, 0
         if worker.draining != was_draining:
             self.changed()
-        elif not was_draining and self._computes(worker):
-            self.bound_tokens += worker.bound_tokens - before
+        else:
+            self._bind(worker, worker.bound_tokens - before)
 
     def send(self, worker: Worker, tokens: int) -> None:
         """A prompt of that many tokens was dispatched to a worker."""
         self.moves += 1
         worker.sent_tokens += tokens
-        if not worker.draining and self._computes(worker):
-            self.bound_tokens += tokens
+        self._bind(worker, tokens)
 
     def expect(self, worker_key: str | None, tokens: int) -> None:
         """So many more prompt tokens are on their way to a worker; fewer where negative."""
@@ -208,8 +209,13 @@ class Fleet:
         if worker is None:
             return
         worker.coming_tokens += tokens
-        if not worker.draining and self._computes(worker):
+        self._bind(worker, tokens)
+
+    def _bind(self, worker: Worker, tokens: int) -> None:
+        """So many more are bound to a worker that may compute prompts."""
+        if tokens and not worker.draining and self._computes(worker):
             self.bound_tokens += tokens
+            self.stirred[worker.key] = None
 
     def drain(self, worker: Worker) -> None:
         """A worker shall take nothing new."""

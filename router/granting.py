@@ -8,7 +8,6 @@ from router.actions import AskGrants
 from router.book import Book
 from router.fleet import DECODE, Worker
 from router.paths import best_paths, first_token_s
-from router.prefixes import free_workers
 from router.sessions import Group
 from scheduling.placement import DecodeCandidate, DecodeChoice, Placement, choose_decode_worker
 from scheduling.prediction import decode_step_s
@@ -25,8 +24,7 @@ def ask_grants(book: Book) -> None:
     if book.config.policy.binds_at_arrival:
         _bind(book)
         return
-    limits = book.outlook.bound_limits
-    free = free_workers(book)
+    free = book.outlook.free_workers()
     if not free:
         return
     most = -(-len(book.waiting) // len(free))
@@ -45,7 +43,8 @@ def ask_grants(book: Book) -> None:
         else:
             rooms = rooms or _rooms(book, worker, pace_ms)
             decoders = rooms
-        book.do(AskGrants(PrefillRoom(worker.key, limits[worker.key], most), decoders))
+        limit = book.outlook.prompt_queue(worker).limit
+        book.do(AskGrants(PrefillRoom(worker.key, limit, most), decoders))
 
 
 def _soonest(book: Book, workers: list[Worker], count: int) -> list[Worker]:

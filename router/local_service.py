@@ -39,5 +39,6 @@ def _turn(group: Group) -> tuple[int, float, str]:
 
 def _has_free_worker(book: Book) -> bool:
     """Whether a worker takes more prompts: bound late, as with the store."""
-    limits = book.outlook.bound_limits
-    return any(worker.bound_tokens < limits[worker.key] for worker in book.fleet.computing)
+    return any(
+        worker.bound_tokens < book.outlook.prompt_queue(worker).limit for worker in book.fleet.computing
+    )

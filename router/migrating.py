@@ -82,7 +82,7 @@ def _elsewhere_s(book: Book, group: Group, worker: Worker) -> float:
 def _computed_s(book: Book, group: Group, worker: Worker) -> float:
     tokens = len(group.session.prompt_token_ids) + len(group.choices[0].token_ids)
     computing = worker if worker in book.fleet.computing else book.fleet.computing[0]
-    view = book.outlook.prefill_view(computing)
+    view = book.outlook.prefill_view(computing.key)
     return own_prefill_s(Ask(tokens, 0, group.blocks, group.num_seqs), view)
 
 

@@ -6,23 +6,27 @@ what moves fastest. A worker that joins, leaves or begins to drain is seen at on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from router.fleet import DECODE, Worker
+from router.prompt_queues import PromptQueue, PromptQueues
 from scheduling.cost_model import CostModel
+from scheduling.lanes import Lane
 from scheduling.policies.slack import ARRIVAL_S
 from scheduling.prediction import (
     NO_LIMIT_S,
     Capacity,
+    DecodeSpeed,
     DecodeView,
-    FleetView,
+    PrefillSpeed,
     PrefillView,
     capacity_of,
-    chunk_tokens,
+    decode_speed,
     free_seats,
     mixed_step_s,
+    prefill_speed,
     seq_capacity,
 )
 
@@ -41,56 +45,64 @@ TPOT_SCALE = 64.0
 """Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptQueue:
-    """A worker that computes prompts, as those see it that come to it."""
+@dataclass(slots=True)
+class _Pace:
+    """What is known of the fleet for those that ask for one pace."""
 
-    rate: float
-    """Tokens per second."""
-    half_step_s: float
-    """Until the step that runs is over, where it computes a prompt."""
-    half_decode_s: float
-    """The same where it computes none; 0 where nothing runs."""
-
-    def wait_s(self, bound_tokens: int) -> float:
-        """Until what is bound to it is computed."""
-        return bound_tokens / self.rate + self.half_step_s if bound_tokens else self.half_decode_s
+    seats: list[int | None]
+    """By decode worker, in the fleet's order: most sequences that keep it; None where that is to be found."""
+    capacity: Capacity | None = None
+    was_asked: bool = True
+    """Since the fleet was last summed up."""
 
 
 class Outlook:
-    """What the fleet can do, by the pace a request asks for."""
+    """What the fleet can do, by the pace a request asks for.
+
+    A worker that is found as it was the last time is not looked at again.
+    """
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self._made_at = float("-inf")
         self._version = -1
         self._moves = 0
-        self._prefill: dict[str, PrefillView] = {}
-        self._chunks: dict[str, int] = {}
-        self._bound_limits: dict[str, int] = {}
-        self._queues: dict[str, PromptQueue] = {}
-        self._decode: dict[str, DecodeView] = {}
+        self._workers: tuple[Worker, ...] = ()
+        """Those that compute prompts, then those that only decode; and of the decode workers the places."""
+        self._places: dict[str, int] = {}
+        self._seen: dict[str, tuple[object, ...]] = {}
+        self._prefill: dict[str, PrefillSpeed] = {}
+        self._decode: dict[str, DecodeSpeed] = {}
+        self._queues = PromptQueues(book.fleet)
         self._unpaced: Capacity | None = None
-        self._capacities: dict[int | None, Capacity] = {}
-        self._seats: dict[tuple[str, int | None], int] = {}
+        self._paces: dict[int | None, _Pace] = {}
 
     def capacity(self, pace_ms: int | None) -> Capacity:
         """As a request would find it that asks for this time between tokens. Somebody must serve."""
         self._refresh()
-        found = self._capacities.get(pace_ms)
+        pace = self._pace(pace_ms)
+        if pace.capacity is None:
+            pace.capacity = self._paced(pace, pace_ms)
+        return pace.capacity
+
+    def _pace(self, pace_ms: int | None) -> _Pace:
+        found = self._paces.get(pace_ms)
         if found is None:
-            found = self._capacities[pace_ms] = self._paced(pace_ms)
+            found = self._paces[pace_ms] = _Pace([None] * len(self._places))
+        found.was_asked = True
         return found
 
-    def _paced(self, pace_ms: int | None) -> Capacity:
+    def _paced(self, pace: _Pace, pace_ms: int | None) -> Capacity:
         """The fleet with as many seats as keep this pace."""
         workers = self._book.fleet.open(DECODE)
         if self._unpaced is None:
-            view = FleetView(list(self._prefill.values()), [self._decode[one.key] for one in workers])
-            self._unpaced = capacity_of(view)
-        limits = [self._seats_of(one, pace_ms) for one in workers]
+            self._unpaced = capacity_of(list(self._prefill.values()), list(self._decode.values()))
+        limits = [
+            self._find_seats(pace, place, workers[place], pace_ms) if seats is None else seats
+            for place, seats in enumerate(pace.seats)
+        ]
         roomiest = self._unpaced.roomiest
-        place = next(i for i, one in enumerate(workers) if self._decode[one.key] is roomiest)
+        place = next(place for place, one in enumerate(self._decode.values()) if one.view is roomiest)
         return replace(
             self._unpaced,
             free_seqs=free_seats([limit - one.num_seqs for limit, one in zip(limits, workers, strict=True)]),
@@ -112,39 +124,47 @@ class Outlook:
 
     def _decode_of(self, worker: Worker) -> DecodeView:
         found = self._decode.get(worker.key)
-        return _decode_view(worker, None) if found is None else found
+        return _decode_view(worker, None) if found is None else found.view
 
     def chunk(self, worker: Worker) -> int:
         """Prompt tokens of one of its full steps."""
         self._refresh()
-        return self._chunks.get(worker.key, worker.facts.token_budget)
+        found = self._prefill.get(worker.key)
+        return worker.facts.token_budget if found is None else found.chunk
 
-    @property
-    def bound_limits(self) -> Mapping[str, int]:
-        """By worker that computes prompts: tokens from which on nothing more is bound to it."""
+    def free_workers(self) -> list[Worker]:
+        """Those that compute prompts and have capacity to offer."""
         self._refresh()
-        return self._bound_limits
+        return self._queues.free()
+
+    def lanes(self) -> list[Lane]:
+        """When each worker that computes prompts is free."""
+        self._refresh()
+        return self._queues.lanes()
 
     def prompt_queue(self, worker: Worker) -> PromptQueue:
-        """How it works off the prompts bound to it."""
+        """How a worker that computes prompts works off those bound to it."""
         self._refresh()
         return self._queues[worker.key]
 
-    def prefill_view(self, worker: Worker) -> PrefillView:
+    def prefill_view(self, worker_key: str) -> PrefillView:
         """A worker that computes prompts."""
         self._refresh()
-        return self._prefill[worker.key]
+        return self._prefill[worker_key].view
 
     def seat_limit(self, worker: Worker, pace_ms: int | None) -> int:
         """Most sequences that may run there while every promise, and this pace, is kept."""
         self._refresh()
-        return self._seats_of(worker, pace_ms)
+        place = self._places.get(worker.key)
+        if place is None:
+            return self._seat_limit(worker, pace_ms)
+        pace = self._pace(pace_ms)
+        seats = pace.seats[place]
+        return self._find_seats(pace, place, worker, pace_ms) if seats is None else seats
 
-    def _seats_of(self, worker: Worker, pace_ms: int | None) -> int:
-        found = self._seats.get((worker.key, pace_ms))
-        if found is None:
-            found = self._seats[worker.key, pace_ms] = self._seat_limit(worker, pace_ms)
-        return found
+    def _find_seats(self, pace: _Pace, place: int, worker: Worker, pace_ms: int | None) -> int:
+        seats = pace.seats[place] = self._seat_limit(worker, pace_ms)
+        return seats
 
     def _seat_limit(self, worker: Worker, pace_ms: int | None) -> int:
         most, tightest = worker.facts.max_num_seqs, worker.tightest_pace_s(pace_ms)
@@ -163,19 +183,67 @@ class Outlook:
         is_new = book.now - self._made_at <= MAX_AGE_S and fleet.moves - self._moves <= moves
         if is_new and fleet.version == self._version:
             return
+        if fleet.version != self._version:
+            self._begin()
         self._made_at, self._version, self._moves = book.now, fleet.version, fleet.moves
+        self._forget_seats(self._look(self._workers))
         self._unpaced = None
-        self._capacities.clear()
-        self._seats.clear()
-        self._prefill = {
-            one.key: _prefill_view(one, is_short=is_cut(book, one.cost)) for one in fleet.computing
-        }
-        self._chunks = {key: chunk_tokens(view) for key, view in self._prefill.items()}
-        self._bound_limits = {
-            key: max(LEAST_BOUND, STEPS_BOUND * tokens) for key, tokens in self._chunks.items()
-        }
-        self._queues = {key: _prompt_queue(view, self._chunks[key]) for key, view in self._prefill.items()}
-        self._decode = {one.key: _decode_view(one, self._prefill.get(one.key)) for one in fleet.open(DECODE)}
+
+    def _begin(self) -> None:
+        """Other workers are open than before."""
+        fleet = self._book.fleet
+        decoding = fleet.open(DECODE)
+        self._workers = tuple(dict.fromkeys((*fleet.computing, *decoding)))
+        self._places = {worker.key: place for place, worker in enumerate(decoding)}
+        for known in (self._seen, self._prefill, self._decode, self._paces):
+            known.clear()
+        self._queues.begin(fleet.computing)
+
+    def _look(self, workers: Iterable[Worker]) -> list[int]:
+        """Look at those that changed; places of the decode workers whose seats are to be found again."""
+        computing, stale = self._book.fleet.computing_roles, []
+        for worker in workers:
+            key, found = worker.key, _state(worker)
+            is_short, place = is_cut(self._book, worker.cost), self._places.get(key)
+            is_same = self._seen.get(key) == found
+            # Where steps are not cut, seats depend on what was learnt too.
+            if place is not None and not (is_same and is_short):
+                stale.append(place)
+            if is_same:
+                continue
+            self._seen[key] = found
+            if worker.facts.role in computing:
+                speed = self._prefill[key] = prefill_speed(_prefill_view(worker, is_short=is_short))
+                self._queues.put(worker, _prompt_queue(speed))
+            if place is not None:
+                prefill = self._prefill.get(key)
+                view = _decode_view(worker, None if prefill is None else prefill.view)
+                self._decode[key] = decode_speed(view)
+        return stale
+
+    def _forget_seats(self, places: list[int]) -> None:
+        """Of these workers, and of paces that nobody has asked for."""
+        self._paces = {pace_ms: pace for pace_ms, pace in self._paces.items() if pace.was_asked}
+        for pace in self._paces.values():
+            pace.capacity, pace.was_asked = None, False
+            for place in places:
+                pace.seats[place] = None
+
+
+def _state(worker: Worker) -> tuple[object, ...]:
+    """All that what is seen of it depends on, besides its bound prompts and what does not change."""
+    return (
+        worker.cost,
+        worker.load.running,
+        worker.load.context_tokens,
+        worker.load.free_blocks,
+        worker.paces_ms[0] if worker.paces_ms else None,
+        worker.decode_seqs,
+        worker.decode_groups,
+        worker.leased_blocks,
+        worker.expected_tokens,
+        worker.remaining_tokens,
+    )
 
 
 def is_cut(book: Book, cost: CostModel) -> bool:
@@ -192,9 +260,10 @@ def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
     return PrefillView(cost, budget, decodes, worker.load.context_tokens, limit_s)
 
 
-def _prompt_queue(view: PrefillView, chunk: int) -> PromptQueue:
-    step_s = mixed_step_s(view, chunk)
-    return PromptQueue(chunk / step_s, step_s / 2, mixed_step_s(view, 0) / 2 if view.num_decodes else 0.0)
+def _prompt_queue(speed: PrefillSpeed) -> PromptQueue:
+    view, limit = speed.view, max(LEAST_BOUND, STEPS_BOUND * speed.chunk)
+    half_decode_s = mixed_step_s(view, 0) / 2 if view.num_decodes else 0.0
+    return PromptQueue(speed.rate, speed.step_s / 2, half_decode_s, limit)
 
 
 def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:

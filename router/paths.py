@@ -8,7 +8,7 @@ from dataclasses import replace
 from router.book import TTFT_SCALE, Book
 from router.fleet import DECODE, PREFILL, Worker
 from router.sessions import Group
-from scheduling.lanes import Lane, soonest
+from scheduling.lanes import soonest
 from scheduling.placement import PathCandidate, choose_conditional
 from scheduling.prediction import Ahead, Ask, Prediction, decode_step_s, own_prefill_s
 
@@ -30,7 +30,7 @@ def _wait_s(book: Book, worker: Worker) -> float:
 def _own_s(book: Book, group: Group, worker: Worker) -> float:
     cached = group.session.prefix_hits.get(worker.key, 0) * book.fleet.block_size
     ask = Ask(group.work_tokens, cached, group.blocks, group.num_seqs)
-    return own_prefill_s(ask, book.outlook.prefill_view(worker))
+    return own_prefill_s(ask, book.outlook.prefill_view(worker.key))
 
 
 def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
@@ -98,21 +98,14 @@ def along_paths(
     if book.config.policy.binds_at_arrival or ahead.requests > len(book.fleet.computing):
         return predicted
     outlook = book.outlook
-    lanes = [_lane(book, one) for one in book.fleet.computing]
     best = replace(ask, cached_tokens=max((ask.cached_tokens, *cached.values())))
 
     def own_s(key: str) -> float:
         own = replace(ask, cached_tokens=cached[key]) if key in cached else ask
-        return own_prefill_s(own, outlook.prefill_view(book.fleet.workers[key]))
+        return own_prefill_s(own, outlook.prefill_view(key))
 
-    wait_s, found_s = soonest(
-        lanes, ahead.tokens, own_s, own_prefill_s(best, outlook.capacity(None).quickest)
-    )
+    least_own_s = own_prefill_s(best, outlook.capacity(None).quickest)
+    wait_s, found_s = soonest(outlook.lanes(), ahead.tokens, own_s, least_own_s)
     if predicted.waits_for_slot:
         wait_s = max(wait_s, predicted.wait_s)
     return replace(predicted, ttft_s=wait_s + found_s, wait_s=wait_s)
-
-
-def _lane(book: Book, worker: Worker) -> Lane:
-    queue = book.outlook.prompt_queue(worker)
-    return Lane(worker.key, queue.wait_s(worker.bound_tokens), queue.rate)

@@ -8,7 +8,7 @@ what all of them hold is counted, and of those behind others what every worker h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from router.book import Book
 from router.fleet import Worker
@@ -16,33 +16,25 @@ from scheduling.placement import Placement
 from scheduling.prediction import Ahead
 
 
-def free_workers(book: Book) -> list[Worker]:
-    """Those that compute prompts and have capacity to offer."""
-    limits = book.outlook.bound_limits
-    return [
-        worker
-        for worker in book.fleet.computing
-        if not worker.asking and worker.bound_tokens < limits[worker.key]
-    ]
-
-
 def held_by_all(book: Book, hits: Mapping[str, int]) -> int:
     """Tokens of the prompt that every worker has cached; `hits` are blocks by worker."""
     if not hits:
         return 0
-    return _least(hits, list(book.fleet.computing)) * book.fleet.block_size
+    return _least(hits, book.fleet.computing) * book.fleet.block_size
 
 
 def cached_tokens(book: Book, hits: Mapping[str, int], ahead: Ahead) -> dict[str, int]:
     """Tokens of the prompt to be counted as cached if it goes to this worker; others as `held_by_all`."""
     if not hits or ahead.requests > 0 or book.fleet.placement is Placement.CONDITIONAL:
         return {}
-    free, size = free_workers(book), book.fleet.block_size
+    free, size = book.outlook.free_workers(), book.fleet.block_size
     if len(free) > max(1, len(book.waiting)):
         return {worker.key: hits.get(worker.key, 0) * size for worker in free}
     least = _least(hits, free) * size
     return {worker.key: least for worker in free}
 
 
-def _least(hits: Mapping[str, int], workers: list[Worker]) -> int:
+def _least(hits: Mapping[str, int], workers: Sequence[Worker]) -> int:
+    if len(hits) < len(workers):
+        return 0
     return min((hits.get(worker.key, 0) for worker in workers), default=0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from router.actions import Promise, TellAccepted
 from router.book import Book
 from router.errors import ValidationError
-from router.fleet import DECODE
-from router.impossible import bare, impossible
+from router.fleet import DECODE, Worker
+from router.impossible import Impossible, bare, impossible
 from router.outlook import TPOT_SCALE, is_cut
 from router.paths import along_paths
 from router.prefixes import cached_tokens, held_by_all
@@ -39,16 +39,19 @@ def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
     """Raises ValidationError for an SLO that an idle fleet could not meet either; baselines take anything."""
     if not (slo.is_stated and book.config.policy.promises):
         return
-    fleet = book.fleet
-    computing = [(worker.cost, worker.facts.token_budget) for worker in fleet.computing]
-    decoding = [worker.cost for worker in fleet.open(DECODE)]
+    computing, decoding = book.fleet.computing, book.fleet.open(DECODE)
     # What one worker could do the fleet could: mostly there is no need to ask the others.
-    found = impossible(slo, bare(ask, computing[:1], decoding[:1])) and impossible(
-        slo, bare(ask, computing, decoding)
-    )
+    found = _impossible(ask, slo, computing[:1], decoding[:1]) and _impossible(ask, slo, computing, decoding)
     if found is not None:
         accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
         raise ValidationError(found.field, found.value_ms, accepted)
+
+
+def _impossible(
+    ask: Ask, slo: Slo, computing: Sequence[Worker], decoding: Sequence[Worker]
+) -> Impossible | None:
+    budgets = [(worker.cost, worker.facts.token_budget) for worker in computing]
+    return impossible(slo, bare(ask, budgets, [worker.cost for worker in decoding]))
 
 
 @value
@@ -58,6 +61,22 @@ class Judgement:
     decision: Decision
     predicted: Prediction
     work_ahead_tokens: int
+
+
+@value
+class _Foreseen:
+    """What a request would find, with how far such predictions are off."""
+
+    predicted: Prediction
+    work_ahead_tokens: int
+    capacity: Capacity
+    ttft: Spread
+    tpot: Spread
+
+    def judged(self, slo: Slo, harm_s: float = 0.0) -> Judgement:
+        """The decision; `harm_s` is by how much it would make others late."""
+        decision = decide(slo, self.predicted, self.ttft, self.tpot, harm_s)
+        return Judgement(decision, self.predicted, self.work_ahead_tokens)
 
 
 def judge(
@@ -70,22 +89,27 @@ def judge(
     *,
     waits: bool = True,
     harm_s: float = 0.0,
-    longer_by: int = 0,
 ) -> Judgement:
     """Predict a request with this much before it in the queue, and decide on it.
 
     `hits` are the blocks of its prompt that the prefix directory knows of, by worker.
 
     `due_at` is what the queue orders it by, `waits` whether it is in the queue already. `harm_s` comes on top
-    of what it would do to those behind it. Its first token is judged as if its prompt were longer by
-    `longer_by`.
+    of what it would do to those behind it.
     """
+    foreseen = _foresee(book, ask, slo, ahead, hits)
+    if not book.config.policy.promises:
+        judgement = foreseen.judged(slo)
+        return replace(judgement, decision=unpromised(judgement.decision))
+    harm_s = max(harm_s, _harm_s(book, ask, slo, due_at, ahead, foreseen, waits=waits))
+    return foreseen.judged(slo, harm_s)
+
+
+def _foresee(book: Book, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int]) -> _Foreseen:
     capacity = book.outlook.capacity(slo.pace_ms)
     work_ahead = ahead.tokens + book.fleet.bound_tokens
-    load = load_of(book, capacity)
-    own = ask if longer_by == 0 else replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
-    predicted = predict(own, Ahead(work_ahead, ahead.requests), capacity, load)
-    predicted = along_paths(book, own, ahead, predicted, cached_tokens(book, hits, ahead))
+    predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load_of(book, capacity))
+    predicted = along_paths(book, ask, ahead, predicted, cached_tokens(book, hits, ahead))
     fixed_s = book.learnt.fixed.seconds(book.now)
     predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
     # A wait for a decode slot is work ahead as well.
@@ -98,20 +122,23 @@ def judge(
         tpot = at_most(tpot, kept_s / predicted.tpot_s)
     if ahead.requests == 0 and book.fleet.idle:
         ttft, tpot = at_rest(ttft), at_rest(tpot)
-    if not book.config.policy.promises:
-        return Judgement(unpromised(decide(slo, predicted, ttft, tpot)), predicted, work_ahead)
-    if slo.is_stated and len(book.waiting) > waits:
-        backlog = book.waiting.backlog
-        pace = Pace(
-            now=book.now,
-            start_tokens=book.fleet.bound_tokens,
-            rate=capacity.prefill_rate,
-            stretch=ttft.q90,
-            scale=_scale(book, slo, due_at, ask.prompt_tokens if waits else 0, ahead),
-        )
-        behind_s = backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
-        harm_s = max(harm_s, behind_s)
-    return Judgement(decide(slo, predicted, ttft, tpot, harm_s), predicted, work_ahead)
+    return _Foreseen(predicted, work_ahead, capacity, ttft, tpot)
+
+
+def _harm_s(
+    book: Book, ask: Ask, slo: Slo, due_at: float, ahead: Ahead, foreseen: _Foreseen, *, waits: bool
+) -> float:
+    """By how much it would make others late that wait behind it."""
+    if not slo.is_stated or len(book.waiting) <= waits:
+        return 0.0
+    pace = Pace(
+        now=book.now,
+        start_tokens=book.fleet.bound_tokens,
+        rate=foreseen.capacity.prefill_rate,
+        stretch=foreseen.ttft.q90,
+        scale=_scale(book, slo, due_at, ask.prompt_tokens if waits else 0, ahead),
+    )
+    return book.waiting.backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
 
 
 def judge_fairly(
@@ -136,7 +163,9 @@ def judge_fairly(
     longer_by = book.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, book.now)
     if longer_by == 0:
         return judgement
-    held_back = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s, longer_by=longer_by)
+    longer = replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
+    # Whoever is behind is no later for it: what it was judged longer by is not computed.
+    held_back = _foresee(book, longer, slo, ahead, hits).judged(slo)
     if held_back.decision.verdict is not Verdict.REFUSED:
         return judgement
     return replace(judgement, decision=replace(held_back.decision, cause=Cause.LENGTHS))

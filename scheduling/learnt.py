@@ -38,6 +38,11 @@ class _Window:
             self._drop()
         return self.ordered
 
+    def oldest_at(self, now: float) -> float:
+        """When the oldest fresh sample came; infinite without any."""
+        self.fresh(now)
+        return self._samples[0][0] if self._samples else math.inf
+
     def _drop(self) -> None:
         _, ratio = self._samples.popleft()
         del self.ordered[bisect_left(self.ordered, ratio)]
@@ -56,11 +61,17 @@ class LearntRatios:
     def __init__(self) -> None:
         self._buckets = [_Window() for _ in range(BUCKETS)]
         self._all = _Window()
+        self._known: dict[int, tuple[float, float]] = {}
+        """Quantiles by bucket, until a sample comes or ages."""
+        self._oldest_at = math.inf
+        """No sample is older."""
 
     def add(self, size: float, ratio: float, now: float) -> None:
         """Learn from one request of this size."""
         self._buckets[_bucket(size)].add(ratio, now)
         self._all.add(ratio, now)
+        self._known.clear()
+        self._oldest_at = min(self._oldest_at, now)
 
     def knows_enough(self, now: float) -> bool:
         """It speaks from what was seen, not from what is believed."""
@@ -80,10 +91,17 @@ class LearntRatios:
 
     def quantiles(self, size: float, now: float) -> tuple[float, float]:
         """The 10 % and 90 % quantiles for a request of this size."""
-        ordered = self._nearest(_bucket(size), now)
-        if len(ordered) < ENOUGH:
-            ordered = sorted((*ordered, *PRIOR))
-        return _quantile(ordered, 0.1), _quantile(ordered, 0.9)
+        if now - self._oldest_at > MAX_AGE_S:
+            self._known.clear()
+            self._oldest_at = min(bucket.oldest_at(now) for bucket in self._buckets)
+        bucket = _bucket(size)
+        found = self._known.get(bucket)
+        if found is None:
+            ordered = self._nearest(bucket, now)
+            if len(ordered) < ENOUGH:
+                ordered = sorted((*ordered, *PRIOR))
+            found = self._known[bucket] = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
+        return found
 
 
 def _bucket(size: float) -> int:

@@ -7,14 +7,15 @@
 TTFT and TPOT are then scaled by quantiles of observed / predicted, so that what the formulas leave out
 (hand-over, network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
 
-A fleet is summed up once (`capacity_of`, a few microseconds for each worker) and asked often (`predict`,
-independent of the number of workers).
+Each worker is looked at when it has changed (`prefill_speed`, `decode_speed`), the fleet summed up of that
+(`capacity_of`), and asked often (`predict`, independent of the number of workers).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 from scheduling.cost_model import CostModel
 from scheduling.packing import GRAIN_TOKENS
@@ -53,11 +54,26 @@ class DecodeView:
 
 
 @value
-class FleetView:
-    """What the prediction knows of the fleet: at least one worker for each part."""
+class PrefillSpeed:
+    """What a worker that computes prompts adds to its fleet."""
 
-    prefill: Sequence[PrefillView]
-    decode: Sequence[DecodeView]
+    view: PrefillView
+    chunk: int
+    """Prompt tokens of a full step."""
+    step_s: float
+    """That step."""
+    rate: float
+    """Prompt tokens per second."""
+
+
+@value
+class DecodeSpeed:
+    """What a worker that decodes adds to its fleet."""
+
+    view: DecodeView
+    next_step_s: float
+    """A decode step once one more sequence has joined."""
+    ends_per_s: float
 
 
 @value
@@ -116,26 +132,32 @@ class Prediction:
     """The part of ttft_s that was learnt of idle fleets instead."""
 
 
-def capacity_of(fleet: FleetView) -> Capacity:
-    """Sum a fleet up."""
-    rate, quickest, quickest_s = 0.0, fleet.prefill[0], NO_LIMIT_S
-    for view in fleet.prefill:
-        tokens = chunk_tokens(view)
-        step_s = mixed_step_s(view, tokens)
-        rate += tokens / step_s
-        if step_s / tokens < quickest_s:
-            quickest, quickest_s = view, step_s / tokens
+def prefill_speed(view: PrefillView) -> PrefillSpeed:
+    """How fast it computes prompts."""
+    chunk = chunk_tokens(view)
+    step_s = mixed_step_s(view, chunk)
+    return PrefillSpeed(view, chunk, step_s, chunk / step_s)
+
+
+def decode_speed(view: DecodeView) -> DecodeSpeed:
+    """How fast it decodes."""
+    return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), _ends_per_s(view))
+
+
+def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) -> Capacity:
+    """Sum a fleet up: at least one worker for each part."""
+    quickest = min(prefill, key=lambda one: one.step_s / one.chunk)
     return Capacity(
-        prefill_rate=rate,
-        num_computing=len(fleet.prefill),
-        quickest=quickest,
-        step_s=quickest_s * chunk_tokens(quickest),
-        num_decoding=len(fleet.decode),
-        free_seqs=free_seats([view.seq_capacity - view.num_seqs for view in fleet.decode]),
-        free_blocks=sum(view.free_blocks for view in fleet.decode),
-        blocks_per_end=max(view.mean_blocks for view in fleet.decode),
-        ends_per_s=sum(_ends_per_s(view) for view in fleet.decode),
-        roomiest=min(fleet.decode, key=lambda view: decode_step_s(view, view.num_seqs + 1)),
+        prefill_rate=sum(one.rate for one in prefill),
+        num_computing=len(prefill),
+        quickest=quickest.view,
+        step_s=quickest.step_s,
+        num_decoding=len(decode),
+        free_seqs=free_seats([one.view.seq_capacity - one.view.num_seqs for one in decode]),
+        free_blocks=sum(one.view.free_blocks for one in decode),
+        blocks_per_end=max(one.view.mean_blocks for one in decode),
+        ends_per_s=sum(one.ends_per_s for one in decode),
+        roomiest=min(decode, key=attrgetter("next_step_s")).view,
     )
 
 

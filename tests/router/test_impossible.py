@@ -17,7 +17,16 @@ from router.fleet import WorkerLoad
 from router.impossible import bare, impossible
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import UNKNOWN_COST, CostModel
-from scheduling.prediction import Ahead, Ask, DecodeView, FleetView, PrefillView, capacity_of, predict
+from scheduling.prediction import (
+    Ahead,
+    Ask,
+    DecodeView,
+    PrefillView,
+    capacity_of,
+    decode_speed,
+    predict,
+    prefill_speed,
+)
 from scheduling.request import MAX_SLO_MS, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, tell
 
@@ -60,7 +69,8 @@ def test_nothing_that_an_idle_worker_is_predicted_to_meet_is_impossible(
     least = bare(asks(prompt), workers, [cost for cost, _ in workers])
     prefill = [PrefillView(cost, room) for cost, room in workers]
     decode = [DecodeView(cost, 0, 0, 8, 1000, 1.0, 0.0) for cost, _ in workers]
-    predicted = predict(asks(prompt), Ahead(0, 0), capacity_of(FleetView(prefill, decode)))
+    capacity = capacity_of([prefill_speed(one) for one in prefill], [decode_speed(one) for one in decode])
+    predicted = predict(asks(prompt), Ahead(0, 0), capacity)
     assert least.ttft_s <= predicted.ttft_s * (1 + 1e-9)
 
 

@@ -17,6 +17,8 @@ from scheduling.learnt import (
     OutputLengths,
 )
 
+RATIOS = st.floats(0.01, 100)
+
 
 def test_before_anything_was_seen_the_prior_speaks() -> None:
     q10, q90 = LearntRatios().quantiles(0, now=0.0)
@@ -49,7 +51,28 @@ def test_a_bad_minute_is_forgotten_even_when_nothing_was_admitted_since() -> Non
     assert learnt.quantiles(0, now=MAX_AGE_S + 1)[1] == max(PRIOR)
 
 
-@given(st.lists(st.floats(0.01, 100), min_size=ENOUGH, max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 9.0]), st.sampled_from([0, 100, 5000]), RATIOS, st.booleans()),
+        max_size=100,
+    )
+)
+def test_asked_often_or_once_the_quantiles_are_the_same(
+    turns: list[tuple[float, int, float, bool]],
+) -> None:
+    learnt, samples, now = LearntRatios(), [], 0.0
+    for later_s, size, ratio, is_seen in turns:
+        now += later_s
+        if is_seen:
+            learnt.add(size, ratio, now)
+            samples.append((size, ratio, now))
+        afresh = LearntRatios()
+        for sample in samples:
+            afresh.add(*sample)
+        assert learnt.quantiles(size, now) == afresh.quantiles(size, now)
+
+
+@given(st.lists(RATIOS, min_size=ENOUGH, max_size=60))
 def test_late_quantile_covers_nine_of_ten(ratios: list[float]) -> None:
     learnt = LearntRatios()
     for ratio in ratios:

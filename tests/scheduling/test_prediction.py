@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -13,24 +14,40 @@ from scheduling.packing import GRAIN_TOKENS
 from scheduling.prediction import (
     Ahead,
     Ask,
+    Capacity,
     DecodeView,
-    FleetView,
     Prediction,
     PrefillView,
     capacity_of,
     chunk_tokens,
+    decode_speed,
     decode_step_s,
     free_seats,
     mixed_step_s,
     own_prefill_s,
     predict,
+    prefill_speed,
     seq_capacity,
 )
 
 COST = CostModel((0.002, 0.0001, 0.0001, 1e-7, 1e-8, 1e-8), 8)
 PREFILL = PrefillView(COST, token_budget=64)
 DECODE = DecodeView(COST, 4, 400, seq_capacity=8, free_blocks=100, mean_remaining_tokens=50, mean_blocks=10)
-FLEET = FleetView((PREFILL,), (DECODE,))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    prefill: Sequence[PrefillView]
+    decode: Sequence[DecodeView]
+
+    @property
+    def capacity(self) -> Capacity:
+        return capacity_of(
+            [prefill_speed(one) for one in self.prefill], [decode_speed(one) for one in self.decode]
+        )
+
+
+FLEET = Fleet((PREFILL,), (DECODE,))
 ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
 
 tokens = st.integers(0, 10_000)
@@ -41,8 +58,8 @@ costs = st.builds(
 )
 
 
-def foresee(ask: Ask, ahead: Ahead, fleet: FleetView, load: float = 0.0) -> Prediction:
-    return predict(ask, ahead, capacity_of(fleet), load)
+def foresee(ask: Ask, ahead: Ahead, fleet: Fleet, load: float = 0.0) -> Prediction:
+    return predict(ask, ahead, fleet.capacity, load)
 
 
 @given(tokens, tokens)
@@ -67,7 +84,7 @@ def test_longer_prompts_take_longer(short: int, longer: int) -> None:
 def test_second_prefill_worker_halves_the_wait() -> None:
     alone = foresee(ASK, Ahead(6400, 0), FLEET)
     both = foresee(ASK, Ahead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
-    rest_s = capacity_of(FLEET).step_s / 2
+    rest_s = FLEET.capacity.step_s / 2
     assert both.wait_s - rest_s == pytest.approx((alone.wait_s - rest_s) / 2)
 
 
@@ -100,7 +117,7 @@ def test_tpot_is_that_of_the_batch_it_will_join_not_of_the_one_that_runs() -> No
 
 def test_prompts_that_share_the_steps_slow_the_decodes() -> None:
     own = replace(PREFILL, num_decodes=4, decode_context=400)
-    shared = FleetView((own,), (replace(DECODE, prefill=own),))
+    shared = Fleet((own,), (replace(DECODE, prefill=own),))
     idle = foresee(ASK, Ahead(0, 0), shared)
     busy = foresee(ASK, Ahead(0, 0), shared, 0.8)
     assert busy.tpot_s > idle.tpot_s
@@ -116,7 +133,7 @@ def test_seat_limit_is_the_largest_batch_within_the_time(most: int, tpot_s: floa
 
 def test_worker_that_measured_nothing_still_gets_a_prediction() -> None:
     nothing = CostModel((0.0,) * 6, 0.0)
-    fleet = FleetView((replace(PREFILL, cost=nothing),), (replace(DECODE, cost=nothing),))
+    fleet = Fleet((replace(PREFILL, cost=nothing),), (replace(DECODE, cost=nothing),))
     assert foresee(ASK, Ahead(100, 1), fleet).ttft_s > 0
 
 
@@ -147,7 +164,7 @@ def test_a_full_step_is_the_longest_within_its_limit(cost: CostModel, decodes: i
 def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_step_elsewhere() -> None:
     def gap_s(limit_s: float) -> float:
         own = PrefillView(COST, 256, num_decodes=4, decode_context=400, limit_s=limit_s)
-        return foresee(ASK, Ahead(0, 0), FleetView((own,), (replace(DECODE, prefill=own),))).itl_s
+        return foresee(ASK, Ahead(0, 0), Fleet((own,), (replace(DECODE, prefill=own),))).itl_s
 
     assert gap_s(0.01) < gap_s(float("inf"))
     alone_s = foresee(ASK, Ahead(0, 0), FLEET).itl_s

@@ -1,0 +1,158 @@
+"""What is kept of the fleet as it changes is what looking at all of it again would find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
+from router.core import RouterCore
+from router.events import (
+    CancelAsked,
+    DrainAsked,
+    Enqueued,
+    Granted,
+    GrantsAnswered,
+    SettleAnswered,
+    StepReported,
+    WorkerJoined,
+    WorkerLost,
+)
+from router.fleet import WorkerFacts, WorkerLoad
+from router.outlook import MAX_AGE_S, Outlook
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.placement import Placement
+from scheduling.request import FinishReason, Slo
+from state.records import Settled
+from tests.router.core_driver import ARRIVAL, core_of
+
+COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)
+"""Of which a few sequences fill what the strictest pace allows."""
+COSTS = (COST, COST, replace(COST, is_trusted=False), replace(COST, ratio_q95=1.5))
+WORKERS = [
+    WorkerFacts(name, "1", role, f"{name}:1", "fp", 4, 400, 8, 128)
+    for name, role in (("p1", "prefill"), ("d1", "decode"), ("d2", "decode"))
+]
+PACES = (None, 12)
+TURNS = ["arrive", "arrive", "arrive", *["report"] * 10, "cancel", "drain", "lose", "join"]
+turns = st.lists(
+    st.tuples(
+        st.sampled_from(TURNS),
+        st.sampled_from(WORKERS),
+        st.sampled_from(PACES),
+        st.sampled_from([0, 99]),
+        st.sampled_from([0, 4]),
+        st.sampled_from(COSTS),
+        st.sampled_from([0.0, 0.01, 2 * MAX_AGE_S, 2 * MAX_AGE_S]),
+    ),
+    min_size=10,
+    max_size=30,
+)
+
+
+class Driven:
+    """A core whose workers take what they are offered, and report as they are told to."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.core = core_of("slack", *WORKERS, placement=placement, cost=COST)
+        self.now = 1.0
+        self.arrived = 0
+        self.running: dict[str, dict[int, int]] = {}
+        """By worker and handle: tokens so far."""
+
+    def tell(self, event: object) -> None:
+        for action in self.core.on(event, self.now):  # type: ignore[arg-type]  # one of `Event`
+            match action:
+                case AskGrants():
+                    self.grant(action)
+                case Settle():
+                    outcome = SettleAnswered(
+                        action.request_key, action.prefill_key, action.decoders[0].key, Settled.OK
+                    )
+                    self.tell(outcome)
+                case SendDecode(key, spec) | SendPrefill(key, spec) | SendReceive(key, spec):
+                    self.running.setdefault(key, {})[spec.handle] = 0
+
+    def grant(self, asked: AskGrants) -> None:
+        head = self.core.book.waiting.head
+        if head is not None and self.arrived % 4:
+            self.tell(Granted(head.key, asked.worker.key, asked.decoders[0].key))
+        if self.arrived % 5:
+            self.tell(GrantsAnswered(asked.worker.key))
+
+    def arrive(self, _: WorkerFacts, pace_ms: int | None, amount: int, ahead: int, __: CostModel) -> None:
+        self.arrived += 1
+        name, slo = f"r{self.arrived}", Slo(tpot_ms=pace_ms)
+        event = replace(ARRIVAL, request_id=name, listener=self.arrived, prompt_token_ids=range(amount + 1))
+        self.tell(replace(event, slo=slo, received_at=self.now))
+        self.tell(Enqueued(f"t/{name}/0", 0, ahead))
+
+    def report(
+        self, facts: WorkerFacts, pace_ms: int | None, amount: int, running: int, cost: CostModel
+    ) -> None:
+        rows = self.running.get(facts.key, {})
+        tokens = TokenColumns()
+        for handle in list(rows)[:1]:
+            reason = FinishReason.EOS if pace_ms is None else FinishReason.NONE
+            tokens = TokenColumns([handle], [0], [rows[handle]], [9], [int(reason)])
+            rows[handle] += 1
+        load = WorkerLoad(0, running, 0, amount, free_blocks=400 - amount, context_tokens=10 * (pace_ms or 0))
+        self.tell(StepReported(facts.key, tokens, load, 0.01, cost=cost))
+
+    def cancel(self, *_: object) -> None:
+        self.tell(CancelAsked("t", f"r{self.arrived}"))
+
+    def drain(self, facts: WorkerFacts, *_: object) -> None:
+        self.tell(DrainAsked(facts.worker_id))
+
+    def lose(self, facts: WorkerFacts, *_: object) -> None:
+        self.running.pop(facts.key, None)
+        self.tell(WorkerLost(facts.key, "gone"))
+
+    def join(self, facts: WorkerFacts, *_: object) -> None:
+        self.running.pop(facts.key, None)
+        self.tell(WorkerJoined(facts, WorkerLoad(free_blocks=400), COST))
+
+
+def check_queues(core: RouterCore) -> None:
+    """These are followed exactly, however old the rest is."""
+    outlook, computing = core.book.outlook, core.book.fleet.computing
+    queues = {worker.key: outlook.prompt_queue(worker) for worker in computing}
+    free = [one for one in computing if not one.asking and one.bound_tokens < queues[one.key].limit]
+    assert outlook.free_workers() == free
+    assert [(lane.key, lane.wait_s) for lane in outlook.lanes()] == [
+        (one.key, queues[one.key].wait_s(one.bound_tokens)) for one in computing
+    ]
+    assert core.book.fleet.bound_tokens == sum(one.bound_tokens for one in computing)
+
+
+def seen(core: RouterCore, outlook: Outlook) -> list[object]:
+    fleet = core.book.fleet
+    found: list[object] = [outlook.free_workers(), outlook.lanes()]
+    found += [(outlook.prefill_view(one.key), outlook.chunk(one)) for one in fleet.computing]
+    found += [outlook.decode_view(one) for one in fleet.workers.values()]
+    found += [outlook.seat_limit(one, pace) for one in fleet.workers.values() for pace in PACES]
+    return found + [outlook.capacity(pace) for pace in PACES if fleet.serves()]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(Placement), turns)
+def test_what_is_kept_is_what_would_be_found_afresh(
+    placement: Placement, turns: list[tuple[str, WorkerFacts, int | None, int, int, CostModel, float]]
+) -> None:
+    driven = Driven(placement)
+    core = driven.core
+    for name, facts, pace_ms, amount, few, cost, later_s in turns:
+        driven.now += later_s
+        turn: Callable[..., None] = getattr(driven, name)
+        turn(facts, pace_ms, amount, few, cost)
+        check_queues(core)
+        if later_s > MAX_AGE_S:
+            driven.now += later_s
+            core.book.now = driven.now
+            kept = seen(core, core.book.outlook)
+            assert kept == seen(core, Outlook(core.book))
