@@ -262,6 +262,10 @@ class Hub:
                 named_failure = dataclasses.replace(failure, handle=running.router_handle)
                 shares[running.session].failures.append(named_failure)
                 running.is_over = True
+        for handle in report.freed:
+            freed = self._sequences.get(handle)
+            if freed is not None and freed.session in shares:
+                shares[freed.session].has_freed = True
         for running in self._all_living(report.preempted):
             shares[running.session].preempted.append(running.router_handle)
         for running in self._all_living(report.resumed):
@@ -281,8 +285,10 @@ class Hub:
         now_s, shape = self._clock(), report.shape
         # Steps of prompts without tokens are few and long, and all that their router learns of them.
         has_chunks = shape is not None and shape.num_tokens > shape.num_decodes
+        # No later step would say that a worker is full no more: routers would wait for its heartbeat.
+        is_idle = report.load.running == report.load.waiting == 0
         for session, share in shares:
-            is_due = now_s - session.last_put_s >= IDLE_REPORT_S
+            is_due = is_idle or now_s - session.last_put_s >= IDLE_REPORT_S
             if share.is_empty and not is_due and not (has_chunks and self._sequences.has_any_of(session)):
                 continue
             session.put(share.report_of(report), now_s)
@@ -299,9 +305,13 @@ class _Share:
         self.preempted: list[int] = []
         self.resumed: list[int] = []
         self.parked: list[int] = []
+        self.has_freed = False
+        """One of its sequences holds nothing any more, though nobody is told of the sequence itself."""
 
     @property
     def is_empty(self) -> bool:
+        if self.has_freed:
+            return False
         told = (self.rows, self.prefilled, self.failures, self.preempted, self.resumed, self.parked)
         return not any(told)
 

@@ -19,7 +19,7 @@ from worker.metrics import WorkerMetrics
 from worker.session import MAX_OUTBOUND, RouterSession
 
 LOAD = Load(
-    step=1, running=0, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0
+    step=1, running=1, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0
 )
 
 
@@ -141,6 +141,21 @@ async def test_a_cancelled_sequence_is_not_reported_of(scene: Scene) -> None:
     assert all(not step.tokens.handles for step in await heard(session))
     scene.hub.apply(session, CancelHandles((5,)))
     assert scene.role.cancelled == [handle], "cancelled twice"
+
+
+async def test_who_cancelled_hears_when_the_sequence_is_gone_and_all_hear_when_none_is_left(
+    scene: Scene,
+) -> None:
+    mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
+    first, second = scene.decode(mine, 7), scene.decode(mine, 8)
+    scene.hub.apply(mine, CancelHandles((7, 8)))
+    scene.report()
+    await heard(mine), await heard(other)
+    scene.report(freed=[first])
+    assert len(await heard(mine)) == 1
+    assert await heard(other) == [], "it hears of a busy worker with the next steps"
+    scene.hub.on_report(StepReport(load=dataclasses.replace(LOAD, running=0), freed=[second]))
+    assert len(await heard(mine)) == len(await heard(other)) == 1
 
 
 async def test_a_router_cannot_cancel_anothers(scene: Scene) -> None:
