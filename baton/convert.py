@@ -126,13 +126,18 @@ def put_prompt(
 
 
 def resume_to_pb(
-    request: inference_pb2.GenerateRequest, session: int, received: Mapping[int, Sequence[int]]
+    request: inference_pb2.GenerateRequest,
+    session: int,
+    received: Mapping[int, Sequence[int]],
+    failed_attempts: int,
 ) -> inference_pb2.ResumeRequest:
     tokens = [
         inference_pb2.ReceivedTokens(choice=choice, token_ids=token_ids)
         for choice, token_ids in sorted(received.items())
     ]
-    return inference_pb2.ResumeRequest(request=request, session=session, received=tokens)
+    return inference_pb2.ResumeRequest(
+        request=request, session=session, received=tokens, failed_attempts=failed_attempts
+    )
 
 
 def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:

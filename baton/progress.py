@@ -25,6 +25,8 @@ class Progress:
     def __init__(self, num_choices: int) -> None:
         self._token_ids = {choice: array("I") for choice in range(num_choices)}
         self._accepted = False
+        self.failed_attempts = 0
+        """As the routers told; whoever goes on with the request is to know."""
         self._finished: dict[int, ChoiceFinished] = {}
 
     @property

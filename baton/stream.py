@@ -145,6 +145,10 @@ class GenerationStream:
                     if self._routers.has_other(router):
                         raise _RouterLeaves
                     continue  # the only one there is: it serves on for as long as it can
+                if message.WhichOneof("event") == "retrying":
+                    told = message.retrying.failed_attempts
+                    progress.failed_attempts = max(progress.failed_attempts, told)
+                    continue
                 event = event_from_pb(message)
                 if progress.admit(event):
                     yield event
@@ -157,7 +161,7 @@ class GenerationStream:
                 async for generated in fresh:
                     yield generated.event
             return
-        resume = resume_to_pb(self._request, session, progress.received())
+        resume = resume_to_pb(self._request, session, progress.received(), progress.failed_attempts)
         async with aclosing(router.stream(RESUME, resume)) as resumed:
             async for continued in resumed:
                 yield continued.event

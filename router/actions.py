@@ -127,6 +127,14 @@ class TellFinished:
 
 
 @value
+class TellRetrying:
+    """An attempt has failed: whoever resumes elsewhere says how many have, those of former sessions too."""
+
+    listener: int
+    failed_attempts: int
+
+
+@value
 class TellLeaving:
     """This router is about to end, and the call can go on elsewhere."""
 
@@ -357,6 +365,7 @@ Action = (
     | TellChoiceFinished
     | TellFinished
     | TellLeaving
+    | TellRetrying
     | Reject
     | Enqueue
     | Dequeue

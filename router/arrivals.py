@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router import ending, relaying
+from router import ending, recovery, relaying
 from router.actions import Reject, RequestRefused, SetTimer
 from router.book import Book
 from router.errors import (
@@ -16,7 +16,7 @@ from router.errors import (
 from router.events import Arrived, Timer, TimerKind
 from router.promising import bare_ask, check_possible, tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
-from router.sessions import Choice, Session, Timeline
+from router.sessions import MAX_ATTEMPTS, Choice, Session, Timeline
 from scheduling.request import FinishReason
 
 
@@ -71,6 +71,9 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
         tell_accepted(book, session)
         received = {one.choice: len(one.token_ids) for one in event.received}
         relaying.replay(book, session, received)
+        failures = max((group.failures for group in session.groups), default=0)
+        if failures:
+            recovery.tell_failures(book, session, failures)
     if session.ended:
         ending.tell_finished(book, session)
 
@@ -96,6 +99,8 @@ def _open(book: Book, event: Arrived) -> None:
         ending.finish(book, session)
         return
     for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
+        # One attempt is left to whoever says more: a count that came from outside ends nothing by itself.
+        group.failures = min(event.failed_attempts, MAX_ATTEMPTS - 1)
         enqueue(book, group)
 
 

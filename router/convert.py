@@ -15,6 +15,7 @@ from router.actions import (
     TellFinished,
     TellLeaving,
     TellQueued,
+    TellRetrying,
 )
 from router.errors import SloRefused
 from router.keeping import kept
@@ -29,6 +30,7 @@ def request_from_pb(
     message: inference_pb2.GenerateRequest,
     session: int = 0,
     received: Sequence[inference_pb2.ReceivedTokens] = (),
+    failed_attempts: int = 0,
 ) -> RawRequest:
     """The request as it came; what was not said stays None."""
     sampling, stop, slo = message.sampling, message.stop, message.slo
@@ -65,6 +67,7 @@ def request_from_pb(
         resume_grace_ms=message.resume_grace_ms,
         session=session,
         received=tuple((one.choice, tuple(one.token_ids)) for one in received),
+        failed_attempts=failed_attempts,
     )
 
 
@@ -85,7 +88,9 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
     return hashlib.blake2b(content.SerializeToString(deterministic=True), digest_size=16).digest()
 
 
-def event_to_pb(item: StreamItem, first_handed_at: float | None, now: float) -> inference_pb2.GenerationEvent:
+def event_to_pb(  # noqa: PLR0911 -- a table of events
+    item: StreamItem, first_handed_at: float | None, now: float
+) -> inference_pb2.GenerationEvent:
     """One event of a stream. `first_handed_at` is when this call was handed its first token."""
     match item:
         case TokenRun():
@@ -106,6 +111,9 @@ def event_to_pb(item: StreamItem, first_handed_at: float | None, now: float) -> 
             return inference_pb2.GenerationEvent(finished=finished)
         case TellLeaving():
             return inference_pb2.GenerationEvent(leaving=inference_pb2.Leaving())
+        case TellRetrying():
+            retrying = inference_pb2.Retrying(failed_attempts=item.failed_attempts)
+            return inference_pb2.GenerationEvent(retrying=retrying)
 
 
 def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:

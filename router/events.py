@@ -45,6 +45,8 @@ class Arrived:
     received_at: float
     resume_grace_s: float = 0.0
     received: tuple[Received, ...] = ()
+    failed_attempts: int = 0
+    """Of former sessions, as their routers told the client."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
 

@@ -128,6 +128,7 @@ class Intake:
             received_at=received_at,
             resume_grace_s=raw.resume_grace_ms / 1000,
             received=checked.received,
+            failed_attempts=raw.failed_attempts,
             prefix_hits=await self.prefix_hits(raw.tenant, checked.prompt_token_ids, fleet, worker_keys),
         )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from router import ending
-from router.actions import AttemptFailed, GroupMigrated
+from router.actions import AttemptFailed, GroupMigrated, TellRetrying
 from router.book import Book
 from router.fleet import Worker
 from router.queueing import enqueue, new_groups, release_credit
-from router.sessions import MAX_ATTEMPTS, Group, Phase
+from router.sessions import MAX_ATTEMPTS, Group, Phase, Session
 from scheduling.request import FinishReason
 
 
@@ -25,11 +25,18 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
         )
         return
     book.counters.retried_attempts += 1
+    tell_failures(book, session, group.failures)
     # The command is withdrawn even from whom reported the failure: unknown handles are ignored there.
     ending.detach(book, group, tell_workers=True)
     group.avoided |= {worker_key}
     for successor in new_groups(book, session, [choice for choice in group.choices if choice.open], group):
         enqueue(book, successor)
+
+
+def tell_failures(book: Book, session: Session, failures: int) -> None:
+    """So that a client that goes on elsewhere brings the count: no request fails all over a fleet."""
+    if session.listener is not None and session.resume_grace_s > 0:
+        book.do(TellRetrying(session.listener, failures))
 
 
 def start_elsewhere(book: Book, group: Group, worker_key: str) -> None:

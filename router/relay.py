@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from router.actions import TellAccepted, TellChoiceFinished, TellFinished, TellLeaving, TellQueued
+from router.actions import (
+    TellAccepted,
+    TellChoiceFinished,
+    TellFinished,
+    TellLeaving,
+    TellQueued,
+    TellRetrying,
+)
 from router.errors import Overloaded, RouterError
 from router.sessions import TokenLogprobs
 
@@ -24,7 +31,9 @@ class TokenRun:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
-StreamItem = TellAccepted | TellQueued | TokenRun | TellChoiceFinished | TellFinished | TellLeaving
+StreamItem = (
+    TellAccepted | TellQueued | TokenRun | TellChoiceFinished | TellFinished | TellLeaving | TellRetrying
+)
 
 
 class ClientStream:

@@ -68,7 +68,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        raw = request_from_pb(request.request, request.session, request.received)
+        raw = request_from_pb(request.request, request.session, request.received, request.failed_attempts)
         digest = content_digest(request.request)
         async with self._listening(raw, digest, context, resumed=True) as stream:
             await self._pour(stream, inference_pb2.ResumeResponse, context)

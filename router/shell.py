@@ -46,6 +46,7 @@ from router.actions import (
     TellFinished,
     TellLeaving,
     TellQueued,
+    TellRetrying,
 )
 from router.core import RouterCore
 from router.discovery import Discovery
@@ -144,7 +145,14 @@ class Shell:
                 self._relay(action)
             case RelayRun():
                 self._relay_run(action)
-            case TellAccepted() | TellQueued() | TellChoiceFinished() | TellFinished() | TellLeaving():
+            case (
+                TellAccepted()
+                | TellQueued()
+                | TellChoiceFinished()
+                | TellFinished()
+                | TellLeaving()
+                | TellRetrying()
+            ):
                 stream = self._streams.get(action.listener)
                 if stream is not None:
                     stream.push(action)

@@ -56,6 +56,7 @@ class RawRequest:
     resume_grace_ms: int = 0
     session: int = 0
     received: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    failed_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,14 +69,16 @@ class GenerateResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("request", "session", "received")
+    __slots__ = ("request", "session", "received", "failed_attempts")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     request: GenerateRequest
     session: int
     received: _containers.RepeatedCompositeFieldContainer[ReceivedTokens]
-    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ...) -> None: ...
+    failed_attempts: int
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., failed_attempts: _Optional[int] = ...) -> None: ...
 
 class ReceivedTokens(_message.Message):
     __slots__ = ("choice", "token_ids")
@@ -93,20 +95,28 @@ class ResumeResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
 
 class GenerationEvent(_message.Message):
-    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished", "leaving")
+    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished", "leaving", "retrying")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    RETRYING_FIELD_NUMBER: _ClassVar[int]
     accepted: Accepted
     queued: Queued
     tokens: Tokens
     choice_finished: ChoiceFinished
     finished: Finished
     leaving: Leaving
-    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    retrying: Retrying
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ...) -> None: ...
+
+class Retrying(_message.Message):
+    __slots__ = ("failed_attempts",)
+    FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    failed_attempts: int
+    def __init__(self, failed_attempts: _Optional[int] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()

@@ -39,6 +39,7 @@ from tests.baton.scripted_service import (
     ended,
     finished,
     queued,
+    retrying,
     tokens,
 )
 
@@ -105,6 +106,19 @@ async def test_a_stream_that_breaks_again_and_again_raises_the_session_each_time
     resumes = router.calls("Resume")
     assert [resume.session for resume in resumes] == [1, 2, 3]
     assert [list(resume.received[0].token_ids) for resume in resumes] == [[10], [10, 11], [10, 11]]
+
+
+async def test_the_next_router_is_told_how_many_attempts_have_failed() -> None:
+    scripts = (
+        (accepted(), tokens(0, 10), BREAK),
+        (accepted(), retrying(1), tokens(1, 11), retrying(2), BREAK),
+        (accepted(), retrying(1), BREAK),
+        (accepted(), tokens(2, 12), ended(3), finished()),
+    )
+    async with ScriptedRouter(*scripts) as router, AsyncClient(router.address) as client:
+        events = [event async for event in client.generate("hello")]
+    assert [type(event) for event in events] == [Accepted, Tokens, Tokens, Tokens, ChoiceFinished, Finished]
+    assert [resume.failed_attempts for resume in router.calls("Resume")] == [0, 2, 2]
 
 
 async def test_choices_without_tokens_are_left_out_and_ended_ones_are_sent_whole() -> None:

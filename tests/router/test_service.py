@@ -241,6 +241,18 @@ async def test_request_that_fails_everywhere_fails_clearly_after_three_attempts(
     await until(fleet.nothing_is_held)
 
 
+async def test_failed_attempts_are_counted_on_from_what_the_client_brings(fleet: RunningFleet) -> None:
+    await fleet.pair(refuse=True)
+    asked = request(5, "walks", resume_grace_ms=1000)
+    events = await events_of(fleet.inference.Generate(asked))
+    told = [one.retrying.failed_attempts for one in events if one.WhichOneof("event") == "retrying"]
+    assert told == [1, 2]
+    asked.request_id = "walked"
+    resumed = inference_pb2.ResumeRequest(request=asked, session=1, failed_attempts=told[-1])
+    assert finished_of(await events_of(fleet.inference.Resume(resumed))).usage.attempts == 1
+    await until(fleet.nothing_is_held)
+
+
 async def test_cancel_frees_every_worker(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair(step_s=0.01)
     call = fleet.inference.Generate(request(200, "to-cancel"))

@@ -7,7 +7,15 @@ from sim import FleetShape, SimSpec
 from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace
 
-HEARD_BY_CLIENTS = {"TellLeaving", "Relay", "RelayRun", "TellQueued", "TellChoiceFinished", "TellFinished"}
+HEARD_BY_CLIENTS = {
+    "TellLeaving",
+    "TellRetrying",
+    "Relay",
+    "RelayRun",
+    "TellQueued",
+    "TellChoiceFinished",
+    "TellFinished",
+}
 COUNTED = {"RequestRefused", "RequestShed", "AttemptFailed", "GroupPreempted", "GroupMigrated"}
 LOGGED = {"PromiseBroken", "StoreChanged"}
 NEEDLESS = {"Renew", "TakeHolds"}
