@@ -60,6 +60,7 @@ from router.events import (
     WorkerLost,
 )
 from router.fleet import Worker
+from router.giving_way import make_way
 from router.granting import ask_grants
 from router.leaving import leave
 from router.local_service import serve_stranded
@@ -297,6 +298,7 @@ class RouterCore:
                 clear(book, worker)
             elif worker.preempted:
                 migrate(book, worker)
+        make_way(book)
         self._renew()
         if not book.store_reachable:
             book.do(AskQueue())

@@ -107,7 +107,7 @@ class Group:
     preempted_at: float | None = None
     """Since when its worker has had no blocks for it."""
     migrated_at: float = float("-inf")
-    """When it was last taken from a worker that had none."""
+    """When it was last taken from a worker that had none, or gave way to a higher class."""
     attempt: int = 0
     """Numbers fences; counts what was dispatched, also of the groups it was split from."""
     num_copies: int = 0

@@ -68,7 +68,8 @@ def _pytest(copy: Path, *tests: str) -> int:
     """Its exit code. No byte code is kept: a file may change twice within a second."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(argv, cwd=copy, env=env, stdout=subprocess.DEVNULL, check=False).returncode
+    quiet = subprocess.DEVNULL
+    return subprocess.run(argv, cwd=copy, env=env, stdout=quiet, stderr=quiet, check=False).returncode
 
 
 if __name__ == "__main__":

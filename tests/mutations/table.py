@@ -228,6 +228,25 @@ FAILURES = (
         ),
     ),
     Failure(
+        "priority",
+        "vllm#40004",
+        "a high priority waited behind a low one when all slots were taken",
+        (
+            Guard(
+                "router/core.py",
+                "        make_way(book)\n",
+                "",
+                "tests/router/test_giving_way.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
+            ),
+            Guard(
+                "scheduling/ordering.py",
+                "    return int(slo.slo_class), due_in_ms(slo, waited_s)\n",
+                "    return 0, due_in_ms(slo, waited_s)\n",
+                "tests/scheduling/test_ordering.py::test_by_due_time_the_class_comes_first",
+            ),
+        ),
+    ),
+    Failure(
         "replicas",
         "llm-d-router#1593, #1892",
         "router replicas learned apart; failover promoted an empty standby",
