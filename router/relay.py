@@ -52,6 +52,7 @@ class ClientStream:
         self.finished: TellFinished | None = None
         self.accepted = False
         self._waiter: asyncio.Future[None] | None = None
+        self._waited = False
 
     @property
     def pending_tokens(self) -> int:
@@ -98,6 +99,11 @@ class ClientStream:
             self._wake()
         return True
 
+    def is_stalled(self) -> bool:
+        """Whether something waits that waited already when this was last asked."""
+        waited, self._waited = self._waited, bool(self._items)
+        return waited and self._waited
+
     def fail(self, error: RouterError) -> None:
         """The call ends with an error, after nothing more."""
         self._items.clear()
@@ -116,6 +122,7 @@ class ClientStream:
             finally:
                 self._waiter = None
         items, self._items = self._items, []
+        self._waited = False
         self._runs.clear()
         self._pending_tokens = 0
         return items

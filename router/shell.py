@@ -50,6 +50,7 @@ from router.actions import (
 )
 from router.core import RouterCore
 from router.discovery import Discovery
+from router.errors import Overloaded
 from router.events import (
     Charged,
     ClientGone,
@@ -79,6 +80,8 @@ from state.store import Store
 QUEUE_CALL = "queue"
 SETTLE_S = 5.0
 """For store calls at the end: a store that hangs gives back what a router held when it expires."""
+STALL_S = 30.0
+"""A client that takes nothing of what waits for it, from one of these to the next, does not read."""
 LEASE_TTL_S = 10.0
 """What a router that died held comes back after this; one that lives renews every second."""
 
@@ -127,6 +130,17 @@ class Shell:
         """The call is over, whoever ended it."""
         if self._streams.pop(listener, None) is not None:
             self.submit(ClientGone(listener))
+
+    def end_stalled(self) -> None:
+        """Give up clients that took nothing since this was last called.
+
+        A call that is stuck in a write cannot be ended before the client reads or hangs up: what is held for
+        it is let go now, and it hears the error then.
+        """
+        for listener, stream in list(self._streams.items()):
+            if stream.is_stalled():
+                stream.fail(Overloaded("the client reads too slowly: what waits for it is too old"))
+                self.submit(ClientGone(listener))
 
     # The core
 
@@ -348,11 +362,17 @@ class Shell:
     # Life
 
     async def run(self) -> None:
-        """Find workers and hear notices until cancelled."""
+        """Find workers, hear notices and watch clients until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ticker.run())
             tasks.create_task(self.discovery.run())
             tasks.create_task(self._hear())
+            tasks.create_task(self._watch_clients())
+
+    async def _watch_clients(self) -> None:
+        while True:
+            await asyncio.sleep(STALL_S)
+            self.end_stalled()
 
     async def _hear(self) -> None:
         async for notice in self.store.notices(self.router_id):

@@ -60,6 +60,18 @@ async def test_client_that_does_not_read_is_told_so_and_holds_no_memory() -> Non
         await stream.take()
 
 
+async def test_only_what_nobody_took_between_two_looks_is_stalled() -> None:
+    stream = ClientStream()
+    assert [stream.is_stalled(), stream.is_stalled()] == [False, False]
+    push(stream, 0, 0)
+    assert not stream.is_stalled(), "it may have come just now"
+    await stream.take()
+    push(stream, 0, 1)
+    assert not stream.is_stalled(), "what waited was taken"
+    push(stream, 0, 2)
+    assert stream.is_stalled()
+
+
 async def test_replay_of_what_is_held_anyway_does_not_count_as_lag() -> None:
     stream = ClientStream(max_pending_tokens=10)
     assert all(stream.push_token(0, index, 1, "", None, free=True) for index in range(100))
