@@ -11,8 +11,10 @@ and a last one that counts the events. `router.replay` reads it. Whoever takes a
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,12 +27,16 @@ from router.errors import RouterError
 from router.events import Event
 from scheduling import policies
 from scheduling.policies.policy import Policy
+from services.background import BackgroundWriter, open_unblocked
 
 FORMAT = "baton recording"
 VERSION = 1
-_BUFFER_BYTES = 1 << 20
+_BUFFER_CHARS = 1 << 20
 _WRITTEN_AFTER_S = 1.0
 """What a killed router loses of its recording."""
+MAX_WAITING_BYTES = 64 << 20
+"""What a disk that stands still may leave in memory; beyond, the recording ends."""
+_LAST_WORDS_S = 10.0
 # Made once: json.dumps would make one per line. Rows hold no circles.
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -77,23 +83,27 @@ def footer(num_events: int) -> str:
 
 
 class Recorder:
-    """Takes events on the event loop and writes them once their actions are under way.
+    """Takes events on the event loop; a thread writes them once their actions are under way.
 
-    When the file cannot be written, `failed` is called once and nothing more is recorded.
+    When the file cannot be written, or not as fast as events come, `failed` is called once, on the
+    event loop, and nothing more is recorded. Raises `OSError` where it cannot be opened.
     """
 
     def __init__(self, path: Path, config: CoreConfig, failed: Callable[[OSError], None]) -> None:
-        self._file = path.open("w", encoding="ascii", buffering=_BUFFER_BYTES)
+        self._fd = open_unblocked(path)
+        self._writer = BackgroundWriter(self._fd, MAX_WAITING_BYTES, self._note)
         self._failed = failed
+        self._error: OSError | None = None
         self._taken: list[tuple[Event, float, Sequence[Action]]] = []
+        self._texts = [header(config)]
+        self._num_chars = 0
         self._num_events = 0
-        self._broken = False
+        self._closed = False
         self._written_at = 0.0
-        self._write(header(config))
 
     def take(self, event: Event, now: float, actions: Sequence[Action]) -> None:
         """What came in, and what was decided on it; nothing more after `close`."""
-        if self._file.closed:
+        if self._closed:
             return
         if not self._taken:
             asyncio.get_running_loop().call_soon(self.flush)
@@ -102,35 +112,45 @@ class Recorder:
     def flush(self) -> None:
         """Write what was taken."""
         taken, self._taken = self._taken, []
-        if not taken:
+        if not taken or self._closed:
             return
         self._num_events += len(taken)
-        self._write("".join(line(*one) for one in taken))
+        text = "".join(line(*one) for one in taken)
+        self._texts.append(text)
+        self._num_chars += len(text)
         now = taken[-1][1]
-        if now - self._written_at > _WRITTEN_AFTER_S:
+        if now - self._written_at > _WRITTEN_AFTER_S or self._num_chars > _BUFFER_CHARS:
             self._written_at = now
-            self._write("", through=True)
+            self._hand_over()
 
     def close(self) -> None:
-        """Write the last line."""
+        """Write the last line, and wait for the file, not for ever."""
         self.flush()
-        self._write(footer(self._num_events))
-        try:
-            self._file.close()
-        except OSError as error:
-            self._give_up(error)
+        self._texts.append(footer(self._num_events))
+        self._hand_over()
+        written = self._writer.close(_LAST_WORDS_S)
+        self._end_on(self._error or (None if written else _too_slow()))
+        self._closed = True
+        if written:  # else the thread still has it
+            os.close(self._fd)
 
-    def _write(self, text: str, *, through: bool = False) -> None:
-        if self._broken:
+    def _hand_over(self) -> None:
+        self._end_on(self._error)
+        if self._closed:
             return
-        try:
-            self._file.write(text)
-            if through:
-                self._file.flush()
-        except OSError as error:
-            self._give_up(error)
+        text, self._texts, self._num_chars = "".join(self._texts), [], 0
+        if not self._writer.write(text):
+            self._end_on(_too_slow())
 
-    def _give_up(self, error: OSError) -> None:
-        if not self._broken:
-            self._broken = True
+    def _note(self, error: OSError) -> None:
+        """On the writer's thread."""
+        self._error = self._error or error
+
+    def _end_on(self, error: OSError | None) -> None:
+        if error is not None and not self._closed:
+            self._closed = True
             self._failed(error)
+
+
+def _too_slow() -> OSError:
+    return OSError(errno.EAGAIN, "it is not written as fast as events come")

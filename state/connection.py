@@ -58,9 +58,12 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
 }
 """Each with what is put before it, besides the constants and the prelude."""
 
+LONGEST_SILENCE_MS = 5000
+"""Between two calls of a living fleet, with room: less than what is held lasts beyond its next renewal."""
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
 local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
+local LONGEST_SILENCE_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, 100, 86400000
 """
 
 FORGOTTEN = "EPOCH"

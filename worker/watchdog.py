@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from scheduling.cost_model import Sample
+from services.log import flush_log
 from worker.errors import EXIT_STALLED
 
 log = structlog.get_logger()
@@ -73,5 +74,5 @@ def leave_stalled(thread_id: int | None, stalled_s: float) -> None:
     frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001 - the only way to see another thread's stack
     where = "".join(traceback.format_stack(frame)) if frame is not None else "unknown"
     log.critical("step_stalled", seconds=round(stalled_s, 1), traceback=where)
-    sys.stderr.flush()
+    flush_log()
     os._exit(EXIT_STALLED)

@@ -187,10 +187,11 @@ class ManagedProcess:
             lambda: asyncio.StreamReaderProtocol(reader), source
         )
         pending = b""
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("ab", buffering=0) as log:
             while data := await reader.read(65536):
-                log.write(data)
-                log.flush()
+                # With the disk full we read on all the same: the process would wait for it.
+                with contextlib.suppress(OSError):
+                    log.write(data)
                 if not self._ready.is_set():
                     pending = self._look_for_ready(pending + data)
         transport.close()

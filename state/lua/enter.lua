@@ -15,6 +15,7 @@ if not epoch or redis.call('HGET', KEYS[1], 'run_id') ~= run_id then
   redis.call('HSET', KEYS[1], 'id', epoch, 'run_id', run_id)
 end
 if ARGV[2] ~= '' and ARGV[2] ~= epoch then
-  redis.call('HSET', KEYS[1], 'quiet_until', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3])
+  local now = time[1] * 1000 + math.floor(time[2] / 1000) - (redis.call('HGET', KEYS[1], 'jumped') or 0)
+  redis.call('HSET', KEYS[1], 'quiet_until', now + ARGV[3])
 end
 return epoch

@@ -53,8 +53,9 @@ local function hold(ledger, key, amount, expiry)
   total = (total or 0) - (held_by(ledger, key) or 0) + amount
   redis.call('HSET', ledger, key, string.format('%d %d', amount, expiry))
   write_head(ledger, total, math.min(soonest or expiry, expiry))
-  -- The whole is gone soon after the last of it, should nobody ever ask for this worker again.
-  if redis.call('PTTL', ledger) < expiry - now then redis.call('PEXPIREAT', ledger, expiry + 1000) end
+  -- The whole is gone a day after the last of it, should nobody ever ask for this worker again: Redis itself counts
+  -- the jumps of its clock.
+  if redis.call('PTTL', ledger) < DAY_MS / 2 then redis.call('PEXPIRE', ledger, DAY_MS) end
 end
 
 -- Hold no less and no shorter than this.

@@ -1,8 +1,20 @@
 -- prelude.lua: put before every other script. It takes the first key and the first argument, the epoch's (hash) and
--- the one the caller has entered, and refuses what was meant for another.
+-- the one the caller has entered, and refuses what was meant for another. `now` is Redis's own clock in milliseconds
+-- without its jumps: set back, what nobody renews would be held for as long again, and set forward, all that is held
+-- would be over at once. The living call every second, so a longer silence is one of Redis or a jump, and counts as
+-- no time at all.
 local EPOCH = table.remove(KEYS, 1)
-if redis.call('HGET', EPOCH, 'id') ~= table.remove(ARGV, 1) then
+local epoch, seen, jumped = unpack(redis.call('HMGET', EPOCH, 'id', 'seen', 'jumped'))
+if epoch ~= table.remove(ARGV, 1) then
   return redis.error_reply('EPOCH Redis has forgotten what it held')
 end
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) -- milliseconds, Redis's own clock
+local clock = time[1] * 1000 + math.floor(time[2] / 1000)
+seen, jumped = tonumber(seen or clock - SEEN_MS), tonumber(jumped or 0)
+if clock < seen or clock > seen + LONGEST_SILENCE_MS then
+  jumped = jumped + clock - seen
+  redis.call('HSET', EPOCH, 'seen', clock, 'jumped', jumped)
+elseif clock >= seen + SEEN_MS then
+  redis.call('HSET', EPOCH, 'seen', clock)
+end
+local now = clock - jumped

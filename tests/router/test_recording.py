@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
+import os
 import random
 import typing
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router import recording
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.events import Event, Granted, Nudged, QueueSeen
@@ -143,6 +146,28 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     recorder.take(Nudged(), 0.0, [])
     recorder.close()
     assert [error.strerror for error in failures] == ["No space left on device"]
+
+
+async def test_a_pipe_that_nobody_reads_ends_the_recording_and_never_holds_the_router_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MAX_WAITING_BYTES", 200_000)
+    monkeypatch.setattr(recording, "_LAST_WORDS_S", 0.1)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="No such device"):
+        Recorder(path, CoreConfig("router-1"), lambda _: None)
+    failures: list[OSError] = []
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    recorder = Recorder(path, CoreConfig("router-1"), failures.append)
+    for second in range(20):
+        for _ in range(200):
+            recorder.take(Granted("a" * 100, "w:1", "d:1"), 2.0 * second, [])
+        recorder.flush()
+    assert [error.errno for error in failures] == [errno.EAGAIN]
+    recorder.close()
+    assert len(failures) == 1
+    os.close(reader)
 
 
 def test_the_command_says_identical_or_where_it_differs(

@@ -36,7 +36,7 @@ async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_nei
     shell.max_pending_tokens = 1 << 30
     received: list[int] = []
 
-    async def read(call: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[type-arg]  # of what it answers
+    async def read(call: grpc.aio.UnaryStreamCall) -> None:
         async for response in call:
             received.extend(response.event.tokens.token_ids)
 

@@ -1,33 +1,91 @@
-"""What a log line may cost."""
+"""A log that cannot be written: nobody waits for it, and nobody fails by it."""
 
 from __future__ import annotations
 
-import resource
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-LINES = """
-import resource, structlog
+import pytest
+
+from services import background
+from services.background import BackgroundWriter
+from services.log import Lines
+from tests.house.source_tree import ROOT
+
+LOGGING = """
+import sys
+import structlog
 from services.log import configure_logging
-configure_logging("info", "json")
-log = structlog.get_logger()
-log.info("first")
-resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-for number in range(1000):
-    log.info("nowhere to go", number=number)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-log.info("last")
-print("went on")
+configure_logging("info", "json", worker="w1")
+for number in range(int(sys.argv[1])):
+    structlog.get_logger().info("said", number=number, padding="x" * 2000)
+print("served")
 """
 
 
-def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY, "as on any usual machine"
-    path = tmp_path / "log"
-    with path.open("wb") as log:
-        done = subprocess.run([sys.executable, "-c", LINES], stdout=subprocess.PIPE, stderr=log, check=False)
-    assert done.stdout == b"went on\n"
-    assert done.returncode == 0
-    assert '"first"' in path.read_text()
-    assert '"last"' in path.read_text()
+def logs_into(stderr: int, num_lines: int = 1000) -> str:
+    """What a process goes on to do that logs lines of two kilobytes there, and ends of itself."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOGGING, str(num_lines)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        check=True,
+        timeout=60,
+    )
+    return run.stdout.decode()
+
+
+def test_a_pipe_that_nobody_reads_never_holds_a_process_up() -> None:
+    reader, writer = os.pipe()
+    assert logs_into(writer) == "served\n"
+    os.close(writer)
+    os.close(reader)
+
+
+def test_a_full_disk_costs_lines_and_nothing_else() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    assert logs_into(full) == "served\n"
+    os.close(full)
+
+
+def test_every_line_is_in_the_log_when_its_process_has_ended(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        logs_into(file.fileno(), 100)
+    said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [one["number"] for one in said] == list(range(100))
+    assert {one["worker"] for one in said} == {"w1"}
+
+
+def test_lines_that_were_lost_are_counted_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int, _data: bytes) -> None:
+        raise OSError
+
+    with (tmp_path / "log").open("wb") as file:
+        lines = Lines(file.fileno())
+        with monkeypatch.context() as patched:
+            patched.setattr(background, "_write_all", full)
+            for _ in range(3):
+                lines.write("lost\n")
+                lines.written()
+        lines.write("heard\n")
+        lines.written()
+    told, heard = (tmp_path / "log").read_text().splitlines()
+    # Three, and two lines that told of the first ones.
+    assert json.loads(told) == {"event": "log_lines_lost", "so_far": 5}
+    assert heard == "heard"
+
+
+def test_what_waits_is_bounded_and_a_close_never_waits_for_ever() -> None:
+    reader, stuck = os.pipe()
+    writer = BackgroundWriter(stuck, 1 << 20, lambda _: None)
+    taken = [writer.write("x" * (1 << 16)) for _ in range(40)]
+    assert taken.count(True) < 20
+    assert not taken[-1]
+    assert not writer.close(0.1)
+    os.close(reader)  # ends the write that is stuck

@@ -9,6 +9,7 @@ import pytest
 from sim.async_store import AsyncMemoryStore
 from sim.store import MemoryStore
 from tests.state.common import AnyStore
+from tests.state.given_clock import give_clock
 
 
 @pytest.fixture(params=["redis", "memory"])
@@ -17,3 +18,9 @@ def either(request: pytest.FixtureRequest) -> AnyStore:
         return AsyncMemoryStore(MemoryStore(time.monotonic))
     store: AnyStore = request.getfixturevalue("store")
     return store
+
+
+@pytest.fixture
+def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores of this test go by the time in `NOW_KEY`."""
+    give_clock(monkeypatch)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 import hypothesis
-import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,11 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import state.connection
 from scheduling.shares import ACTIVE_MS, MAX_DEBTS
 from sim.async_store import AsyncMemoryStore
 from sim.store import MemoryStore
 from state import keys
+from state.connection import LONGEST_SILENCE_MS
 from state.errors import QueueFull
 from state.records import (
     DecodeRoom,
@@ -39,10 +38,11 @@ from state.records import (
 from state.store import Store
 from tests.redis_server import empty
 from tests.state.common import AnyStore
+from tests.state.given_clock import NOW_KEY
 
-NOW_KEY = "{baton}:now"
 AHEAD_MS = 3_600_000
 """Of the server's clock, by which whole ledgers expire: on a slow machine that would overtake this one."""
+SILENCE_MS = LONGEST_SILENCE_MS // 2
 BUCKETS = (4096, 256, 16)
 CAPACITY = 12
 LISTENING = ("r1", "r2")
@@ -102,8 +102,16 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(ms=st.one_of(st.integers(1, 20), st.integers(1, 400), st.integers(1, 6000)))
     def pass_time(self, ms: int) -> None:
-        self.now_ms += ms
-        self.admin.set(NOW_KEY, self.now_ms)
+        """With calls as often as a living fleet makes them."""
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms - SILENCE_MS:
+            self._set_clock(self.now_ms + SILENCE_MS)
+        self._set_clock(end_ms)
+
+    def _set_clock(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.admin.set(NOW_KEY, now_ms)
+        self.run_async(self.store.list_workers())
 
     @rule(key=REQUESTS, router=ROUTERS, slo_class=st.integers(0, 3), due=DUE_MS, tokens=st.integers(0, 9))
     def enqueue(self, key: str, router: str, slo_class: int, due: int, tokens: int) -> None:
@@ -207,19 +215,6 @@ async def _answer(operation: Operation, store: AnyStore) -> object:
         return await operation(store)
     except QueueFull as full:
         return str(full)
-
-
-@pytest.fixture
-def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripts read the time from a key instead of from the server."""
-    source = state.connection.source
-
-    def with_other_clock(script: str) -> str:
-        text = source(script)
-        return text.replace("redis.call('TIME')", f"{{math.floor(redis.call('GET', '{NOW_KEY}') / 1000), "
-                            f"redis.call('GET', '{NOW_KEY}') % 1000 * 1000}}")  # fmt: skip
-
-    monkeypatch.setattr(state.connection, "source", with_other_clock)
 
 
 def test_both_stores_answer_the_same(on_the_tests_clock: None, redis_url: str) -> None:

@@ -1,0 +1,36 @@
+"""What is served is timed by clocks that nobody can set: leases, deadlines and promises outlive a jump."""
+
+import ast
+
+import pytest
+
+from tests.house.source_tree import module_name, modules
+from tests.house.walls import MAY_IMPORT
+
+JUMPING = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time", "gmtime")}
+JUMPING |= {(owner, name) for owner in ("datetime", "date") for name in ("now", "utcnow", "today")}
+DATES = {
+    "router.chat_template": "the date that a template puts into a prompt",
+    "services.security": "whether a certificate is valid today",
+    "baton.cli.certs": "from when on a certificate is valid",
+    "baton.fleet.launcher": "as baton.cli.certs",
+}
+SERVED = sorted(set(MAY_IMPORT) - {"benchmarks", "reporting", "tools", "workloads"})
+
+
+@pytest.mark.parametrize("package", SERVED)
+def test_nothing_is_timed_by_a_clock_that_jumps(package: str) -> None:
+    offences = [
+        f"{path}:{node.lineno}"
+        for path in modules(package)
+        if module_name(path) not in DATES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and (_last_name(node.value), node.attr) in JUMPING
+    ]
+    assert not offences, "\n".join(offences)
+
+
+def _last_name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""

@@ -1,0 +1,21 @@
+"""Scripts that read the time from a key instead of from the server."""
+
+from __future__ import annotations
+
+import pytest
+
+import state.connection
+
+NOW_KEY = "{baton}:now"
+START_MS = 1_800_000_000_000
+"""Until the key is set."""
+
+
+def give_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To stores that connect from now on. Milliseconds."""
+    source = state.connection.source
+    now = f"(redis.call('GET', '{NOW_KEY}') or {START_MS})"
+    time = f"{{math.floor({now} / 1000), {now} % 1000 * 1000}}"
+    monkeypatch.setattr(
+        state.connection, "source", lambda script: source(script).replace("redis.call('TIME')", time)
+    )
