@@ -11,6 +11,7 @@ import structlog
 
 from router.convert_worker import WorkerCommand
 from router.events import Event
+from router.ticker import Ticker
 from router.worker_link import WorkerLink
 from services.tls import FleetTls
 from state.errors import StoreUnavailable
@@ -44,6 +45,7 @@ class Discovery:
         model_name: str,
         submit: Callable[[Event], None],
         on_crash: Callable[[], None],
+        ticker: Ticker,
         tls: FleetTls | None = None,
     ) -> None:
         self._tls = tls
@@ -52,6 +54,7 @@ class Discovery:
         self._model_name = model_name
         self._submit = submit
         self._on_crash = on_crash
+        self._ticker = ticker
         self._log = structlog.get_logger()
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._missing_since: dict[str, float] = {}
@@ -88,7 +91,9 @@ class Discovery:
         announced = {record.key: record for record in records}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
-                link = WorkerLink(record, self._router_id, self._submit, self._on_crash, self._tls)
+                link = WorkerLink(
+                    record, self._router_id, self._submit, self._on_crash, self._ticker, self._tls
+                )
                 self._links[key] = link, asyncio.create_task(link.run(), name=f"link {key}")
         now = asyncio.get_running_loop().time()
         for key, (link, task) in list(self._links.items()):

@@ -107,9 +107,11 @@ class Shell:
         self._recorder = recorder
         self.router_id = core.book.config.router_id
         link_crashed = metrics.loop_errors.labels("link").inc
-        self.discovery = Discovery(store, self.router_id, model_name, self.submit, link_crashed, tls)
-        metrics.workers.set_function(lambda: self.discovery.num_joined)
         self.ticker = Ticker()
+        self.discovery = Discovery(
+            store, self.router_id, model_name, self.submit, link_crashed, self.ticker, tls
+        )
+        metrics.workers.set_function(lambda: self.discovery.num_joined)
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}

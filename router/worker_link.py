@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import grpc.aio
@@ -19,14 +18,14 @@ from router.convert_worker import (
     report_from_pb,
 )
 from router.events import Event, WorkerLoaded, WorkerLost
-from services.numbering import UNHEARD_S, Incoming, Outgoing, OutOfOrder
+from router.silence import UNHEARD, Silence
+from router.ticker import TICK_S, Ticker
+from services.numbering import Incoming, Outgoing, OutOfOrder
 from services.tls import FleetTls, Role, open_channel
 from state.records import WorkerRecord
 
 MAX_OUTBOUND = 4096
 """Commands that wait for the worker to read them; a worker this far behind does not read."""
-SILENCE_S = 5.0
-"""Longer than several heartbeats: a link that says nothing is half open, or its worker hangs."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
@@ -49,6 +48,7 @@ class WorkerLink:
         router_id: str,
         submit: Callable[[Event], None],
         on_crash: Callable[[], None],
+        ticker: Ticker,
         tls: FleetTls | None = None,
     ) -> None:
         self.record = record
@@ -56,6 +56,8 @@ class WorkerLink:
         self._router_id = router_id
         self._submit = submit
         self._on_crash = on_crash
+        self._ticker = ticker
+        self._silence = Silence()
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing = Outgoing()
@@ -112,10 +114,12 @@ class WorkerLink:
         async with open_channel(self._tls, self.record.address, Role.WORKER, CHANNEL_OPTIONS) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
+            self._silence.begin(self._ticker.num_ticks)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._read(call))
                     tasks.create_task(self._write(call))
+                    tasks.create_task(self._watch())
             except* LinkBroken as broken:
                 reason = str(broken.exceptions[0])
             except* grpc.aio.AioRpcError as errors:
@@ -129,7 +133,7 @@ class WorkerLink:
     ) -> None:
         request = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id))
         while True:
-            request.number = self._outgoing.next(time.monotonic())
+            request.number = self._outgoing.next(self._ticker.num_ticks)
             await call.write(request)
             request = command_to_pb(await self._outbound.get())
 
@@ -145,19 +149,25 @@ class WorkerLink:
             elif kind == "heartbeat":
                 self._submit(WorkerLoaded(self.record.key, load_from_pb(response.heartbeat.load)))
 
+    async def _watch(self) -> None:
+        """Until the worker has been silent for too long."""
+        silence = self._silence
+        while not silence.is_too_long(await self._ticker.next()):
+            pass
+        bound = silence.bound
+        silence.heard(self._ticker.num_ticks)  # for the next stream to the same process
+        raise LinkBroken(f"silent for {bound * TICK_S:.1f} s")
+
     async def _next(
         self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
     ) -> worker_pb2.WorkResponse:
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                response = await call.read()
-        except TimeoutError:
-            raise LinkBroken(f"silent for {SILENCE_S:g} s") from None
+        response = await call.read()
         if response is grpc.aio.EOF:
             raise LinkBroken(
                 f"the worker ended the stream: {(await call.code()).name} {await call.details()}"
             )
         assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
+        self._silence.heard(self._ticker.num_ticks)
         self._check_numbers(response)
         return response
 
@@ -166,9 +176,10 @@ class WorkerLink:
             self._incoming.take(response.number)
         except OutOfOrder as error:
             raise LinkBroken(f"a report is missing: {error}") from error
-        lost = self._outgoing.lost(response.taken, time.monotonic())
+        patience = UNHEARD * self._silence.bound
+        lost = self._outgoing.lost(response.taken, self._ticker.num_ticks, patience)
         if lost is not None:
-            raise LinkBroken(f"command {lost} was not taken within {UNHEARD_S:g} s")
+            raise LinkBroken(f"command {lost} was not taken within {patience * TICK_S:.1f} s")
 
     def _welcome(self, response: worker_pb2.WorkResponse) -> None:
         welcome = response.welcome

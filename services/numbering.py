@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 
-UNHEARD_S = 6.0
-"""A message that the other side has not taken for so long, though it speaks, is lost. Longer than a silence
-that is tolerated: who was stopped and wakes says what it had to say, and then reads."""
-
 
 class OutOfOrder(Exception):
     """A message came where another was due: `found`, `expected`."""
@@ -39,11 +35,12 @@ class Incoming:
 
 
 class Outgoing:
-    """The messages of one direction as they are sent. `now` is in seconds."""
+    """The messages of one direction as they are sent. `now` is of any clock that never runs backwards."""
 
     def __init__(self) -> None:
         self._sent = 0
         self._unheard: deque[float] = deque()
+        self._moved_at = float("-inf")
 
     def next(self, now: float) -> int:
         """The number of a message that leaves now."""
@@ -51,10 +48,15 @@ class Outgoing:
         self._unheard.append(now)
         return self._sent
 
-    def lost(self, taken: int, now: float) -> int | None:
-        """The number of a message that is lost, given how many the other side says it has taken."""
+    def lost(self, taken: int, now: float, patience: float) -> int | None:
+        """The number of a message that is lost, given how many the other side says it has taken.
+
+        Lost is what it did not take for longer than `patience` while it took nothing else either: a gap would
+        have ended the stream, so who takes messages, however slowly, has lost none.
+        """
         while self._unheard and self._sent - len(self._unheard) < taken:
             self._unheard.popleft()
-        if self._unheard and now - self._unheard[0] > UNHEARD_S:
+            self._moved_at = now
+        if self._unheard and now - max(self._unheard[0], self._moved_at) > patience:
             return self._sent - len(self._unheard) + 1
         return None

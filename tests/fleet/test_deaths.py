@@ -10,8 +10,8 @@ import pytest
 
 from baton import AsyncClient, Completion, Finished, Sampling, Stop, Timeout, Tokens
 from baton.errors import Unavailable
-from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, snapshot, until
+from baton.fleet import Fleet, FleetSpec, ManagedProcess
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
 
 pytestmark = pytest.mark.integration
 
@@ -58,21 +58,37 @@ async def undisturbed(client: AsyncClient, prompt: Sequence[int] = PROMPT) -> Co
     return await client.complete(prompt, sampling=SAMPLING, stop=STOP)
 
 
-async def test_a_decode_worker_s_death_is_a_pause(run_dir: Path) -> None:
+async def test_a_decode_worker_s_standstill_and_death_are_a_pause(run_dir: Path) -> None:
     async with (
         Fleet(spec(run_dir, decode=2)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)
+        struck: list[ManagedProcess] = []
+
+        async def busy() -> ManagedProcess:
+            workers = (await snapshot(client)).workers
+            [found] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
+            struck.append(fleet.process(found.worker_id))
+            return struck[-1]
+
+        async def stop() -> None:
+            (await busy()).pause()
 
         async def kill() -> None:
-            workers = (await snapshot(client)).workers
-            [busy] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
-            fleet.process(busy.worker_id).kill()
+            (await busy()).kill()
 
-        received, finished = await tokens_with(client, kill, at_index=20)
-        assert tuple(received) == expected.choices[0].token_ids
-        assert finished.usage.attempts == 2
+        async def all_connected() -> bool:
+            return sum(one.connected for one in (await snapshot(client)).workers) == 3
+
+        for strike in (stop, kill):
+            received, finished = await tokens_with(client, strike, at_index=20)
+            assert tuple(received) == expected.choices[0].token_ids
+            assert finished.usage.attempts == 2
+            if strike is stop:
+                struck[0].resume()
+                await until(all_connected, "the stopped worker is back")
+                await assert_all_is_freed(fleet, client)
 
 
 async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_dir: Path) -> None:

@@ -156,7 +156,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
             self._reports.put_nowait(
                 worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=self._load()))
             )

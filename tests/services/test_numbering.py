@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.numbering import UNHEARD_S, Incoming, Outgoing, OutOfOrder
+from services.numbering import Incoming, Outgoing, OutOfOrder
 
 
 @given(st.lists(st.integers(1, 6), max_size=8))
@@ -22,26 +22,43 @@ def test_only_all_messages_in_their_order_are_taken(numbers: list[int]) -> None:
     assert incoming.taken == in_order
 
 
-@given(
-    gaps_s=st.lists(st.floats(0, 2 * UNHEARD_S), min_size=1, max_size=8),
-    taken=st.integers(0, 8),
-    later_s=st.floats(0, 2 * UNHEARD_S),
-)
-def test_the_oldest_message_not_taken_in_time_is_the_lost_one(
-    gaps_s: list[float], taken: int, later_s: float
+PATIENCE = 6.0
+TIMES = st.floats(0, 2 * PATIENCE)
+
+
+def send_all(outgoing: Outgoing, gaps: list[float]) -> list[float]:
+    """When each was sent."""
+    sent_at: list[float] = []
+    for gap in gaps:
+        sent_at.append((sent_at[-1] if sent_at else 0.0) + gap)
+        assert outgoing.next(sent_at[-1]) == len(sent_at)
+    return sent_at
+
+
+@given(gaps=st.lists(TIMES, min_size=1, max_size=8), later=TIMES)
+def test_the_oldest_message_not_taken_in_time_is_the_lost_one(gaps: list[float], later: float) -> None:
+    outgoing = Outgoing()
+    sent_at = send_all(outgoing, gaps)
+    now = sent_at[-1] + later
+    late = now - sent_at[0] > PATIENCE
+    assert outgoing.lost(0, now, PATIENCE) == (1 if late else None)
+
+
+@given(gaps=st.lists(TIMES, min_size=2, max_size=8), data=st.data(), later=TIMES, idle=TIMES)
+def test_who_takes_messages_however_slowly_has_lost_none(
+    gaps: list[float], data: st.DataObject, later: float, idle: float
 ) -> None:
-    outgoing, now, sent_at = Outgoing(), 0.0, []
-    for gap_s in gaps_s:
-        now += gap_s
-        sent_at.append(now)
-        assert outgoing.next(now) == len(sent_at)
-    now += later_s
-    late = taken < len(sent_at) and now - sent_at[taken] > UNHEARD_S
-    assert outgoing.lost(taken, now) == (taken + 1 if late else None)
+    outgoing = Outgoing()
+    taken_at = send_all(outgoing, gaps)[-1] + later
+    taken = data.draw(st.integers(1, len(gaps) - 1))
+    assert outgoing.lost(taken, taken_at, PATIENCE) is None
+    now = taken_at + idle
+    late = now - taken_at > PATIENCE
+    assert outgoing.lost(taken, now, PATIENCE) == (taken + 1 if late else None)
 
 
 def test_what_was_taken_is_never_lost_again() -> None:
     outgoing = Outgoing()
     outgoing.next(0.0)
-    assert outgoing.lost(1, 0.1) is None
-    assert outgoing.lost(0, 100.0) is None
+    assert outgoing.lost(1, 0.1, PATIENCE) is None
+    assert outgoing.lost(0, 100.0, PATIENCE) is None

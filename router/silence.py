@@ -1,0 +1,61 @@
+"""How long a worker may say nothing before it is taken as lost, counted in ticks of the router's own pulse.
+
+A worker speaks at least each 0.2 s. One that is killed breaks its stream; one that is stopped, or stands
+behind a link that is half open, only falls silent. Time is the wrong measure of that: a router whose loop
+stood still has not listened either, and used to blame its workers for its own standstill. So silence is
+counted in ticks (`ticker.py`), of which a standstill is one however long it was.
+
+How many, depends on the worker: as for any failure detector whose threshold follows the gaps that it has
+seen (phi-accrual, Hayashibara 2004). That one fits a distribution to them and asks how improbable the
+present silence is. Ours have no shape that a few dozen samples would tell: on an idle machine all are equal,
+on a crowded one the worker waits for its turn. What both have is a largest one, and three times that is not
+reached by chance. Hence the bound: three times the largest gap of late, which fades by half each ten
+seconds; never below 0.9 s, so that on an idle machine a loss is known within a second; never above 5 s. Who
+was given up and comes back had a gap of that bound, and has three times as long the next time: a machine
+that starves a worker for a second costs its streams one replay, not one each second.
+
+A false alarm is safe: the worker ends what was dispatched over the stream that broke, and the next attempt
+bears a higher fence. It costs computing the sequences again.
+"""
+
+from __future__ import annotations
+
+LEAST_TICKS = 9
+MOST_TICKS = 50
+GAPS = 3
+HALF_LIFE_TICKS = 100
+UNHEARD = 2
+"""Times the bound: so long may a worker that speaks take nothing of what it is sent."""
+
+
+class Silence:
+    """Of one worker's process, over all of its streams. Ticks never run backwards."""
+
+    def __init__(self) -> None:
+        self._heard_at = 0
+        self._largest_gap = 0.0
+        self._is_new = True
+
+    def begin(self, tick: int) -> None:
+        """A new stream is opened: until its first word it has the most, since handshakes come before."""
+        self._heard_at = tick
+        self._is_new = True
+
+    def heard(self, tick: int) -> None:
+        """The worker said something, or was given up: then this was its gap, at least."""
+        gap = tick - self._heard_at
+        if gap and not self._is_new:
+            faded = self._largest_gap * 0.5 ** (gap / HALF_LIFE_TICKS)
+            self._largest_gap = max(float(gap), faded)
+        self._heard_at, self._is_new = tick, False
+
+    @property
+    def bound(self) -> float:
+        """Ticks."""
+        if self._is_new:
+            return MOST_TICKS
+        return min(max(LEAST_TICKS, GAPS * self._largest_gap), MOST_TICKS)
+
+    def is_too_long(self, tick: int) -> bool:
+        """It is taken as lost."""
+        return tick - self._heard_at >= self.bound
