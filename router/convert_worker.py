@@ -12,7 +12,7 @@ from router.actions import (
     SendPrefill,
     SendReceive,
 )
-from router.events import SequenceFailed, StepReported, WorkerJoined
+from router.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
@@ -131,6 +131,11 @@ def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
         draining=load.draining,
         preempted=load.preempted,
     )
+
+
+def heartbeat_from_pb(worker_key: str, heartbeat: worker_pb2.Heartbeat) -> WorkerLoaded:
+    """A worker that had nothing else to say."""
+    return WorkerLoaded(worker_key, load_from_pb(heartbeat.load), heartbeat.running_step_seconds)
 
 
 def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReported:

@@ -135,10 +135,11 @@ class RouterCore:
         match event:
             case StepReported():
                 on_step_reported(book, event)
-            case WorkerLoaded(worker_key, load):
+            case WorkerLoaded(worker_key, load, running_step_s):
                 worker = book.fleet.workers.get(worker_key)
                 if worker is not None:
                     book.fleet.learn(worker, load)
+                    book.fleet.watch(worker, running_step_s)
                     book.grants_wanted = True
             case Arrived():
                 on_arrived(book, event)

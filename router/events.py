@@ -192,6 +192,8 @@ class WorkerLoaded:
 
     worker_key: str
     load: WorkerLoad
+    running_step_s: float = 0.0
+    """How long its step under way has been running; 0 without one."""
 
 
 @value

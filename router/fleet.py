@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from router.moves import Move
     from router.sessions import Group
 
+STALL_S = 2.0
+STALL_STEPS = 4
+"""A step stalls that lasts so many times as long as the longest before, and over so many seconds."""
 PREFILL = "prefill"
 DECODE = "decode"
 
@@ -68,6 +71,9 @@ class Worker:
     cost: CostModel
     drain_asked: bool = False
     step_s: float = 0.0
+    longest_step_s: float = 0.0
+    stalled: bool = False
+    """Its step does not end: it is given something new only where nobody else can have it."""
     groups: dict[int, Group] = field(default_factory=dict)
     preempted: dict[int, Group] = field(default_factory=dict)
     """Groups that wait here for blocks they had."""
@@ -184,7 +190,7 @@ class Fleet:
         self.version += 1
         self._open.clear()
         self.block_size = next((worker.facts.block_size for worker in self.workers.values()), 1)
-        self.largest_pool = max((worker.facts.num_blocks for worker in self.open(DECODE)), default=0)
+        self.largest_pool = max((worker.facts.num_blocks for worker in self._taking(DECODE)), default=0)
         self.bound_tokens = sum(worker.bound_tokens for worker in self.computing)
 
     def learn(self, worker: Worker, load: WorkerLoad) -> None:
@@ -222,13 +228,33 @@ class Fleet:
         worker.drain_asked = True
         self.changed()
 
+    def watch(self, worker: Worker, running_step_s: float) -> None:
+        """A worker's step has been running for so long."""
+        limit_s = max(STALL_S, STALL_STEPS * worker.longest_step_s)
+        self._set_stalled(worker, stalled=running_step_s > limit_s)
+
+    def stepped(self, worker: Worker, step_s: float) -> None:
+        """A worker's step has ended."""
+        worker.longest_step_s = max(worker.longest_step_s, step_s)
+        if worker.stalled:
+            self._set_stalled(worker, stalled=False)
+
+    def _set_stalled(self, worker: Worker, *, stalled: bool) -> None:
+        if worker.stalled is not stalled:
+            worker.stalled = stalled
+            self.changed()
+
     def open(self, role: str) -> tuple[Worker, ...]:
-        """Workers of one role that take new work, by key."""
+        """Workers of one role that are given new work, by key: of those that take it, who gets on with it."""
         found = self._open.get(role)
         if found is None:
-            workers = (one for one in self.workers.values() if one.facts.role == role and not one.draining)
-            found = self._open[role] = tuple(sorted(workers, key=lambda one: one.key))
+            taking = self._taking(role)
+            found = self._open[role] = tuple(one for one in taking if not one.stalled) or taking
         return found
+
+    def _taking(self, role: str) -> tuple[Worker, ...]:
+        workers = (one for one in self.workers.values() if one.facts.role == role and not one.draining)
+        return tuple(sorted(workers, key=lambda one: one.key))
 
     @property
     def computing_roles(self) -> tuple[str, ...]:
@@ -247,12 +273,16 @@ class Fleet:
         return found
 
     def _computes(self, worker: Worker) -> bool:
-        return worker.facts.role in self.computing_roles and worker.key in self.workers
+        return worker in self.computing
 
     @property
     def idle(self) -> bool:
         """No worker has anything to do."""
         return not any(worker.bound_tokens or worker.num_seqs for worker in self.workers.values())
+
+    @property
+    def num_stalled(self) -> int:
+        return sum(worker.stalled for worker in self.workers.values())
 
     def serves(self) -> bool:
         """A request could run."""

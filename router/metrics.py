@@ -106,6 +106,12 @@ class RouterMetrics:
         self.workers = Gauge(
             "connected_workers", "Workers with a live stream", namespace=NAMESPACE, registry=self.registry
         )
+        self.stalled = Gauge(
+            "stalled_workers",
+            "Workers whose step does not end, and who are given nothing new",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
         self.loop_lag = Gauge(
             "loop_lag_seconds",
             "How late the event loop runs, smoothed: beyond half a second newcomers are refused",

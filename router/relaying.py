@@ -30,6 +30,7 @@ def on_step_reported(book: Book, event: StepReported) -> None:
     if event.cost is not None:
         worker.cost = event.cost
     if event.step_s > 0:
+        book.fleet.stepped(worker, event.step_s)
         worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
     if book.fleet.placement is Placement.CONDITIONAL:
         roles.observe(book, worker, event)

@@ -112,6 +112,7 @@ class Shell:
             store, self.router_id, model_name, self.submit, link_crashed, self.ticker, tls
         )
         metrics.workers.set_function(lambda: self.discovery.num_joined)
+        metrics.stalled.set_function(lambda: core.book.fleet.num_stalled)
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}

@@ -13,11 +13,11 @@ from router.convert_worker import (
     ROLES,
     WorkerCommand,
     command_to_pb,
+    heartbeat_from_pb,
     joined_from_pb,
-    load_from_pb,
     report_from_pb,
 )
-from router.events import Event, WorkerLoaded, WorkerLost
+from router.events import Event, WorkerLost
 from router.silence import UNHEARD, Silence
 from router.ticker import TICK_S, Ticker
 from services.numbering import Incoming, Outgoing, OutOfOrder
@@ -147,7 +147,7 @@ class WorkerLink:
             if kind == "step":
                 self._submit(report_from_pb(self.record.key, response.step))
             elif kind == "heartbeat":
-                self._submit(WorkerLoaded(self.record.key, load_from_pb(response.heartbeat.load)))
+                self._submit(heartbeat_from_pb(self.record.key, response.heartbeat))
 
     async def _watch(self) -> None:
         """Until the worker has been silent for too long."""

@@ -171,8 +171,11 @@ def welcome_to_pb(
     return worker_pb2.WorkResponse(welcome=welcome)
 
 
-def heartbeat_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkResponse:
-    return worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=load_to_pb(load, draining=draining)))
+def heartbeat_to_pb(load: Load, running_step_s: float, *, draining: bool) -> worker_pb2.WorkResponse:
+    heartbeat = worker_pb2.Heartbeat(
+        load=load_to_pb(load, draining=draining), running_step_seconds=running_step_s
+    )
+    return worker_pb2.WorkResponse(heartbeat=heartbeat)
 
 
 def report_to_pb(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -69,6 +70,7 @@ class EngineThread:
         self._on_report = on_report
         self._events = asyncio.get_running_loop()
         self._num_turns = 0
+        self._turn_began_at = 0.0
         self._is_busy = False
         self._thread = threading.Thread(target=self._run, name="step", daemon=True)
 
@@ -82,6 +84,10 @@ class EngineThread:
     def turn(self) -> int | None:
         """The number of the turn under way; None while the loop waits for commands, or has ended."""
         return self._num_turns if self._is_busy else None
+
+    def turn_s(self) -> float:
+        """How long the turn under way has lasted; 0 without one."""
+        return time.monotonic() - self._turn_began_at if self._is_busy else 0.0
 
     def submit(self, command: Command) -> None:
         self._inbox.put(command)
@@ -104,6 +110,7 @@ class EngineThread:
         self._is_busy = False
         commands = self._inbox.drain(timeout_s)
         self._num_turns += 1
+        self._turn_began_at = time.monotonic()
         self._is_busy = True
         return commands
 

@@ -207,7 +207,7 @@ class _Worker:
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:
-        self._server.add(WorkerService(self._hub, self._identity, self._costs))
+        self._server.add(WorkerService(self._hub, self._identity, self._costs, self._thread.turn_s))
         port = await self._server.start(self._config.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
         return port

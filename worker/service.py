@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Never
 
 import grpc
@@ -43,8 +43,11 @@ class _Stream:
 
 
 class WorkerService(pb_grpc.WorkerServiceServicer):
-    def __init__(self, hub: Hub, identity: Identity, costs: Costs) -> None:
+    """`step_s` tells how long the step under way has been running, 0 without one."""
+
+    def __init__(self, hub: Hub, identity: Identity, costs: Costs, step_s: Callable[[], float]) -> None:
         self._hub = hub
+        self._step_s = step_s
         self._identity = identity
         self._costs = costs
 
@@ -119,8 +122,8 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
                 await stream.write(self._heartbeat())
 
     def _heartbeat(self) -> pb.WorkResponse:
-        """With the step counter: one that stands still while sequences run tells of a step that hangs."""
-        return heartbeat_to_pb(self._hub.load, draining=self._hub.draining.is_set())
+        """From the event loop, which no step holds up."""
+        return heartbeat_to_pb(self._hub.load, self._step_s(), draining=self._hub.draining.is_set())
 
     def _welcome(self, cost: CostModel) -> pb.WorkResponse:
         hub = self._hub

@@ -283,7 +283,9 @@ class SequenceFailure(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("load",)
+    __slots__ = ("load", "running_step_seconds")
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     load: WorkerLoad
-    def __init__(self, load: _Optional[_Union[WorkerLoad, _Mapping]] = ...) -> None: ...
+    running_step_seconds: float
+    def __init__(self, load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., running_step_seconds: _Optional[float] = ...) -> None: ...

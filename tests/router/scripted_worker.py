@@ -56,6 +56,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.running: dict[int, _Sequence] = {}
         self.fail_next: list[generation_pb2.Fence] = []
         self.refuse = False
+        self.running_step_s = 0.0
+        """As its heartbeats tell it."""
         self.lose_commands = self.lose_reports = 0
         """So many of the next messages never arrive, on a stream that lives."""
         self.taken = 0
@@ -158,7 +160,11 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         while True:
             await asyncio.sleep(0.2)
             self._reports.put_nowait(
-                worker_pb2.WorkResponse(heartbeat=worker_pb2.Heartbeat(load=self._load()))
+                worker_pb2.WorkResponse(
+                    heartbeat=worker_pb2.Heartbeat(
+                        load=self._load(), running_step_seconds=self.running_step_s
+                    )
+                )
             )
 
     async def _listen(self, requests: AsyncIterator[worker_pb2.WorkRequest]) -> None:

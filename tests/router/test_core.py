@@ -44,6 +44,7 @@ from router.events import (
     StoreFailed,
     TimerFired,
     WorkerJoined,
+    WorkerLoaded,
     WorkerLost,
 )
 from scheduling.columns import TokenColumns
@@ -367,6 +368,11 @@ class CoreMachine(RuleBasedStateMachine):
             handle = data.draw(st.sampled_from(sorted(worker.running)))
             failure = SequenceFailed(handle, FailureReason.HANDOFF, "lost")
             self.tell(StepReported(worker.facts.key, TokenColumns(), worker.load, failures=(failure,)))
+
+    @rule(data=st.data(), running_step_s=st.sampled_from([0.0, 1.0, 60.0]))
+    def worker_says_how_long_its_step_runs(self, data: st.DataObject, running_step_s: float) -> None:
+        worker = self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
+        self.tell(WorkerLoaded(worker.facts.key, worker.load, running_step_s))
 
     @rule(data=st.data())
     def worker_dies_and_another_comes(self, data: st.DataObject) -> None:

@@ -72,6 +72,39 @@ async def test_a_report_that_cannot_be_delivered_ends_it_too() -> None:
     await thread.stop()
 
 
+async def test_a_turn_lasts_while_it_is_under_way_and_waiting_for_commands_is_none() -> None:
+    begun, go_on = asyncio.Event(), threading.Event()
+    events = asyncio.get_running_loop()
+
+    class OneLongTurn:
+        def run(
+            self,
+            drain: Callable[[float], Sequence[Command]],
+            emit: Callable[[StepReport], None],
+            stop: Callable[[], bool],
+        ) -> None:
+            drain(math.inf)
+            events.call_soon_threadsafe(begun.set)
+            go_on.wait()
+            emit(report(1))
+            drain(math.inf)
+
+    ended = asyncio.Event()
+    thread = EngineThread(OneLongTurn(), lambda report: ended.set())
+    thread.start()
+    assert thread.turn_s() == 0.0
+    thread.submit(Cancel(1))
+    await begun.wait()
+    first_s = thread.turn_s()
+    assert 0 < first_s < thread.turn_s()
+    go_on.set()
+    await ended.wait()
+    while thread.turn_s() > 0:
+        await asyncio.sleep(0)
+    await thread.stop()
+    assert thread.turn_s() == 0.0
+
+
 def test_an_inbox_waits_only_for_the_first_command() -> None:
     inbox = Inbox()
     assert inbox.drain(0) == []
