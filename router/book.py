@@ -133,8 +133,9 @@ class Book:
         self.plan_wanted = False
         self.planned_at = float("-inf")
         self.capacity_died = False
-        self.made_way_at = float("-inf")
         """A worker has gone, or takes nothing new, since a plan last kept every promise."""
+        self.made_way_at = float("-inf")
+        """When a running group last gave way to one of a higher class."""
         self.leaving = False
         self.chores_set = False
         self.forget_set = False
