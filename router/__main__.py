@@ -38,6 +38,7 @@ from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
+from services.event_loop import count_tasks
 from services.listening import AddressUnusable, MetricsServer, add_port
 from services.log import configure_logging
 from services.tls import FleetTls, Role, TlsUnusable, read_pem
@@ -75,6 +76,7 @@ async def _serve_with(
         serves_without_store=config.without_redis == "local",
     )
     metrics = RouterMetrics()
+    count_tasks(metrics.registry)
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     door = None if config.door is None else Door(config.door, store)

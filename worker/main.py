@@ -23,6 +23,7 @@ from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
+from services.event_loop import count_tasks
 from services.listening import MetricsServer
 from services.log import configure_logging
 from services.tls import FleetTls
@@ -191,6 +192,7 @@ class _Worker:
 
     def _start_metrics(self) -> str:
         config = self._config
+        count_tasks(self._metrics.registry)
         server = MetricsServer(config.host, config.metrics_port, self._metrics.registry, config.security)
         self._cleanup.callback(server.stop)
         return server.address
