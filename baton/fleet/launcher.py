@@ -52,14 +52,21 @@ class Fleet:
     """The processes of one fleet, for as long as the `async with` block lasts.
 
     `on_event` is called on the event loop with every `FleetEvent`. A process that dies after its start is
-    reported there and by `next_death`; the others go on.
+    reported there and by `next_death`; the others go on. `make_process` is for another way to start a program
+    than executing it.
     """
 
-    def __init__(self, spec: FleetSpec, on_event: Callable[[FleetEvent], None] = _say_nothing) -> None:
+    def __init__(
+        self,
+        spec: FleetSpec,
+        on_event: Callable[[FleetEvent], None] = _say_nothing,
+        make_process: Callable[[ProcessSpec, Path, Reaper], ManagedProcess] = ManagedProcess,
+    ) -> None:
         self.spec = spec
         self.redis_url = spec.redis_url or ""
         self.secured: SecuredFleet | None = None
         self._say = on_event
+        self._make_process = make_process
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: asyncio.Queue[ProcessDied] = asyncio.Queue()
         self._watches: dict[ManagedProcess, asyncio.Task[None]] = {}
@@ -280,7 +287,7 @@ class Fleet:
 
     async def _spawn(self, spec: ProcessSpec) -> ManagedProcess:
         assert self._reaper is not None
-        process = ManagedProcess(spec, self.run_dir / f"{spec.name}.log", self._reaper)
+        process = self._make_process(spec, self.run_dir / f"{spec.name}.log", self._reaper)
         await process.start()
         self._processes[spec.name] = process
         self._say(ProcessStarted(spec.name, process.pid))

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Protocol
 
 from baton.fleet.errors import ProcessFailed, StartTimeout
 from baton.fleet.reaper import HELPERS_GRACE_S, Reaper, kill_leader, signal_group
@@ -44,6 +45,17 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+class Child(Protocol):
+    """What runs, as far as it is watched."""
+
+    @property
+    def pid(self) -> int:
+        """The leader of a session of its own."""
+
+    async def wait(self) -> int:
+        """The exit code: minus the signal where one ended it."""
+
+
 class ManagedProcess:
     """A started process. Its addresses are set once `wait_ready` has returned."""
 
@@ -55,7 +67,7 @@ class ManagedProcess:
         self.exit_code: int | None = None
         self.spec = spec
         self._reaper = reaper
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Child | None = None
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,15 +88,7 @@ class ManagedProcess:
         read_fd, write_fd = os.pipe()
         try:
             with self.log_path.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    "/bin/sh", "-c", _ENTRY, "sh", *self.spec.command,
-                    stdin=self._reaper.write_fd,
-                    stdout=write_fd,
-                    stderr=log,
-                    cwd=self.spec.cwd,
-                    env={**os.environ, **self.spec.environment},
-                    start_new_session=True,
-                )  # fmt: skip
+                self._process = await self._launch(write_fd, log, self._reaper.write_fd)
         except BaseException:
             os.close(read_fd)
             raise
@@ -92,6 +96,18 @@ class ManagedProcess:
             os.close(write_fd)
         copying = asyncio.create_task(self._copy_output(read_fd))
         self._tasks = [copying, asyncio.create_task(self._watch(copying))]
+
+    async def _launch(self, stdout: int, stderr: IO[bytes], register: int) -> Child:
+        """In a session of its own; first of all it says its id into `register`, the reaper's pipe."""
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", _ENTRY, "sh", *self.spec.command,
+            stdin=register,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=self.spec.cwd,
+            env={**os.environ, **self.spec.environment},
+            start_new_session=True,
+        )  # fmt: skip
 
     async def wait_ready(self, timeout_s: float) -> float:
         """Seconds from the start until it served. Raises `ProcessFailed` or `StartTimeout`."""

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from baton import AsyncClient, Timeout
-from baton.fleet import Fleet, FleetSpec
-from baton.snapshots import WorkerState
-from state.store import Store
-from tests.chaos.plan import Place
+from baton.credentials import IN_THE_CLEAR
+from baton.fleet import Fleet, FleetSpec, ManagedProcess, ProcessDied, ProcessFailed, StartTimeout
+from baton.fleet.joining import wait_until_connected
+from tests.chaos.forked import Zygote
+from tests.chaos.limits import Limit, Recording
+from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
+from tests.chaos.watch import Watch
 from tests.redis_server import RedisServer
 
-MODEL = Path(__file__).parents[2] / "demo_model"
-WORKER_ARGS = ("--dtype", "float64", "--num-blocks", "192", "--max-num-seqs", "6", "--token-budget", "64")
+CHECKOUT = Path(__file__).parents[2]
+WORKER_ARGS = ("--dtype", "float64", "--num-blocks", "192", "--max-num-seqs", "8", "--token-budget", "64")
+ROUTERS = ("router-0", "router-1")
+WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decode-2")
+OVER_GRPC = ("decode-1", "decode-2")
+"""They share no memory with who prefills: blocks come as messages, which can be damaged."""
+START_TRIES = 20
+"""Who starts while Redis is away ends at once, and is started again, as any supervisor would."""
 
 
 class Arena:
-    """Two routers, two prefill and two decode workers, a Redis; every connection goes through a proxy."""
+    """Two routers, three prefill and three decode workers, a Redis; every connection goes through a proxy."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._stack = AsyncExitStack()
+        self._limits: dict[str, Limit] = {}
+        self._reviving = {name: asyncio.Lock() for name in (*ROUTERS, *WORKERS)}
+        self._killed: set[int] = set()
         self.links: dict[str, Link] = {}
+        self.recordings: dict[str, Recording] = {}
+        self.watch = Watch()
+        self.watch.peers = {
+            Place.ROUTER: ROUTERS,
+            Place.PREFILL: tuple(name for name in WORKERS if name.startswith("prefill")),
+            Place.DECODE: tuple(name for name in WORKERS if name.startswith("decode")),
+            Place.REDIS: ("redis",),
+        }
+        self.on_death: Callable[[ProcessDied, bool], None] = lambda _death, _in_need: None
+        """Told of processes that nobody killed, and whether they were short of something."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -44,104 +69,130 @@ class Arena:
 
     async def _start(self) -> None:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-chaos-"))
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        zygote = self._stack.enter_context(Zygote(CHECKOUT, self._run_dir / "zygote.log"))
         self.redis = RedisServer(folder)
         self.redis.start()
         self._stack.callback(self.redis.stop, kill=True)
         to_redis = await self._stack.enter_async_context(TcpProxy(f"{folder}/redis.sock"))
         self.links["redis"] = to_redis
         extra: dict[str, tuple[str, ...]] = {"prefill": WORKER_ARGS, "decode": WORKER_ARGS}
-        for name in ("prefill-0", "prefill-1", "decode-0", "decode-1"):
+        for name in WORKERS:
             extra[name] = await self._behind_a_proxy(name)
-        extra["decode-1"] += ("--transport", "grpc")
-        doors = {}
-        for name in ("router-0", "router-1"):
-            listen, doors[name] = f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}"
-            self.links[name] = await self._stack.enter_async_context(MessageProxy(doors[name], listen))
-            extra[name] = ("--listen", listen)
+        for name in OVER_GRPC:
+            extra[name] += ("--transport", "grpc")
+        for name in ROUTERS:
+            recording = Path(folder) / f"{name}.recording"
+            self.recordings[name] = Recording(recording)
+            self._stack.callback(self.recordings[name].close)
+            extra[name] = ("--listen", f"127.0.0.1:{_free_port()}", "--record", str(recording))
+        doors = [await self._door(name, extra[name][1]) for name in ROUTERS]
         spec = FleetSpec(
-            model=MODEL,
-            prefill=2,
-            decode=2,
+            model=CHECKOUT / "demo_model",
+            prefill=3,
+            decode=3,
             routers=2,
             redis_url=f"redis://127.0.0.1:{to_redis.port}/0",
             placement="disaggregated",
             without_redis="local",  # or newcomers are refused while it is away, as they should be
+            threads=1,
             extra_args=extra,
             run_dir=self._run_dir,
+            checkout=CHECKOUT,
         )
-        self.fleet = await self._stack.enter_async_context(Fleet(spec))
-        patient = Timeout(connect_s=30.0)
+        self.fleet = await self._stack.enter_async_context(Fleet(spec, make_process=zygote.process))
+        self._stack.push_async_callback(_end, asyncio.create_task(self._undertake()))
         self.client = await self._stack.enter_async_context(
-            AsyncClient(list(doors.values()), timeout=patient)
+            AsyncClient(doors, timeout=Timeout(connect_s=30.0))
         )
 
     async def _behind_a_proxy(self, name: str) -> tuple[str, ...]:
         listen, advertise = (f"127.0.0.1:{_free_port()}" for _ in range(2))
-        self.links[name] = await self._stack.enter_async_context(MessageProxy(advertise, listen))
+        proxy = MessageProxy(name, advertise, listen, self.watch)
+        self.links[name] = await self._stack.enter_async_context(proxy)
         return ("--listen", listen, "--advertise", advertise)
 
-    def names_of(self, place: Place) -> list[str]:
-        """Processes of a kind."""
-        if place is Place.REDIS:
-            return ["redis"]
-        return [f"{place}-0", f"{place}-1"]
+    async def _door(self, name: str, listen: str) -> str:
+        proxy = MessageProxy(name, f"127.0.0.1:{_free_port()}", listen, self.watch)
+        self.links[name] = await self._stack.enter_async_context(proxy)
+        return proxy.address
 
-    async def busy(self, place: Place) -> str:
-        """The process of a kind that has most to do."""
-        if place is Place.REDIS:
-            return "redis"
-        if place is Place.ROUTER:
-            loads = {name: await self._sessions(name) for name in self.names_of(place)}
-        else:
-            loads = dict.fromkeys(self.names_of(place), 0)
-            for one in await self._workers():
-                if one.worker_id in loads:
-                    loads[one.worker_id] = one.running + one.waiting
-        return max(sorted(loads), key=lambda name: loads[name])
+    def kill(self, name: str) -> None:
+        """At once, as a crash would; `revive` brings it back."""
+        if name == "redis":
+            self.redis.stop(kill=True)
+        elif self.fleet.process(name).running:
+            self._killed.add(self.fleet.process(name).pid)
+            self.fleet.process(name).kill()
 
-    async def _sessions(self, router: str) -> int:
-        async with AsyncClient(self.fleet.process(router).address) as direct:
-            watch = direct.watch(0.1)
-            try:
-                return (await anext(watch)).queue.running_sessions
-            finally:
-                await watch.aclose()
+    def pause(self, name: str) -> None:
+        """Stopped in its tracks until `resume`."""
+        self._stoppable(name).pause()
 
-    async def _workers(self) -> tuple[WorkerState, ...]:
-        async with AsyncClient(self.fleet.router_addresses) as direct:
-            watch = direct.watch(0.1)
-            try:
-                return (await anext(watch)).workers
-            finally:
-                await watch.aclose()
+    def resume(self, name: str) -> None:
+        self._stoppable(name).resume()
+
+    def _stoppable(self, name: str) -> RedisServer | ManagedProcess:
+        return self.redis if name == "redis" else self.fleet.process(name)
+
+    def limit(self, name: str, kind: Kind) -> None:
+        """Withhold something from a process until `unlimit`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._limits[name] = Limit(self.fleet.process(name).pid, kind)
+
+    def unlimit(self, name: str) -> None:
+        limit = self._limits.pop(name, None)
+        if limit is not None:
+            limit.lift()
 
     async def revive(self, name: str) -> None:
-        """A process that was killed runs again, at the same address."""
+        """A process that has died runs again, at the same address."""
         if name == "redis":
             self.redis.start()
-        else:
-            await self.fleet.revive(name)
+            return
+        async with self._reviving[name]:
+            for left in reversed(range(START_TRIES)):
+                try:
+                    await self.fleet.revive(name)
+                except (ProcessFailed, StartTimeout):
+                    if not left:
+                        raise
+                    await asyncio.sleep(0.2)
+                else:
+                    return
 
-    async def held(self) -> dict[str, int]:
-        """What is held though nothing runs: blocks, leases, credits, entries. Empty when all is free."""
-        found: dict[str, int] = {}
-        for one in await self._workers():
-            used = one.num_blocks - one.free_blocks
-            if one.connected and used + one.running + one.waiting:
-                found[f"blocks of {one.worker_id}"] = used
-        store = await Store.connect(self.redis.url)
-        for record in await store.list_workers():
-            for what, amounts in (
-                ("leases", await store.leases(record.key)),
-                ("credits", await store.credits(record.key)),
-            ):
-                if amounts:
-                    found[f"{what} of {record.worker_id}"] = sum(amounts.values())
-        status = await store.queue_status()
-        if status.waiting_tokens:
-            found["queue"] = status.waiting_tokens
-        await store.close()
-        return found
+    async def rejoined(self, name: str, limit_s: float) -> None:
+        """Routers are connected to it again, or the time is up."""
+        if name not in WORKERS:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                address = frozenset((self._address(name),))
+                await asyncio.gather(
+                    *(wait_until_connected(one, address, IN_THE_CLEAR) for one in self.fleet.router_addresses)
+                )
+
+    def _address(self, worker: str) -> str:
+        proxy = self.links[worker]
+        assert isinstance(proxy, MessageProxy), "only Redis is behind another"
+        return proxy.address
+
+    async def _undertake(self) -> None:
+        """Brings back who died by itself."""
+        while True:
+            death = await self.fleet.next_death()
+            process = self.fleet.process(death.name)
+            if process.running or process.pid in self._killed:
+                continue
+            self.on_death(death, death.name in self._limits)
+            self.watch.down.add(death.name)
+            await self.revive(death.name)
+            self.watch.down.discard(death.name)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _free_port() -> int:

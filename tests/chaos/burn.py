@@ -1,104 +1,159 @@
-"""A fleet burnt for a while: streams all the time, and one fault after another among them."""
+"""A fleet burnt for a while: streams all the time, and faults of all kinds at once among them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from baton import AsyncClient
+from baton.errors import BatonError
+from baton.fleet import ProcessDied
 from baton.types import Choice
-from tests.chaos.arena import Arena
-from tests.chaos.plan import Fault, Phase, next_fault
-from tests.chaos.streams import Ask, Course, asks, run
-from tests.chaos.strikes import strike
+from state.errors import StoreUnavailable
+from tests.chaos.arena import ROUTERS, WORKERS, Arena
+from tests.chaos.leaks import Growth, gauges, held
+from tests.chaos.plan import LANES, Lane
+from tests.chaos.sightings import Life
+from tests.chaos.streams import SLOW_EVERY, Ask, Course, Outcome, asks, run
+from tests.chaos.strikes import Pace, Striker
 from tests.chaos.tally import Tally
 
-NUM_ASKS = 12
-CROWD = 4
-"""Streams besides the victim at any time."""
+NUM_ASKS = 16
+CROWD = 12
+"""Streams at any time."""
+AT_FIRST = 4
+LEARNING_TRIES = 3
+"""A machine that starves makes attempts fail by itself."""
 SETTLED_S = 20.0
 """Leases last ten seconds where nobody renews them; then nothing may be held."""
-REST_EVERY = 25
-"""Faults between two looks for leaks."""
+WAVE_S = 60.0
+"""Between two looks for leaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a run is to do."""
+
+    seed: int
+    seconds: float
+    max_faults: int = 10**9
+    lanes: Sequence[str] = tuple(LANES)
 
 
 async def burn(
-    run_dir: Path, seed: int, seconds: float, max_faults: int, tally: Tally, say: Callable[[str], None]
+    run_dir: Path, orders: Orders, before: Tally, tally: Tally, say: Callable[[str], None]
 ) -> None:
-    """Strike until the time is over or so many faults have struck; `tally` grows meanwhile."""
-    rng = random.Random(seed)
+    """Strike until the time is over or so many faults have struck; `tally` grows meanwhile.
+
+    What has struck least in the tally of `before` is planned first.
+    """
+    lanes = [Lane(orders.seed, name, LANES[name], before.struck) for name in orders.lanes]
     async with Arena(run_dir) as arena:
-        battle = _Battle(arena, asks(rng, NUM_ASKS), tally, f"seed {seed}")
+        pace = Pace(tally, CROWD, orders.max_faults)
+        battle = _Battle(arena, orders, tally, pace, say)
         await battle.learn()
-        began, struck = time.monotonic(), 0
-        while time.monotonic() - began < seconds and struck < max_faults:
-            fault = next_fault(tally.struck, rng)
-            struck += await battle.round(fault, rng)
-            if struck and struck % REST_EVERY == 0:
+        strikers = [Striker(arena, lane, tally, pace) for lane in lanes]
+        began = time.monotonic()
+        end = began + orders.seconds
+        try:
+            while time.monotonic() < end and not pace.over:
+                await battle.wave(strikers, min(end, time.monotonic() + WAVE_S))
                 await battle.rest()
-            say(f"{struck} faults, {tally.streams} streams, {tally.bad} bad; the last: {fault}")
-        await battle.rest()
-        tally.minutes += (time.monotonic() - began) / 60
+        finally:
+            tally.minutes += (time.monotonic() - began) / 60
 
 
 class _Battle:
     """One arena, its requests, and what they gave when nothing happened."""
 
-    def __init__(self, arena: Arena, requests: Sequence[Ask], tally: Tally, where: str) -> None:
-        self._arena, self._asks, self._tally, self._where = arena, requests, tally, where
+    def __init__(
+        self, arena: Arena, orders: Orders, tally: Tally, pace: Pace, say: Callable[[str], None]
+    ) -> None:
+        self._arena, self._orders, self._tally, self._pace, self._say = arena, orders, tally, pace, say
+        self._rng = random.Random(orders.seed)
+        self._asks = asks(self._rng, NUM_ASKS)
         self._expected: list[Sequence[Choice]] = []
+        self._growth = Growth()
+        arena.on_death = self._on_death
 
     async def learn(self) -> None:
         """The undisturbed run of each request."""
-        for ask in self._asks:
-            course = Course(ask)
-            await run(self._arena.client, ask, None, course)
-            assert course.outcome == "same", f"undisturbed, a stream was {course.outcome}: {course.why}"
-            self._expected.append(course.choices)
+        few = asyncio.Semaphore(AT_FIRST)
+        self._expected += await asyncio.gather(*(self._learn_one(ask, few) for ask in self._asks))
 
-    async def round(self, fault: Fault, rng: random.Random) -> bool:
-        """A crowd and a victim, struck in a phase of its life; whether it was."""
-        numbers = [rng.randrange(len(self._asks)) for _ in range(CROWD + 1)]
-        courses = [Course(self._asks[number]) for number in numbers]
-        async with asyncio.TaskGroup() as tasks:
-            for number, course in zip(numbers[1:], courses[1:], strict=True):
-                tasks.create_task(self._stream(self._arena.client, number, course))
-            struck = await self._strike(fault, rng, tasks, numbers[0], courses[0])
-        for course in courses:
-            self._tally.add_stream(course, f"{self._where}, {fault}")
-        return struck
+    async def _learn_one(self, ask: Ask, few: asyncio.Semaphore) -> Sequence[Choice]:
+        async with few:
+            for _ in range(LEARNING_TRIES):
+                course = Course(ask)
+                await run(self._arena.client, None, course)
+                if course.outcome is Outcome.SAME:
+                    return course.choices
+        raise AssertionError(f"undisturbed, a stream was {course.outcome}: {course.why}")
 
-    async def _strike(
-        self, fault: Fault, rng: random.Random, tasks: asyncio.TaskGroup, number: int, victim: Course
-    ) -> bool:
-        await asyncio.sleep(rng.uniform(0.0, 0.05))  # when in a step it strikes is chance, from the seed
-        running = tasks.create_task(self._stream(self._arena.client, number, victim))
-        await victim.reached[fault.phase].wait()
-        if fault.phase is Phase.RELAY:
-            victim.pause.clear()  # what comes now waits in the router
+    async def wave(self, strikers: Sequence[Striker], until: float) -> None:
+        """Streams and strikes; ends when both have."""
+        striking = asyncio.gather(*(one.run(until) for one in strikers))
         try:
-            async with strike(self._arena, fault, rng) as hit:
-                at, struck = time.monotonic(), hit and not running.done()
-                victim.pause.set()
-                await running
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(CROWD):
+                    tasks.create_task(self._crowd(striking))
+                await striking
         finally:
-            victim.pause.set()
-        if struck:
-            self._tally.add_strike(fault, victim, at)
-        return struck
+            striking.cancel()
 
-    async def _stream(self, client: AsyncClient, number: int, course: Course) -> None:
-        await run(client, course.ask, self._expected[number], course)
+    async def _crowd(self, striking: asyncio.Future[list[None]]) -> None:
+        while not striking.done():
+            await self._stream()
+            self._say(
+                f"{self._tally.num_struck} faults, {self._tally.streams} streams, {self._tally.bad} bad"
+            )
+
+    async def _stream(self) -> None:
+        number = self._rng.randrange(len(self._asks))
+        ask: Ask = self._asks[number]
+        course = Course(
+            ask, uuid.UUID(int=self._rng.getrandbits(128)).hex, self._rng.random() < 1 / SLOW_EVERY
+        )
+        lives = self._arena.watch.lives
+        lives[course.request_id] = Life()
+        try:
+            await run(self._arena.client, self._expected[number], course)
+        finally:
+            del lives[course.request_id]
+        self._tally.add_stream(course, f"seed {self._orders.seed}")
+        self._pace.on_stream()
+
+    def _on_death(self, death: ProcessDied, in_need: bool) -> None:
+        self._tally.add_death(death.name, death.exit_code, in_need=in_need, told=death.tail[-300:])
+
+    async def _held(self) -> dict[str, float]:
+        try:
+            return await held(self._arena.fleet.router_addresses, self._arena.redis.url)
+        except (BatonError, StoreUnavailable):
+            return {"silence of a router or Redis": 1}
 
     async def rest(self) -> None:
         """Nothing runs: all must come back."""
-        held: dict[str, int] = {}
+        where = f"seed {self._orders.seed}"
+        found: dict[str, float] = {}
         try:
             async with asyncio.timeout(SETTLED_S):
-                while held := await self._arena.held():
+                while found := await self._held():
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            self._tally.add_leaks(held, self._where)
+            self._tally.add_leaks(found, where)
+        for name in (*ROUTERS, *WORKERS):
+            try:
+                grown = self._growth.look(name, await gauges(self._arena.fleet.process(name)))
+            except OSError:
+                grown = {f"silence of {name}'s metrics": 1}
+            self._tally.add_leaks(grown, where)
+        flat = self._growth.flattest()
+        if flat:
+            self._say(
+                f"memory against when warm: { ({name: round(share, 3) for name, share in flat.items()}) }"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,14 @@ class Kind(enum.StrEnum):
     KILL = "kill"
     STOP = "stop"
     """SIGSTOP, and woken late."""
+    NO_MEMORY = "no-memory"
+    """The kernel gives the process no more of it."""
+    NO_FILES = "no-files"
+    """It may open no descriptor: no socket, no shared memory, no file."""
+    DISK_FULL = "disk-full"
+    """Nothing can be written to files: logs, what is kept for the next start."""
+    SLOW_DISK = "slow-disk"
+    """What a router records is taken by nobody, until it waits for that."""
     CUT = "cut"
     """Every connection of a link breaks."""
     HALF_OPEN = "half-open"
@@ -47,9 +56,8 @@ class Place(enum.StrEnum):
     REDIS = "redis"
 
 
-PROCESS_KINDS = (Kind.KILL, Kind.STOP)
-LINK_KINDS = (Kind.CUT, Kind.HALF_OPEN, Kind.DELAY)
-MESSAGE_KINDS = (Kind.DROP, Kind.DUPLICATE, Kind.REORDER)
+LIMIT_KINDS = (Kind.NO_MEMORY, Kind.NO_FILES, Kind.DISK_FULL)
+MESSAGE_KINDS = (Kind.DROP, Kind.DUPLICATE, Kind.REORDER, Kind.CORRUPT)
 
 AT_WORK: Mapping[Phase, tuple[Place, ...]] = {
     Phase.TOKENISE: (Place.ROUTER, Place.REDIS),
@@ -81,6 +89,10 @@ def _can_occur(kind: Kind, phase: Phase, place: Place) -> bool:
     if kind in MESSAGE_KINDS:
         # Streams of many messages: to clients an index tells of a gap, and Redis is asked and answers.
         return place in (Place.PREFILL, Place.DECODE)
+    if kind is Kind.SLOW_DISK:
+        return place is Place.ROUTER  # only they record
+    if kind in LIMIT_KINDS:
+        return place is not Place.REDIS  # how Redis bears that is Redis' business
     return True
 
 
@@ -93,9 +105,47 @@ ALL = tuple(
 )
 
 
-def next_fault(
-    struck: Mapping[tuple[Kind, Phase], int], rng: random.Random, of: Sequence[Fault] = ALL
-) -> Fault:
-    """One of the faults whose kind and phase have struck least often so far, by chance among these."""
-    least = min(struck.get((one.kind, one.phase), 0) for one in of)
-    return rng.choice([one for one in of if struck.get((one.kind, one.phase), 0) == least])
+class Lane:
+    """Faults that follow one another; several lanes strike at once, each with kinds of its own.
+
+    What it plans depends on the seed and on what had struck before the run, and on nothing that happens.
+    """
+
+    def __init__(
+        self, seed: int, name: str, kinds: Sequence[Kind], before: Mapping[tuple[Kind, Phase], int]
+    ) -> None:
+        self.name = name
+        self._rng = random.Random(f"{seed} {name}")
+        self._faults = [one for one in ALL if one.kind in kinds]
+        self._planned = Counter(before)
+
+    def next_fault(self) -> Fault:
+        """One of those whose kind and phase come least often so far, by chance among these."""
+        least = min(self._planned[one.kind, one.phase] for one in self._faults)
+        chosen = self._rng.choice(
+            [one for one in self._faults if self._planned[one.kind, one.phase] == least]
+        )
+        self._planned[chosen.kind, chosen.phase] += 1
+        return chosen
+
+    def between(self, low: float, high: float) -> float:
+        """Drawn from the lane's own chance."""
+        return self._rng.uniform(low, high)
+
+    def choice(self, among: Sequence[float]) -> float:
+        """One of these, by the lane's own chance."""
+        return self._rng.choice(among)
+
+
+LANES: Mapping[str, tuple[Kind, ...]] = {
+    "kills 1": (Kind.KILL,),
+    "kills 2": (Kind.KILL,),
+    "hangs": (Kind.STOP, Kind.HALF_OPEN),
+    "limits": (*LIMIT_KINDS, Kind.SLOW_DISK),
+    "delays": (Kind.DELAY,),
+    "corruption": (Kind.CORRUPT,),
+    "cuts": (Kind.CUT,),
+    "messages 1": (Kind.DROP, Kind.DUPLICATE, Kind.REORDER),
+    "messages 2": (Kind.DROP, Kind.DUPLICATE, Kind.REORDER),
+}
+"""What strikes at the same time."""

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self
 
 import grpc
 import grpc.aio
 
 from tests.chaos.plan import Kind
+from tests.chaos.sightings import Call, Sighting
+from tests.chaos.watch import Watch
 
-CLOSED_S = 0.2
-"""How long a cut link refuses everybody."""
+_Read = Callable[[bytes], Sequence[Sighting]]
+
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.so_reuseport", 0),
+    # Who was killed is back within a second.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
 )
 
 
@@ -90,8 +95,8 @@ class TcpProxy(Link):
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._pump(reader, there))
                     tasks.create_task(self._pump(answers, writer))
-            except* OSError:
-                pass
+            except* (OSError, RuntimeError):
+                pass  # uvloop says the latter of a transport that has been closed
             finally:
                 for one in (writer, there):
                     if one is not None:
@@ -108,14 +113,13 @@ class TcpProxy(Link):
 class MessageProxy(Link):
     """Forwards every gRPC method as it is, message by message; `address` is dialled instead of the target.
 
-    `arm` makes the next message of a method suffer a fault, whatever its direction; then `struck` is set.
+    Each message is shown to the watch, which says what is to become of it.
     """
 
-    def __init__(self, listen: str, target: str) -> None:
+    def __init__(self, name: str, listen: str, target: str, watch: Watch) -> None:
         super().__init__()
         self.address, self._target = listen, target
-        self.struck = asyncio.Event()
-        self._armed: tuple[Kind, Callable[[str], bool]] | None = None
+        self._name, self._watch = name, watch
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
@@ -130,22 +134,15 @@ class MessageProxy(Link):
         await self._server.stop(grace=None)
         await self._channel.close()
 
-    def arm(self, kind: Kind, of: Callable[[str], bool]) -> None:
-        """The next message of a method for which `of` is true is struck, as far as the kind fits it."""
-        self.struck.clear()
-        self._armed = kind, of
-
-    def disarm(self) -> None:
-        self._armed = None
-
     async def _forward(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
         with self.pumping():
             call: Any = self._channel.stream_stream(method)(
                 metadata=_passed_on(context.invocation_metadata())
             )
-            sending = asyncio.create_task(self._send(method, requests, call))
+            what = Call(self._name, method, self._watch.lives)
+            sending = asyncio.create_task(self._send(what.sent, requests, call))
             try:
-                async for message in self._tampered(method, call):
+                async for message in self._tampered(what.answered, call):
                     await context.write(message)
                 await self._end(context, call)
             except grpc.aio.AioRpcError as error:
@@ -166,46 +163,45 @@ class MessageProxy(Link):
         if code is not grpc.StatusCode.OK:
             await context.abort(code, await call.details() or "")
 
-    async def _send(self, method: str, requests: AsyncIterator[bytes], call: Any) -> None:
+    async def _send(self, read: _Read, requests: AsyncIterator[bytes], call: Any) -> None:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            async for message in self._tampered(method, requests):
+            async for message in self._tampered(read, requests):
                 await call.write(message)
             await call.done_writing()
 
-    async def _tampered(self, method: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        held: bytes | None = None
+    async def _tampered(self, read: _Read, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        held: tuple[bytes, Sequence[Sighting]] | None = None
         async for message in messages:
             await self.passage()
-            if held is not None:
-                yield message
-                yield held
-                held = None
+            seen = read(message)
+            kind = self._watch.coming(seen, len(message))
+            await self.passage()  # which may be closed now
+            await self._watch.passage(seen)
+            if kind is Kind.REORDER and held is None:
+                held = message, seen
                 continue
-            match self._take_armed(method, message):
-                case None:
-                    yield message
-                case Kind.DROP:
-                    pass
-                case Kind.DUPLICATE:
-                    yield message
-                    yield message
-                case Kind.REORDER:
-                    held = message
-                case Kind.CORRUPT:
-                    middle = len(message) // 2
-                    yield message[:middle] + bytes([message[middle] ^ 0x10]) + message[middle + 1 :]
+            for one in _made_of(kind, message):
+                yield one
+                self._watch.passed(seen)
+            if held is not None:
+                yield held[0]
+                self._watch.passed(held[1])
+                held = None
         if held is not None:
-            yield held
+            yield held[0]
 
-    def _take_armed(self, method: str, message: bytes) -> Kind | None:
-        if self._armed is None or not self._armed[1](method):
-            return None
-        kind = self._armed[0]
-        if kind is Kind.CORRUPT and len(message) < 4096:
-            return None  # blocks are large, and only blocks have a checksum
-        self._armed = None
-        self.struck.set()
-        return kind
+
+def _made_of(kind: Kind | None, message: bytes) -> tuple[bytes, ...]:
+    """What arrives in the place of a message."""
+    match kind:
+        case Kind.DROP:
+            return ()
+        case Kind.DUPLICATE:
+            return message, message
+        case Kind.CORRUPT:
+            middle = len(message) // 2
+            return (message[:middle] + bytes([message[middle] ^ 0x10]) + message[middle + 1 :],)
+    return (message,)
 
 
 class _Everything(grpc.GenericRpcHandler):

@@ -1,103 +1,132 @@
-"""Carries a fault out on the arena, lets it last, and takes it back."""
+"""Carries faults out on the arena, lets them last, and takes them back."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import contextlib
+import time
 
 from tests.chaos.arena import Arena
-from tests.chaos.plan import MESSAGE_KINDS, Fault, Kind, Phase, Place
-from tests.chaos.proxies import MessageProxy
+from tests.chaos.plan import LIMIT_KINDS, MESSAGE_KINDS, Fault, Kind, Lane, Phase, Place
+from tests.chaos.tally import Tally
+from tests.chaos.watch import LASTING, Aim, Hit
 
-STOPPED_S = (0.3, 7.0)
+STOPPED_S = (0.3, 0.3, 0.3, 7.0)
 """Shorter and longer than it takes to notice: who wakes late may find that all went on without it."""
-HALF_OPEN_S = (0.5, 7.0)
-DELAY_S = 0.05
-DELAYED_S = 0.5
+HALF_OPEN_S = (0.5, 0.5, 0.5, 7.0)
+LIMITED_S = (0.2, 1.0)
+BLOCKED_S = 2.5
+"""Recordings are written once a second."""
+DELAYS_S = (0.01, 0.05, 0.2)
+DELAYED_S = 0.2
+LATER_S = 0.02
+FAULTS_PER_STREAM = 0.6
 ARMED_S = 3.0
-"""Then the message that was to be struck did not come: the request had gone on too far."""
-WORK = "/baton.v1.WorkerService/Work"
-FETCH = "/baton.v1.KVTransferService/Fetch"
-OPEN = "/baton.v1.KVTransferService/Open"
+"""Then the moment did not come: the next fault is tried."""
+BACK_S = 5.0
+"""To be connected again; who takes longer, Redis being away, may be struck again before."""
 
 
-@asynccontextmanager
-async def strike(arena: Arena, fault: Fault, rng: random.Random) -> AsyncIterator[bool]:
-    """The fault lasts as long as the block, at most as long as its kind does; whether it struck."""
-    name = await arena.busy(fault.place)
-    match fault.kind:
-        case Kind.KILL | Kind.STOP:
-            async with _process(arena, fault, name, rng):
-                yield True
-        case Kind.CUT:
-            arena.links[name].cut()
-            yield True
-        case Kind.HALF_OPEN | Kind.DELAY:
-            async with _link(arena, fault, name, rng):
-                yield True
-        case _:
-            yield await _message(arena, fault, name)
+class Pace:
+    """So many faults for each stream and no more: of what fails all the time nothing could recover.
+
+    Streams are what a machine's speed decides, so a slow one is struck less often.
+    """
+
+    def __init__(self, tally: Tally, crowd: int, max_faults: int) -> None:
+        self._tally, self._crowd, self._max_faults = tally, crowd, max_faults
+        self._stream_over = asyncio.Event()
+
+    @property
+    def over(self) -> bool:
+        """As many have struck as are wanted."""
+        return self._tally.num_struck >= self._max_faults
+
+    def on_stream(self) -> None:
+        """One has ended."""
+        self._stream_over.set()
+        self._stream_over = asyncio.Event()
+
+    async def turn(self) -> None:
+        """Wait until one more may strike."""
+        while self._tally.num_struck > FAULTS_PER_STREAM * (self._tally.streams + self._crowd):
+            await self._stream_over.wait()
 
 
-@asynccontextmanager
-async def _process(arena: Arena, fault: Fault, name: str, rng: random.Random) -> AsyncIterator[None]:
-    if fault.kind is Kind.KILL:
-        if fault.place is Place.REDIS:
-            arena.redis.stop(kill=True)
-        else:
-            arena.fleet.process(name).kill()
+class Striker:
+    """One lane of faults."""
+
+    def __init__(self, arena: Arena, lane: Lane, tally: Tally, pace: Pace) -> None:
+        self._arena, self._lane, self._tally, self._pace = arena, lane, tally, pace
+
+    async def run(self, until: float) -> None:
+        """One after another, until a time on the monotonic clock or until enough have struck altogether."""
+        while time.monotonic() < until and not self._pace.over:
+            await self.one(self._lane.next_fault())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    await self._pace.turn()
+
+    async def one(self, fault: Fault) -> None:
+        """Strike when the moment comes, if it comes, and make good."""
+        later_s = self._lane.between(0.0, LATER_S) if fault.phase in (Phase.PREFILL, Phase.HANDOFF) else 0.0
+        delay_s = self._lane.choice(DELAYS_S)
+        aim = Aim(fault, lambda name: self._act(fault, name, delay_s), later_s)
+        hit = await self._arena.watch.strike(aim, ARMED_S)
+        if hit is None:
+            return
+        if fault.kind is not Kind.SLOW_DISK:
+            self._tally.add_strike(fault, hit)
         try:
-            yield
+            await self._last(fault, hit)
         finally:
-            await arena.revive(name)
-        return
-    process = arena.redis if fault.place is Place.REDIS else arena.fleet.process(name)
-    process.pause()
-    waking = asyncio.get_running_loop().call_later(rng.choice(STOPPED_S), process.resume)
-    try:
-        yield
-    finally:
-        waking.cancel()
-        process.resume()
+            self._arena.watch.down.discard(hit.name)
 
+    def _act(self, fault: Fault, name: str, delay_s: float) -> None:
+        """At once: a message is on its way."""
+        if fault.kind in LASTING:
+            self._arena.watch.down.add(name)
+        match fault.kind:
+            case Kind.KILL:
+                self._arena.kill(name)
+                if fault.place is Place.ROUTER and fault.phase is Phase.RELAY:
+                    self._arena.links[name].cut()  # what it had sent is lost with it
+            case Kind.STOP:
+                self._arena.pause(name)
+            case Kind.NO_MEMORY | Kind.NO_FILES | Kind.DISK_FULL:
+                self._arena.limit(name, fault.kind)
+            case Kind.SLOW_DISK:
+                self._arena.recordings[name].block()
+            case Kind.CUT:
+                self._arena.links[name].cut()
+            case Kind.HALF_OPEN:
+                self._arena.links[name].freeze()
+            case Kind.DELAY:
+                self._arena.links[name].delay_s = delay_s
+            case _:
+                assert fault.kind in MESSAGE_KINDS, "the proxy does it"
 
-@asynccontextmanager
-async def _link(arena: Arena, fault: Fault, name: str, rng: random.Random) -> AsyncIterator[None]:
-    link = arena.links[name]
-    if fault.kind is Kind.DELAY:
-        link.delay_s, lasts_s = DELAY_S, DELAYED_S
-    else:
-        link.freeze()
-        lasts_s = rng.choice(HALF_OPEN_S)
-    healing = asyncio.get_running_loop().call_later(lasts_s, link.heal)
-    try:
-        yield
-    finally:
-        healing.cancel()
-        link.heal()
-
-
-async def _message(arena: Arena, fault: Fault, name: str) -> bool:
-    """A message of the stream that the phase lives on; a KV message where blocks travel."""
-    if fault.kind in MESSAGE_KINDS:
-        travels = fault.place is Place.PREFILL and fault.phase is Phase.HANDOFF
-        methods: tuple[str, ...] = (OPEN, WORK) if travels else (WORK,)
-    else:
-        methods = (FETCH,)
-    proxies = [arena.links[name]]
-    if fault.kind is Kind.CORRUPT:
-        proxies = [arena.links[one] for one in arena.names_of(Place.PREFILL)]
-    waits = []
-    for proxy in proxies:
-        assert isinstance(proxy, MessageProxy), "Redis is asked, not sent messages"
-        proxy.arm(fault.kind, lambda method: method in methods)
-        waits.append(asyncio.create_task(proxy.struck.wait()))
-    done, waiting = await asyncio.wait(waits, timeout=ARMED_S, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waiting:
-        wait.cancel()
-    for proxy in proxies:
-        assert isinstance(proxy, MessageProxy), "as above"
-        proxy.disarm()
-    return bool(done)
+    async def _last(self, fault: Fault, hit: Hit) -> None:
+        name = hit.name
+        match fault.kind:
+            case Kind.KILL:
+                await self._arena.revive(name)
+                await self._arena.rejoined(name, BACK_S)
+            case Kind.STOP:
+                await asyncio.sleep(self._lane.choice(STOPPED_S))
+                self._arena.resume(name)
+            case Kind.SLOW_DISK:
+                await asyncio.sleep(BLOCKED_S)
+                if self._arena.recordings[name].release():
+                    self._tally.add_strike(fault, hit)
+            case Kind.HALF_OPEN:
+                await asyncio.sleep(self._lane.choice(HALF_OPEN_S))
+                self._arena.links[name].heal()
+            case Kind.DELAY:
+                await asyncio.sleep(DELAYED_S)
+                self._arena.links[name].delay_s = 0.0
+            case _ if fault.kind in LIMIT_KINDS:
+                await asyncio.sleep(self._lane.between(*LIMITED_S))
+                self._arena.unlimit(name)
+            case _:
+                pass

@@ -2,60 +2,98 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.plan import Fault, Kind, Phase
+from tests.chaos.plan import ALL, Fault, Kind, Phase
 from tests.chaos.streams import Course, Outcome
+from tests.chaos.watch import Hit
+
+MOST_FAILURES = 200
+OF_NEED = ", short of something"
 
 
 @dataclass
 class Tally:
-    """Counts only; `recoveries_s` by who was struck, bounded."""
+    """Counts only, so that two add up exactly."""
 
     struck: Counter[tuple[Kind, Phase]] = field(default_factory=Counter)
     by_fault: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     leaks: Counter[str] = field(default_factory=Counter)
-    recoveries_s: dict[str, list[float]] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+    """Of processes that nobody killed."""
+    recoveries: dict[str, Counter[str]] = field(default_factory=dict)
+    """By who was struck: seconds, to two digits, and how often."""
     failures: list[str] = field(default_factory=list)
-    """The first of what went wrong, in words, with the seed that repeats it."""
+    """The first of what went wrong, in words."""
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    """What each was: commit, machine, minutes, seed, and the digest of the tally that its plan began from."""
     minutes: float = 0.0
+    hits: dict[str, list[tuple[Fault, Hit]]] = field(default_factory=dict, compare=False)
+    """By request, until its stream is over."""
 
     @property
     def streams(self) -> int:
         return sum(self.outcomes.values())
 
     @property
-    def bad(self) -> int:
-        """Lost, repeated or changed streams, and leaks."""
-        return self.streams - self.outcomes[Outcome.SAME] + sum(self.leaks.values())
+    def num_struck(self) -> int:
+        return sum(self.struck.values())
 
-    def add_strike(self, fault: Fault, victim: Course, struck_at: float) -> None:
+    @property
+    def bad(self) -> int:
+        """Lost, repeated or changed streams, leaks, and deaths that nothing explains."""
+        return (
+            self.streams
+            - self.outcomes[Outcome.SAME]
+            + sum(self.leaks.values())
+            + sum(count for what, count in self.deaths.items() if not what.endswith(OF_NEED))
+        )
+
+    def add_strike(self, fault: Fault, hit: Hit) -> None:
         """A fault that struck a stream."""
         self.struck[fault.kind, fault.phase] += 1
         self.by_fault[str(fault)] += 1
-        recovery_s = victim.recovery_s(struck_at)
-        if recovery_s is not None:
-            self.recoveries_s.setdefault(f"{fault.kind} of {fault.place}", []).append(round(recovery_s, 3))
+        self.hits.setdefault(hit.request_id, []).append((fault, hit))
 
     def add_stream(self, course: Course, where: str) -> None:
         """A stream that is over."""
         assert course.outcome is not None, "it is over"
         self.outcomes[course.outcome] += 1
+        hits = self.hits.pop(course.request_id, [])
+        for fault, hit in hits:
+            recovery_s = course.recovery_s(hit.at)
+            if recovery_s is not None:
+                times = self.recoveries.setdefault(f"{fault.kind} of {fault.place}", Counter())
+                times[f"{recovery_s:.2g}"] += 1
         if course.outcome is not Outcome.SAME:
-            self.failures.append(f"{course.outcome}: {course.why or 'other tokens'} ({where})")
+            told = ", ".join(f"{fault} at {hit.name}" for fault, hit in hits)
+            self._fail(f"{course.outcome}: {course.why or 'other tokens'} ({where}; {told or 'not struck'})")
 
-    def add_leaks(self, held: dict[str, int], where: str) -> None:
+    def add_leaks(self, held: Mapping[str, float], where: str) -> None:
         """What was still held when nothing ran."""
         for what, amount in held.items():
             self.leaks[what.split(" of ")[0]] += 1
-            self.failures.append(f"leaked: {amount} {what} ({where})")
+            self._fail(f"leaked: {amount:g} {what} ({where})")
+
+    def add_death(self, name: str, exit_code: int, *, in_need: bool, told: str) -> None:
+        """Of a process that nobody killed; `in_need` it was short of memory or descriptors."""
+        kind = name.partition("-")[0]
+        self.deaths[f"{kind} with {exit_code}{OF_NEED if in_need else ''}"] += 1
+        if not in_need:
+            self._fail(f"{name} ended with {exit_code}: {told}")
+
+    def _fail(self, told: str) -> None:
+        self.failures = [*self.failures, told][:MOST_FAILURES]
 
     def merge(self, other: Tally) -> None:
         """Add another run's."""
@@ -63,27 +101,38 @@ class Tally:
         self.by_fault += other.by_fault
         self.outcomes += other.outcomes
         self.leaks += other.leaks
-        for name, times in other.recoveries_s.items():
-            self.recoveries_s[name] = [*self.recoveries_s.get(name, []), *times][-2000:]
-        self.failures = [*self.failures, *other.failures][:200]
+        self.deaths += other.deaths
+        for name, times in other.recoveries.items():
+            self.recoveries[name] = self.recoveries.get(name, Counter()) + times
+        for told in other.failures:
+            self._fail(told)
+        self.runs += other.runs
         self.minutes += other.minutes
+
+    @property
+    def digest(self) -> str:
+        """Names what a plan began from."""
+        return hashlib.blake2b(self._text().encode(), digest_size=6).hexdigest()
+
+    def _text(self) -> str:
+        document = {
+            "minutes": round(self.minutes, 1),
+            "struck": {f"{kind} {phase}": count for (kind, phase), count in sorted(self.struck.items())},
+            "by_fault": dict(sorted(self.by_fault.items())),
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "leaks": dict(sorted(self.leaks.items())),
+            "deaths": dict(sorted(self.deaths.items())),
+            "recoveries": {name: dict(sorted(times.items())) for name, times in self.recoveries.items()},
+            "failures": self.failures,
+            "runs": self.runs,
+        }
+        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: Path) -> None:
         """As JSON, whole or not at all."""
-        text = json.dumps(
-            {
-                "minutes": round(self.minutes, 1),
-                "struck": {f"{kind} {phase}": count for (kind, phase), count in sorted(self.struck.items())},
-                "by_fault": dict(sorted(self.by_fault.items())),
-                "outcomes": dict(self.outcomes),
-                "leaks": dict(self.leaks),
-                "recoveries_s": self.recoveries_s,
-                "failures": self.failures,
-            },
-            indent=1,
-        )
         part = path.with_suffix(".part")
-        part.write_text(text + "\n")
+        part.write_text(self._text())
         part.replace(path)
 
     @classmethod
@@ -97,34 +146,39 @@ class Tally:
             kind, phase = name.split(" ")
             struck[Kind(kind), Phase(phase)] = count
         return cls(
-            struck,
-            Counter(found["by_fault"]),
-            Counter({Outcome(name): count for name, count in found["outcomes"].items()}),
-            Counter(found["leaks"]),
-            found["recoveries_s"],
-            found["failures"],
-            found["minutes"],
+            struck=struck,
+            by_fault=Counter(found["by_fault"]),
+            outcomes=Counter({Outcome(name): count for name, count in found["outcomes"].items()}),
+            leaks=Counter(found["leaks"]),
+            deaths=Counter(found["deaths"]),
+            recoveries={name: Counter(times) for name, times in found["recoveries"].items()},
+            failures=found["failures"],
+            runs=found["runs"],
+            minutes=found["minutes"],
         )
 
     def show(self, console: Console) -> None:
         """Faults by kind and phase, streams, what was lost, repeated, changed and leaked, recoveries."""
         table = Table("fault", *Phase, "all", title="faults that struck a stream")
+        can_occur = {(one.kind, one.phase) for one in ALL}
         for kind in Kind:
             counts = [self.struck[kind, phase] for phase in Phase]
-            table.add_row(kind, *(str(count or "-") for count in counts), str(sum(counts)))
+            told = [str(self.struck[kind, phase]) if (kind, phase) in can_occur else "-" for phase in Phase]
+            table.add_row(kind, *told, str(sum(counts)))
         console.print(table)
         lost, repeated, changed = (
             self.outcomes[one] for one in (Outcome.LOST, Outcome.REPEATED, Outcome.CHANGED)
         )
         console.print(
             f"{self.minutes:.1f} minutes, {self.streams} streams: {lost} lost, {repeated} repeated, "
-            f"{changed} changed; leaked: {dict(self.leaks) or 'nothing'}"
+            f"{changed} changed; leaked: {dict(self.leaks) or 'nothing'}; "
+            f"died unkilled: {dict(self.deaths) or 'nobody'}"
         )
         recoveries = Table("recovery, s", "times", "P50", "P99", "longest")
-        for name, times in sorted(self.recoveries_s.items()):
-            ordered = sorted(times)
+        for name, times in sorted(self.recoveries.items()):
+            ordered = sorted(float(time) for time in times.elements())
             at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.99)]
-            recoveries.add_row(name, str(len(ordered)), f"{at[0]:.2f}", f"{at[1]:.2f}", f"{ordered[-1]:.2f}")
+            recoveries.add_row(name, str(len(ordered)), *(f"{one:g}" for one in (*at, ordered[-1])))
         console.print(recoveries)
         for failure in self.failures[:20]:
-            console.print(f"  {failure}")
+            console.print(f"  {failure}", markup=False)

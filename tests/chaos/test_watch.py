@@ -1,0 +1,191 @@
+"""Who is struck, and when: real messages of one request, as they pass the links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from baton.v1 import generation_pb2, inference_pb2, kvtransfer_pb2, worker_pb2
+from tests.chaos.plan import ALL, MESSAGE_KINDS, Fault, Kind, Phase, Place
+from tests.chaos.sightings import Call, Life, Mark, Method, Sighting
+from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, Aim, Watch
+
+REQUEST = "r"
+LIMIT_S = 5.0
+
+
+def _fence(attempt: int) -> generation_pb2.Fence:
+    return generation_pb2.Fence(request_id=REQUEST, attempt=attempt)
+
+
+def _sequence(attempt: int) -> worker_pb2.SequenceSpec:
+    return worker_pb2.SequenceSpec(handle=attempt, fence=_fence(attempt))
+
+
+def _report(attempt: int) -> worker_pb2.WorkResponse:
+    tokens = generation_pb2.TokenColumns(handles=[attempt, attempt], indexes=[0, 1])
+    return worker_pb2.WorkResponse(step=worker_pb2.StepReport(tokens=tokens))
+
+
+class Scene:
+    """The links of one request, and a watch that sees what passes there."""
+
+    def __init__(self) -> None:
+        self.watch = Watch()
+        self.watch.peers = {
+            Place.ROUTER: ("router-0", "router-1"),
+            Place.PREFILL: ("prefill-0", "prefill-1"),
+            Place.DECODE: ("decode-0", "decode-1"),
+            Place.REDIS: ("redis",),
+        }
+        self.life = self.watch.lives[REQUEST] = Life()
+        self.door = self._call("router-0", Method.GENERATE)
+        self.prefill = self._call("prefill-0", Method.WORK)
+        self.decode = self._call("decode-0", Method.WORK)
+        self.open = self._call("prefill-0", Method.OPEN)
+        self.fetch = self._call("prefill-0", Method.FETCH)
+        self.fates: list[Kind | None] = []
+
+    def _call(self, link: str, method: Method) -> Call:
+        return Call(link, method, self.watch.lives)
+
+    async def passes(self, seen: Sequence[Sighting], size: int = 100) -> None:
+        self.fates.append(self.watch.coming(seen, size))
+        await self.watch.passage(seen)
+        self.watch.passed(seen)
+        await asyncio.sleep(0)
+
+    async def live(self, attempt: int = 1) -> None:
+        """From the call to the fourth report."""
+        ask = inference_pb2.GenerateRequest(request_id=REQUEST).SerializeToString()
+        await self.passes(self.door.sent(ask))
+        accepted = inference_pb2.GenerationEvent(accepted=inference_pb2.Accepted())
+        await self.passes(self._told(accepted))
+        await self.dispatch(attempt)
+        fetch = kvtransfer_pb2.FetchRequest(fence=_fence(attempt)).SerializeToString()
+        assert self.fetch.sent(fetch) == ()
+        piece = kvtransfer_pb2.FetchResponse(data=bytes(BLOCK_BYTES)).SerializeToString()
+        await self._opened(attempt, kvtransfer_pb2.OpenResponse(offer=kvtransfer_pb2.Offer()))
+        await self.passes(self.fetch.answered(piece), len(piece))
+        await self.passes(self.decode.answered(worker_pb2.WorkResponse().SerializeToString()))
+        await self.passes(self.prefill.answered(_report(attempt).SerializeToString()))
+        await self._opened(attempt, kvtransfer_pb2.OpenResponse(commit=kvtransfer_pb2.Commit()))
+        await self.passes(self.fetch.answered(piece), len(piece))
+        tokens = inference_pb2.GenerationEvent(tokens=inference_pb2.Tokens())
+        for _ in range(4):
+            await self.passes(self.decode.answered(_report(attempt).SerializeToString()))
+        await self.passes(self._told(tokens))
+
+    async def dispatch(self, attempt: int) -> None:
+        receive = worker_pb2.Receive(sequence=_sequence(attempt))
+        await self.passes(self.decode.sent(worker_pb2.WorkRequest(receive=receive).SerializeToString()))
+        prefill = worker_pb2.Prefill(sequence=_sequence(attempt))
+        await self.passes(self.prefill.sent(worker_pb2.WorkRequest(prefill=prefill).SerializeToString()))
+
+    async def _opened(self, attempt: int, event: kvtransfer_pb2.OpenResponse) -> None:
+        fence = kvtransfer_pb2.OpenRequest(fence=_fence(attempt)).SerializeToString()
+        assert self.open.sent(fence) == ()
+        await self.passes(self.open.answered(event.SerializeToString()))
+
+    def _told(self, event: inference_pb2.GenerationEvent) -> Sequence[Sighting]:
+        return self.door.answered(inference_pb2.GenerateResponse(event=event).SerializeToString())
+
+    def aim(self, fault: Fault, acts: list[str]) -> Aim:
+        return Aim(fault, acts.append, later_s=0.0)
+
+
+@pytest.mark.parametrize("kind", Kind)
+async def test_every_fault_strikes_the_request_in_its_phase_and_place(kind: Kind) -> None:
+    for fault in (one for one in ALL if one.kind is kind):
+        await _struck_by(fault)
+
+
+async def _struck_by(fault: Fault) -> None:
+    scene = Scene()
+    acts: list[tuple[str, Phase]] = []
+    aim = Aim(fault, lambda name: acts.append((name, scene.life.phase)), later_s=0.0)
+    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
+    await asyncio.sleep(0)
+    await scene.live()
+    hit = await striking
+    assert hit is not None
+    assert hit.request_id == REQUEST
+    ((name, phase),) = acts
+    at = {
+        Place.ROUTER: "router-0",
+        Place.PREFILL: "prefill-0",
+        Place.DECODE: "decode-0",
+        Place.REDIS: "redis",
+    }
+    assert name == hit.name == at[fault.place]
+    assert [fate for fate in scene.fates if fate] == ([fault.kind] if fault.kind in MESSAGE_KINDS else [])
+    # As a message is on its way, its sender is further than its receiver.
+    on_its_way = {
+        Phase.QUEUE: {Phase.QUEUE, Phase.PREFILL},
+        Phase.HANDOFF: {Phase.HANDOFF, Phase.PREFILL},
+        Phase.RELAY: {Phase.DECODE},
+    }
+    assert phase in on_its_way.get(fault.phase, {fault.phase}), fault
+
+
+async def test_tokens_stay_in_the_relay_until_it_is_struck() -> None:
+    scene = Scene()
+    await scene.live()
+    acts: list[str] = []
+    aim = scene.aim(Fault(Kind.KILL, Phase.RELAY, Place.ROUTER), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, LIMIT_S))
+    await asyncio.sleep(0)
+    report = [Sighting(Mark.REPORTED, REQUEST, "decode-0")]
+    await scene.passes(report)
+    delivery = asyncio.create_task(scene.watch.passage([Sighting(Mark.DELIVERED, REQUEST, "router-0")]))
+    await asyncio.sleep(0)
+    assert not delivery.done()
+    assert not acts
+    await scene.passes(report)
+    assert acts == ["router-0"]
+    await striking
+    await delivery
+
+
+async def test_who_has_few_attempts_left_is_spared() -> None:
+    scene = Scene()
+    acts: list[str] = []
+    for attempt in range(1, SPARED_FROM_ATTEMPT):
+        await scene.dispatch(attempt)
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
+    await asyncio.sleep(0)
+    await scene.live(attempt=SPARED_FROM_ATTEMPT)
+    assert await striking is None
+    assert not acts
+
+
+@pytest.mark.parametrize(
+    ("down", "veteran"), [({"decode-1"}, False), ({"decode-0"}, False), (set(), True)], ids=str
+)
+async def test_somebody_of_each_kind_is_left(down: set[str], veteran: bool) -> None:
+    scene = Scene()
+    acts: list[str] = []
+    scene.watch.down |= down
+    if veteran:
+        scene.decode = Call("decode-2", Method.WORK, scene.watch.lives)
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
+    await asyncio.sleep(0)
+    await scene.live()
+    assert await striking is None
+    assert not acts
+
+
+async def test_a_stream_that_is_over_is_not_struck() -> None:
+    scene = Scene()
+    acts: list[str] = []
+    del scene.watch.lives[REQUEST]
+    aim = scene.aim(Fault(Kind.KILL, Phase.DECODE, Place.DECODE), acts)
+    striking = asyncio.create_task(scene.watch.strike(aim, 0.2))
+    await asyncio.sleep(0)
+    await scene.live()
+    assert await striking is None
+    assert not acts

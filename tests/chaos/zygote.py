@@ -1,0 +1,126 @@
+"""A process that has imported what services import and forks one when it is asked: a death costs no start.
+
+`python -m tests.chaos.zygote FD` speaks over the socket FD, one datagram for each service: a JSON `Order`
+with four descriptors: its stdout, its stderr, a pipe to register its id in, and one that tells of it: its id,
+and at its end its exit code, a line each. When the socket closes all of them are killed.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import asdict, dataclass
+
+WARM = (
+    "decode_worker.build",
+    "prefill_worker.build",
+    "worker.build",
+    "worker.config",
+    "worker.main",
+    "router.intake",
+    "router.service",
+    "router.shell",
+    "router.operators.service",
+    "grpc_reflection.v1alpha.reflection",
+    "transformers.models.llama.modeling_llama",
+)
+"""What takes time to import; importing starts no thread, so that forking is safe."""
+MOST_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`python -m module arguments`, in a folder."""
+
+    module: str
+    arguments: tuple[str, ...]
+    cwd: str
+    environment: dict[str, str]
+
+    def send(self, to: socket.socket, fds: tuple[int, int, int, int]) -> None:
+        """The descriptors stay the caller's."""
+        packed = array.array("i", fds)
+        to.sendmsg([json.dumps(asdict(self)).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
+
+
+def serve(control: socket.socket) -> Order | None:
+    """Forks for each order: returns it in the child, which is to become it; None when no more will come."""
+    watch = selectors.DefaultSelector()
+    watch.register(control, selectors.EVENT_READ)
+    children: dict[int, tuple[int, int]] = {}
+    while True:
+        for key, _ in watch.select():
+            if key.fileobj is not control:
+                watch.unregister(key.fd)
+                _bury(key.fd, *children.pop(key.fd))
+                continue
+            data, fds, _, _ = socket.recv_fds(control, MOST_BYTES, 4)
+            if not data:
+                for pid, _ in children.values():
+                    os.kill(pid, signal.SIGKILL)
+                return None
+            pid = os.fork()
+            if pid == 0:
+                watch.close()
+                control.close()
+                for pidfd, (_, status) in children.items():
+                    os.close(pidfd)
+                    os.close(status)
+                _take_over(fds)
+                order = json.loads(data)
+                return Order(**order | {"arguments": tuple(order["arguments"])})
+            for fd in fds[:3]:
+                os.close(fd)
+            os.write(fds[3], f"{pid}\n".encode())
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = pid, fds[3]
+            watch.register(pidfd, selectors.EVENT_READ)
+
+
+def _bury(pidfd: int, pid: int, status: int) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.write(status, f"{code}\n".encode())
+    os.close(status)
+    os.close(pidfd)
+
+
+def _take_over(fds: list[int]) -> None:
+    stdout, stderr, register, status = fds
+    os.setsid()
+    os.write(register, f"+{os.getpid()}\n".encode())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, number in ((nothing, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, number)
+    for fd in (nothing, stdout, stderr, register, status):
+        os.close(fd)
+
+
+def _become(order: Order) -> None:
+    os.chdir(order.cwd)
+    os.environ.update(order.environment)
+    sys.argv = [order.module, *order.arguments]
+    runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """Until the socket closes; in a child, until its service ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for name in WARM:
+        importlib.import_module(name)
+    gc.freeze()  # or the first collection of each child would copy all that it shares with this one
+    order = serve(control)
+    if order is not None:
+        _become(order)
+
+
+if __name__ == "__main__":
+    main()
