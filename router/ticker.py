@@ -19,11 +19,11 @@ TICK_S = 0.1
 LATE_S = 0.05
 READ_S = 0.02
 """After a tick that is later than that, what waits to be read has this long."""
-SMOOTH_S = 1.0
-"""The lag is a mean over about this long: a hiccup shorter than the bound refuses nobody."""
+SMOOTH_S = 3.0
+"""The lag is a mean over about this long: only a loop that is late again and again refuses anybody."""
 BUSY_LAG_S = 0.5
 MOST_LAG_S = 1.0
-"""Counted of one tick: after a standstill, however long, it takes less than a second to be trusted again."""
+"""Counted of one tick: a single standstill, however long, is no sign of too many requests."""
 RETRY_S = 1.0
 
 
@@ -54,8 +54,8 @@ class Ticker:
     def take(self, late_s: float) -> None:
         """A tick came, so late."""
         self.num_ticks += 1
-        weight = min(1.0, (TICK_S + late_s) / SMOOTH_S)
-        self.lag_s += weight * (min(late_s, MOST_LAG_S) - self.lag_s)
+        counted_s = min(late_s, MOST_LAG_S)
+        self.lag_s += (TICK_S + counted_s) / SMOOTH_S * (counted_s - self.lag_s)
         waited_for, self._ticked = self._ticked, asyncio.Event()
         waited_for.set()
 

@@ -34,19 +34,26 @@ def test_ticks_that_are_less_late_than_the_bound_refuse_nobody(late_s: list[floa
 
 
 @given(before_s=st.lists(LATE_S, max_size=20), late_s=st.floats(1.5 * BUSY_LAG_S, 20))
-def test_a_loop_that_stays_late_is_busy_within_two_seconds(before_s: list[float], late_s: float) -> None:
+def test_a_loop_that_stays_late_is_busy_soon(before_s: list[float], late_s: float) -> None:
     ticker = Ticker()
     for one in before_s:
         ticker.take(one)
     lasted_s = 0.0
     while lasted_s < 2 * SMOOTH_S:
         ticker.take(late_s)
-        lasted_s += TICK_S + late_s
+        lasted_s += TICK_S + min(late_s, MOST_LAG_S)
     assert is_busy(ticker)
 
 
-@given(before_s=st.lists(LATE_S, max_size=20), after_s=st.lists(ON_TIME_S, min_size=10, max_size=10))
-def test_whatever_stood_still_is_trusted_again_after_a_second(
+@given(LATE_S)
+def test_one_standstill_refuses_nobody(late_s: float) -> None:
+    ticker = Ticker()
+    ticker.take(late_s)
+    assert not is_busy(ticker)
+
+
+@given(before_s=st.lists(LATE_S, max_size=20), after_s=st.lists(ON_TIME_S, min_size=30, max_size=30))
+def test_whatever_was_late_is_trusted_again_after_three_seconds(
     before_s: list[float], after_s: list[float]
 ) -> None:
     ticker = Ticker()
