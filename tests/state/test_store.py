@@ -308,6 +308,26 @@ async def test_a_grant_of_another_router_s_session_reaches_it_as_a_notice(either
     await heard.aclose()
 
 
+async def test_one_name_of_two_routers_is_served_at_both_and_leaves_nothing(either: AnyStore) -> None:
+    """They share a place: whoever asks last has it, and the other, which asks again each second, the next."""
+    stream = await subscribed(either, "r2")
+    await either.enqueue(entry("a", router="r1"), 10)
+    await either.enqueue(entry("a", router="r2"), 10)
+    assert await either.grant("r1", PREFILL, [DECODE]) == []
+    assert await asyncio.wait_for(anext(stream), 5) == Granted(Grant("a", "r2", "p:1", "d:1"))
+    assert await settle(either, "a", "p:1", DECODE) is Settled.OK
+    await either.enqueue(entry("a", router="r1"), 10)
+    assert len(await either.grant("r1", PREFILL, [ROOMY])) == 1
+    assert await settle(either, "a", "p:1", ROOMY) is Settled.OK
+    for decode in ("d:1", "d:2"):
+        await either.release_credit("a", "p:1")
+        await either.release_lease("a", decode)
+        assert await either.leases(decode) == {}
+    assert await either.credits("p:1") == {}
+    assert await either.queue_status() == QueueStatus(0, 0)
+    await stream.aclose()
+
+
 async def test_what_is_renewed_does_not_expire(either: AnyStore) -> None:
     await either.enqueue(entry("kept", tokens=1), 10)
     await either.enqueue(entry("lost", tokens=1), 10)
