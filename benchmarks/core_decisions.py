@@ -150,7 +150,7 @@ def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float
 
 def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """A newcomer behind half of the queue, with every kind of SLO."""
-    bench = Bench(num_workers, seed)
+    bench = Bench(num_workers, seed=seed)
     bench.fill(waiting)
 
     def prepare() -> Callable[[], object]:
@@ -166,7 +166,7 @@ def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[floa
 
 def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
     """Of all that wait, after nine of ten workers were lost."""
-    bench = Bench(num_workers, seed)
+    bench = Bench(num_workers, seed=seed)
     bench.fill(waiting)
     for facts in bench.workers[num_workers // 10 :]:
         bench.core.book.fleet.lose(facts.key)
@@ -181,7 +181,7 @@ def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[fl
 
 def reports(rows: int, waiting: int, calls: int, seed: int) -> list[float]:
     """One step of a worker with so many sequences, each of which gets a token."""
-    bench = Bench(16, seed)
+    bench = Bench(16, seed=seed)
     handles = bench.run_on(bench.workers[0], rows)
     assert len(handles) == rows, "each was dispatched"
     bench.fill(waiting)

@@ -14,13 +14,14 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from baton import AsyncClient, Finished, Sampling, Stop, Tokens
+from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
-from baton.snapshots import Role
 from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.observe import busiest_decoder
+from benchmarks.streams import EXACT, num_changed, play, prompts_of
 from benchmarks.telling import Telling
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
@@ -28,23 +29,7 @@ from reporting.section import Goal, Section, markdown
 STREAMS = 6
 TOKENS = 300
 PROMPT_TOKENS = 200
-STRIKE_AT = 60
-"""Tokens of every stream before the signal."""
 EXIT_GOAL_S = 5.0
-
-
-@dataclass(slots=True)
-class Stream:
-    """When each event with tokens came, and the tokens."""
-
-    at_s: list[float] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    attempts: int = 0
-
-    def gaps(self, begin_s: float, end_s: float) -> list[float]:
-        """Between events, as far as they end within a time."""
-        pairs = zip(self.at_s, self.at_s[1:], strict=False)
-        return [after - before for before, after in pairs if begin_s <= after and before <= end_s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,79 +83,40 @@ def section_of(runs: Sequence[Run]) -> Section:
 
 async def measure(model: Path, num_streams: int, seed: int) -> Run:
     """One fleet, one leaving."""
-    # Sameness is exact in 64 bits; in 32 a batch of another size changes a last bit now and then.
-    exact = ("--dtype", "float64")
     spec = FleetSpec(
-        model=model, decode=2, extra_args={"prefill": exact, "decode": exact}, start_timeout_s=180.0
+        model=model, decode=2, extra_args={"prefill": EXACT, "decode": EXACT}, start_timeout_s=180.0
     )
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
-        prompts = [
-            [3 + (seed * 31 + one * 7 + i) % 900 for i in range(PROMPT_TOKENS)] for one in range(num_streams)
-        ]
-        undisturbed = await _play(client, prompts, seed, None)
-        struck = _Strike(fleet, client, num_streams)
-        streams = await _play(client, prompts, seed, struck)
-        assert struck.began_s is not None
-        assert struck.leaving is not None
+        prompts = prompts_of(num_streams, PROMPT_TOKENS, seed)
+        undisturbed = await play(client, prompts, TOKENS, seed)
+        struck = _Strike(fleet, client)
+        streams = await play(client, prompts, TOKENS, seed, struck.strike)
         exit_s = await struck.exited
         begin_s, end_s = struck.began_s, struck.began_s + exit_s
         return Run(
             before_s=tuple(gap for one in streams for gap in one.gaps(0.0, begin_s)),
             pauses_s=tuple(max(one.gaps(begin_s, end_s)) for one in streams if one.attempts > 1),
             exit_s=exit_s,
-            changed=sum(a.token_ids != b.token_ids for a, b in zip(streams, undisturbed, strict=True)),
+            changed=num_changed(streams, undisturbed),
         )
 
 
 class _Strike:
-    """Comes once every stream has come far enough."""
+    """The signal, and how long the worker takes to end after it."""
 
-    def __init__(self, fleet: Fleet, client: AsyncClient, num_streams: int) -> None:
-        self.began_s: float | None = None
-        self.leaving: ManagedProcess | None = None
+    def __init__(self, fleet: Fleet, client: AsyncClient) -> None:
+        self.began_s = 0.0
         self.exited: asyncio.Task[float]
         self._fleet = fleet
         self._client = client
-        self._missing = num_streams
 
-    async def one_is_ready(self) -> None:
-        self._missing -= 1
-        if self._missing:
-            return
-        watch = self._client.watch(0.1)
-        workers = (await anext(watch)).workers
-        await watch.aclose()
-        busiest = max((one for one in workers if one.role is Role.DECODE), key=lambda one: one.running)
-        self.leaving = self._fleet.process(busiest.worker_id)
+    async def strike(self) -> None:
+        leaving = self._fleet.process(await busiest_decoder(self._client))
         self.began_s = time.monotonic()
-        self.leaving.terminate()
-        self.exited = asyncio.create_task(self._time_to_exit(self.leaving, self.began_s))
+        leaving.terminate()
+        self.exited = asyncio.create_task(self._time_to_exit(leaving, self.began_s))
 
     @staticmethod
     async def _time_to_exit(process: ManagedProcess, began_s: float) -> float:
         await process.wait()
         return time.monotonic() - began_s
-
-
-async def _play(
-    client: AsyncClient, prompts: Sequence[list[int]], seed: int, strike: _Strike | None
-) -> list[Stream]:
-    async def one(prompt: list[int]) -> Stream:
-        stream = Stream()
-        is_ready = False
-        sampling = Sampling(temperature=1.0, seed=seed)
-        async for event in client.generate(
-            prompt, sampling=sampling, stop=Stop(max_tokens=TOKENS, ignore_eos=True)
-        ):
-            if isinstance(event, Finished):
-                stream.attempts = event.usage.attempts
-            if not isinstance(event, Tokens):
-                continue
-            stream.at_s.append(time.monotonic())
-            stream.token_ids += event.token_ids
-            if strike is not None and not is_ready and len(stream.token_ids) >= STRIKE_AT:
-                is_ready = True
-                await strike.one_is_ready()
-        return stream
-
-    return await asyncio.gather(*(one(prompt) for prompt in prompts))

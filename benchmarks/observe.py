@@ -23,6 +23,18 @@ def kv_utilisation(snapshot: FleetSnapshot, block_size: int) -> float | None:
     return sum(worker.context_tokens for worker in decoders) / slots if slots else None
 
 
+async def snapshot(client: AsyncClient) -> FleetSnapshot:
+    """The fleet as it is now."""
+    async with aclosing(client.watch(0.1)) as snapshots:
+        return await anext(snapshots)
+
+
+async def busiest_decoder(client: AsyncClient) -> str:
+    """The decode worker with the most running sequences."""
+    workers = (await snapshot(client)).workers
+    return max((one for one in workers if one.role is Role.DECODE), key=lambda one: one.running).worker_id
+
+
 class KVObserver:
     """Samples KV utilisation for as long as the `async with` block lasts."""
 

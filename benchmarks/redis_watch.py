@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 CLASS_SCORE = 10**13
 """What a class adds to a score, as in the fleet's state."""
@@ -114,11 +114,17 @@ class OrderWatch:
             seats.clear()
 
 
-class RedisWatch:
-    """Feeds an `OrderWatch` for as long as the `async with` block lasts."""
+class Takes(Protocol):
+    """Who is told what Redis does."""
 
-    def __init__(self, address: str) -> None:
-        self.order = OrderWatch()
+    def take(self, line: bytes) -> None: ...
+
+
+class Monitor:
+    """Feeds a watch every line of a Redis's MONITOR for as long as the `async with` block lasts."""
+
+    def __init__(self, address: str, watch: Takes) -> None:
+        self._watch = watch
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._task: asyncio.Task[None] | None = None
@@ -142,7 +148,15 @@ class RedisWatch:
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            self.order.take(line)
+            self._watch.take(line)
+
+
+class RedisWatch(Monitor):
+    """An `OrderWatch` that is fed, and what its Redis holds."""
+
+    def __init__(self, address: str) -> None:
+        self.order = OrderWatch()
+        super().__init__(address, self.order)
 
     async def ledgers_left(self) -> list[str]:
         """Credits and leases that somebody still holds something of."""

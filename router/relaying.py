@@ -86,9 +86,9 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
         group = worker.groups.get(handle)
         if group is None or group in broken:
             continue
-        choice = _choice_of(group, tokens.choices[row])
+        choice = choice_of(group, tokens.choices[row])
         index, token_id = tokens.indexes[row], tokens.token_ids[row]
-        fault = _fault(choice, index, token_id)
+        fault = fault_of(choice, index, token_id)
         if choice is None or fault:
             broken[group] = fault
             continue
@@ -118,7 +118,7 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
     group = worker.groups.get(run.handle)
     if group is None:
         return
-    choice = _choice_of(group, run.choice)
+    choice = choice_of(group, run.choice)
     fault = _run_fault(worker, choice, run)
     if choice is None or fault:
         recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
@@ -153,7 +153,7 @@ def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
     return f"choice {run.choice} goes on after its end" if choice.finish else ""
 
 
-def _fault(choice: Choice | None, index: int, token_id: int) -> str:
+def fault_of(choice: Choice | None, index: int, token_id: int) -> str:
     """What is wrong with a row; empty when it is the next token or repeats a delivered one."""
     if choice is None:
         return "a row of a choice that is not of its group"
@@ -198,7 +198,7 @@ def _deliver(
         relay.gaps_s.append(gap_s)
 
 
-def _choice_of(group: Group, index: int) -> Choice | None:
+def choice_of(group: Group, index: int) -> Choice | None:
     choices = group.session.choices
     if index < len(choices) and choices[index].group is group:
         return choices[index]
