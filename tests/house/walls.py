@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks": {
         "baton",
         "engine",
+        "kvtransfer",
         "reporting",
         "router",
         "scheduling",
@@ -47,7 +48,7 @@ _SERVICE = {
 # All that these may import besides Python's own library: what the images of requirements/ hold.
 THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
-    "benchmarks": {"numpy", "prometheus_client", "rich", "torch", "transformers", "uvloop"},
+    "benchmarks": {"grpc", "numpy", "prometheus_client", "rich", "torch", "transformers", "uvloop"},
     "decode_worker": _SERVICE | {"numpy", "torch"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "kernels": {"torch", "triton"},
@@ -97,6 +98,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "baton/status.py": "reads the error details of a status",
     "baton/stream.py": "holds one Generate call",
     "baton/transport.py": "the seam: sends and receives messages of the contract",
+    "benchmarks/cancel_scene.py": "a caller that does not read, which the SDK always does",
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
