@@ -19,6 +19,7 @@ from baton.types import (
     Finished,
     FinishReason,
     Model,
+    Path,
     Promise,
     Prompt,
     Queued,
@@ -47,6 +48,10 @@ _REASONS = {
     generation_pb2.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
     generation_pb2.FINISH_REASON_DEADLINE: FinishReason.DEADLINE,
     generation_pb2.FINISH_REASON_FAILED: FinishReason.FAILED,
+}
+_PATHS = {
+    inference_pb2.PATH_AGGREGATED: Path.AGGREGATED,
+    inference_pb2.PATH_DISAGGREGATED: Path.DISAGGREGATED,
 }
 _VERDICTS = {
     inference_pb2.VERDICT_ACCEPTED: Verdict.ACCEPTED,
@@ -176,6 +181,7 @@ def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
         ),
         split=TimeSplit(split.queue_ms, split.prefill_ms, split.handoff_ms, split.decode_ms, split.relay_ms),
         error=finished.error,
+        path=_PATHS.get(finished.path),
     )
 
 

@@ -26,6 +26,15 @@ class FinishReason(enum.StrEnum):
     FAILED = "failed"
 
 
+class Path(enum.StrEnum):
+    """Who computed a request's prompt when it was first dispatched."""
+
+    AGGREGATED = "aggregated"
+    """The decode worker itself."""
+    DISAGGREGATED = "disaggregated"
+    """A prefill worker, which handed its KV over."""
+
+
 class Verdict(enum.StrEnum):
     ACCEPTED = "accepted"
     AT_RISK = "at risk"
@@ -201,13 +210,16 @@ class TimeSplit:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event. `error` is empty unless a choice ended with `FinishReason.FAILED`."""
+    """The last event. `error` is empty unless a choice ended with `FinishReason.FAILED`; `path` is None where
+    nothing was dispatched.
+    """
 
     usage: Usage
     promise: Promise
     delivery: Delivery
     split: TimeSplit
     error: str = ""
+    path: Path | None = None
 
 
 Event = Accepted | Queued | Tokens | ChoiceFinished | Finished

@@ -8,7 +8,7 @@ from dataclasses import field
 from router.errors import RouterError
 from router.events import Timer
 from router.sessions import TokenLogprobs
-from scheduling.request import FinishReason, Part, ReceiveKind, SequenceSpec, SloClass
+from scheduling.request import FinishReason, Part, Path, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
@@ -112,6 +112,7 @@ class Outcome:
     cached_prompt_tokens: int
     output_tokens: int
     attempts: int
+    path: Path
     tpot_s: float | None
     max_gap_s: float
     reasons: tuple[FinishReason, ...]

@@ -23,7 +23,7 @@ from router.quoting import Quoted
 from router.relay import StreamItem, TokenRun
 from router.sessions import TokenLogprobs
 from router.validation import RawRequest
-from scheduling.request import FinishReason
+from scheduling.request import FinishReason, Path
 
 
 def request_from_pb(
@@ -192,7 +192,13 @@ def finished_to_pb(
             relay_ms=_ms(marks.ended_at, handed_at),
         ),
         error=outcome.error,
+        path=path_to_pb(outcome.path),
     )
+
+
+def path_to_pb(path: Path) -> inference_pb2.Path:
+    """Values are the protocol's own."""
+    return cast("inference_pb2.Path", int(path))
 
 
 def _delivery(outcome: Outcome, first_handed_at: float | None, handed_at: float) -> inference_pb2.Delivery:

@@ -11,7 +11,7 @@ from router.granting import choose_decoder
 from router.queueing import enqueue, release
 from router.sessions import Choice, Group, Phase, Session
 from router.shedding import pay_batch
-from scheduling.request import Fence, ReceiveKind, SamplingParams, SequenceSpec
+from scheduling.request import Fence, Path, ReceiveKind, SamplingParams, SequenceSpec
 
 
 def dispatch(book: Book, group: Group) -> None:
@@ -31,6 +31,7 @@ def dispatch(book: Book, group: Group) -> None:
     session.attempts = max(session.attempts, group.attempt - group.num_copies)
     if session.timeline.dispatched_at is None:
         session.timeline.dispatched_at = book.now
+        session.path = Path.AGGREGATED if prefill is decode else Path.DISAGGREGATED
     prefill.groups[group.handle] = decode.groups[group.handle] = group
     pay_batch(book, session.slo.slo_class, group.work_tokens)
     decode.take(group)

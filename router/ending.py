@@ -159,6 +159,7 @@ def outcome_of(session: Session) -> Outcome:
         cached_prompt_tokens=session.cached_tokens,
         output_tokens=sum(len(choice.token_ids) for choice in session.choices),
         attempts=session.attempts,
+        path=session.path,
         tpot_s=session.tpot_s(),
         max_gap_s=session.max_gap_s,
         reasons=tuple(choice.finish for choice in session.choices),

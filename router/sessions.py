@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from scheduling.admission import Decision
 from scheduling.prediction import Ahead, Prediction
-from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
+from scheduling.request import FinishReason, Path, SamplingParams, Slo, StopRules
 
 if TYPE_CHECKING:
     from router.events import Granted
@@ -199,6 +199,7 @@ class Session:
     charged_tokens: float = 0.0
     """Virtual tokens; to be returned if it is refused."""
     cached_tokens: int = 0
+    path: Path = Path.UNSPECIFIED
     attempts: int = 0
     received_tokens: tuple[int, ...] = ()
     """Per choice, tokens that former sessions delivered: their text is unknown here."""

@@ -86,6 +86,17 @@ class FinishReason(enum.IntEnum):
     FAILED = 6
 
 
+class Path(enum.IntEnum):
+    """Who computed a request's prompt when it was first dispatched; values as in the protocol."""
+
+    UNSPECIFIED = 0
+    """It was not dispatched."""
+    AGGREGATED = 1
+    """The decode worker itself."""
+    DISAGGREGATED = 2
+    """A prefill worker, which handed its KV over."""
+
+
 class FailureReason(enum.IntEnum):
     """Why a worker gave a sequence up; values as in the protocol."""
 

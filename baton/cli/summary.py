@@ -18,6 +18,8 @@ def split_line(finished: Finished, reasons: list[FinishReason], resumes: int) ->
         f"TTFT {delivery.ttft_ms:.0f} ms{tpot}",
         where,
     ]
+    if finished.path is not None:
+        parts.append(finished.path)
     if finished.usage.cached_prompt_tokens:
         parts.append(f"{finished.usage.cached_prompt_tokens} prompt tokens cached")
     if finished.usage.attempts > 1:

@@ -7,12 +7,21 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Path(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PATH_UNSPECIFIED: _ClassVar[Path]
+    PATH_AGGREGATED: _ClassVar[Path]
+    PATH_DISAGGREGATED: _ClassVar[Path]
+
 class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     VERDICT_UNSPECIFIED: _ClassVar[Verdict]
     VERDICT_ACCEPTED: _ClassVar[Verdict]
     VERDICT_AT_RISK: _ClassVar[Verdict]
     VERDICT_REFUSED: _ClassVar[Verdict]
+PATH_UNSPECIFIED: Path
+PATH_AGGREGATED: Path
+PATH_DISAGGREGATED: Path
 VERDICT_UNSPECIFIED: Verdict
 VERDICT_ACCEPTED: Verdict
 VERDICT_AT_RISK: Verdict
@@ -197,18 +206,20 @@ class ChoiceFinished(_message.Message):
     def __init__(self, choice: _Optional[int] = ..., reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("usage", "promise", "delivery", "split", "error")
+    __slots__ = ("usage", "promise", "delivery", "split", "error", "path")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     usage: Usage
     promise: Promise
     delivery: Delivery
     split: TimeSplit
     error: str
-    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., split: _Optional[_Union[TimeSplit, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+    path: Path
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., split: _Optional[_Union[TimeSplit, _Mapping]] = ..., error: _Optional[str] = ..., path: _Optional[_Union[Path, str]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "attempts")

@@ -87,6 +87,7 @@ def finished(error: str = "") -> Pb:
             ),
             split=inference_pb2.TimeSplit(queue_ms=1, prefill_ms=11, handoff_ms=3, decode_ms=24, relay_ms=1),
             error=error,
+            path=inference_pb2.PATH_DISAGGREGATED,
         )
     )
 

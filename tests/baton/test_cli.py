@@ -120,7 +120,7 @@ def test_generate_streams_the_text_and_ends_with_where_the_time_went(
     out, err = capsys.readouterr()
     assert out == "<10><11><12>\n"
     assert "4 tokens (length) in 40 ms · TTFT 12 ms · TPOT 5.5 ms" in err
-    assert "queue 1 + prefill 11 + handoff 3 + decode 24 + relay 1 ms" in err
+    assert "queue 1 + prefill 11 + handoff 3 + decode 24 + relay 1 ms · disaggregated" in err
     assert router.calls("Generate")[0].text == "hello"
 
 

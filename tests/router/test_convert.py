@@ -22,7 +22,7 @@ from router.convert_worker import (
 )
 from router.fleet import WorkerLoad
 from scheduling.cost_model import CostModel
-from scheduling.request import Fence, FinishReason, SamplingParams, SequenceSpec, SloClass, StopRules
+from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
 from services.convert import columns_from_pb, cost_to_pb
 
 counts = st.integers(0, 2**32 - 1)
@@ -118,8 +118,8 @@ def test_parts_of_the_time_split_add_up(times: list[float]) -> None:
     *marks, handed_at = sorted(times)
     outcome = Outcome(
         SloClass.STANDARD, Promise(1, 1, None, None, at_risk=False), Marks(*marks), has_tokens=True,
-        prompt_tokens=1, cached_prompt_tokens=0, output_tokens=2, attempts=1, tpot_s=None, max_gap_s=0.0,
-        reasons=(FinishReason.EOS,), error="",
+        prompt_tokens=1, cached_prompt_tokens=0, output_tokens=2, attempts=1, path=Path.AGGREGATED,
+        tpot_s=None, max_gap_s=0.0, reasons=(FinishReason.EOS,), error="",
     )  # fmt: skip
     finished = finished_to_pb(outcome, None, handed_at)
     split = finished.split

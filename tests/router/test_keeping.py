@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from router.actions import Marks, Outcome, Promise, RequestEnded
 from router.keeping import kept
 from router.metrics import RouterMetrics, is_good
-from scheduling.request import FinishReason, SloClass
+from scheduling.request import FinishReason, Path, SloClass
 
 MS = st.none() | st.integers(1, 1000)
 DELIVERED = st.floats(0.0, 2000.0)
 PROMISE = Promise(50.0, 5.0, ttft_ms=100, tpot_ms=10, at_risk=False, itl_ms=40)
 OUTCOME = Outcome(
     SloClass.STANDARD, PROMISE, Marks(0.0, 0.01, 0.05, 0.06, 1.0), has_tokens=True, prompt_tokens=1,
-    cached_prompt_tokens=0, output_tokens=9, attempts=1, tpot_s=0.009, max_gap_s=0.04,
+    cached_prompt_tokens=0, output_tokens=9, attempts=1, path=Path.AGGREGATED, tpot_s=0.009, max_gap_s=0.04,
     reasons=(FinishReason.EOS,), error="",
 )  # fmt: skip
 

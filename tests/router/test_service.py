@@ -143,6 +143,7 @@ async def test_time_split_adds_up_to_the_end_to_end_time(fleet: RunningFleet) ->
     assert delivery.tpot_ms >= 8
     assert finished.usage.prompt_tokens == len(PROMPT)
     assert finished.usage.output_tokens == 6
+    assert finished.path == inference_pb2.PATH_DISAGGREGATED
     assert finished.usage.attempts == 1
 
 
@@ -193,6 +194,7 @@ async def test_decode_worker_prefills_itself_when_there_is_no_prefill_worker(fle
     events = await events_of(fleet.inference.Generate(request(5)))
     assert tokens_of(events) == expected(5)
     assert finished_of(events).split.handoff_ms == 0
+    assert finished_of(events).path == inference_pb2.PATH_AGGREGATED
     assert [c.WhichOneof("command") for c in decode.commands] == ["decode"]
     await until(fleet.nothing_is_held)
 
