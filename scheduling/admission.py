@@ -20,7 +20,8 @@ MAX_RETRY_S = 60.0
 LOAD_WINDOW_S = 10.0
 ITL_MARGIN = 0.92
 """Of a promised gap the predicted one may fill as much: it is the 95 % quantile of steps, and of every twenty
-one lasts longer.
+one lasts longer. It is for the steps that no worker can avoid, of its decodes and one grain; packing fills a
+step up to the whole gap, by the same quantile.
 """
 
 
