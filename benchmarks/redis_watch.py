@@ -152,20 +152,8 @@ class Monitor:
 
 
 class RedisWatch(Monitor):
-    """An `OrderWatch` that is fed, and what its Redis holds."""
+    """An `OrderWatch` that is fed."""
 
     def __init__(self, address: str) -> None:
         self.order = OrderWatch()
         super().__init__(address, self.order)
-
-    async def ledgers_left(self) -> list[str]:
-        """Credits and leases that somebody still holds something of."""
-        left = []
-        reader, writer = await asyncio.open_connection(self._host, self._port)
-        for key in sorted(self.order.ledgers):
-            name = key.encode()
-            writer.write(b"*2\r\n$6\r\nEXISTS\r\n$%d\r\n%s\r\n" % (len(name), name))
-            if await reader.readline() != b":0\r\n":
-                left.append(key)
-        writer.close()
-        return left

@@ -14,6 +14,7 @@ from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import Role
 from benchmarks.crowd import Outcome, Plan, client_process, processes
 from benchmarks.redis_watch import RedisWatch
+from state.store import Store
 
 DRAIN_S = 60.0
 START_S = 5.0
@@ -86,7 +87,7 @@ async def _measure(plan: Plan, fleet: Fleet, watch: RedisWatch, pool: ProcessPoo
     outcome = Outcome()
     for found in await asyncio.gather(*sending):
         outcome.add(found)
-    held = await _until_nothing_is_held(watch)
+    held = await _until_nothing_is_held(fleet.process("redis").address, watch.order.ledgers)
     facts = watch.order.facts
     oversold = [
         f"{worker} ({facts.max_leased[worker]} of {blocks} blocks, {facts.max_seats[worker]} seats)"
@@ -116,12 +117,23 @@ async def _capacities(client: AsyncClient) -> dict[str, int]:
     return {}
 
 
-async def _until_nothing_is_held(watch: RedisWatch) -> list[str]:
-    """Keys of what is still held after a while: what a dead router left has to expire first."""
+async def _until_nothing_is_held(redis_address: str, ledgers: set[str]) -> list[str]:
+    """Which of these keys still hold something after a while: what a dead router left has to expire first."""
     give_up = time.monotonic() + DRAIN_S
-    while (left := await watch.ledgers_left()) and time.monotonic() < give_up:  # noqa: ASYNC110 -- Redis's keys
-        await asyncio.sleep(0.2)
-    return left
+    store = await Store.connect(f"redis://{redis_address}/0")
+    try:
+        while True:
+            left = [key for key in sorted(ledgers) if await _held(store, key)]
+            if not left or time.monotonic() >= give_up:
+                return left
+            await asyncio.sleep(0.2)
+    finally:
+        await store.close()
+
+
+async def _held(store: Store, ledger: str) -> dict[str, int]:
+    _, kind, worker_key = ledger.split(":", 2)
+    return await (store.leases(worker_key) if kind == "leases" else store.credits(worker_key))
 
 
 def _cpu_seconds(fleet: Fleet) -> dict[str, float]:

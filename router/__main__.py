@@ -93,8 +93,9 @@ async def _serve_with(
     address = config.advertise or f"{config.host}:{port}"
     lock = "open" if door is None else "locked"
     structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
+    stop = _hear_signals()
     _say_ready(config.router_id, address, metrics_server.address)
-    await _until_stopped(running)
+    await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
     await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     shell.submit(RouterLeaving())
@@ -143,8 +144,8 @@ def _say_ready(router_id: str, address: str, metrics: str) -> None:
     print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201
 
 
-async def _until_stopped(running: asyncio.Task[None]) -> None:
-    """Wait for SIGTERM or SIGINT; a second one leaves at once. Raises what ended the shell, if it did."""
+def _hear_signals() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT; a second one leaves at once."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -155,6 +156,11 @@ async def _until_stopped(running: asyncio.Task[None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _until_stopped(stop: asyncio.Event, running: asyncio.Task[None]) -> None:
+    """Wait for a signal. Raises what ended the shell, if it did."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)
     if running.done():

@@ -79,7 +79,7 @@ class Driven:
 
     def grant(self, asked: AskGrants) -> None:
         head = self.core.book.waiting.head
-        if head is not None and self.arrived % 4:
+        if head is not None and asked.decoders and self.arrived % 4:
             self.tell(Granted(head.key, asked.worker.key, asked.decoders[0].key))
         if self.arrived % 5:
             self.tell(GrantsAnswered(asked.worker.key))

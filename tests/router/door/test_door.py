@@ -196,7 +196,8 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_changes_nothing(tmp_path
         door.authenticate(bearer(first))
 
 
-def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> None:
+async def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> None:
+    # As a coroutine it has a context of its own, in which it is the caller; other tests are nobody.
     named = RawRequest(tenant="acme", slo_class=int(SloClass.BATCH))
     assert as_caller(named) is named
     set_caller(Principal("acme", frozenset({SloClass.STANDARD, SloClass.BATCH})))
