@@ -10,7 +10,6 @@ from baton import (
     ChoiceFinished,
     Finished,
     FinishReason,
-    Path,
     Queued,
     Sampling,
     Stop,
@@ -57,7 +56,7 @@ async def test_events_come_typed_and_in_order() -> None:
     assert isinstance(events[5], Finished)
     assert events[5].delivery.tpot_ms == 5.5
     assert events[5].split.handoff_ms == 3
-    assert events[5].path is Path.DISAGGREGATED
+    assert events[5].path == "disaggregated"
 
 
 async def test_a_collected_generation_has_the_whole_text_of_every_choice() -> None:
