@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -52,13 +52,14 @@ class ModelStore:
 
     def __init__(self) -> None:
         self.queue: list[QueueEntry] = []
-        self.granted: dict[str, tuple[QueueEntry, str]] = {}
-        """Entries, and the worker whose credit is meant for them."""
+        self.granted: dict[str, tuple[QueueEntry, str, str]] = {}
+        """Entries, and the two workers that their grants are for."""
         self.credits: dict[tuple[str, str], int] = {}
         self.leases: dict[tuple[str, str], int] = {}
         self.unsettled: set[tuple[str, str]] = set()
         """Credits and leases that run out with their grants."""
-        self.ran_out: set[tuple[str, str]] = set()
+        self.to_give_back: Counter[tuple[str, str]] = Counter()
+        """How often each lease may be given back: one request's grants may share one, or it ran out."""
 
     def enqueue(self, entry: QueueEntry) -> Enqueued:
         if entry.request_key in self.granted:  # a grant that is out stands
@@ -85,12 +86,12 @@ class ModelStore:
                 break
             head = self.queue.pop(0)
             key = head.request_key
-            self.granted[key] = head, worker_key
+            self.granted[key] = head, worker_key, decode_key
             self.credits[key, worker_key] = head.work_tokens
             self.unsettled.add((key, worker_key))
+            self.to_give_back[key, decode_key] += 1
             if (key, decode_key) not in self.leases:
                 self.leases[key, decode_key] = head.blocks
-                self.ran_out.discard((key, decode_key))
                 self.unsettled.add((key, decode_key))
             grants.append(Granted(key, worker_key, decode_key))
         return grants
@@ -105,7 +106,7 @@ class ModelStore:
 
     def settle(self, action: Settle) -> Settlement:
         key, prefill_key = action.request_key, action.prefill_key
-        entry, worker_key = self.granted.get(key, (None, ""))
+        entry, worker_key, held_key = self.granted.get(key, (None, "", ""))
         if entry is not None and worker_key != prefill_key:
             return Settlement(Settled.EXPIRED)
         waits = any(one.request_key == key for one in self.queue)
@@ -117,9 +118,11 @@ class ModelStore:
         if entry is None:
             return Settlement(Settled.EXPIRED)
         del self.granted[key]
+        self.to_give_back[key, held_key] -= 1
         if decode_key is None:
             self.queue.insert(0, entry)
             return Settlement(Settled.NO_ROOM)
+        self.to_give_back[key, decode_key] += 1
         self.credits[key, prefill_key], self.leases[key, decode_key] = entry.work_tokens, entry.blocks
         return Settlement(Settled.OK, decode_key)
 
@@ -141,12 +144,11 @@ class ModelStore:
 
     def release_lease(self, key: str, worker_key: str) -> None:
         pair = key, worker_key
-        assert pair in self.leases or pair in self.ran_out, "a lease is released once"
+        assert self.to_give_back[pair] > 0, "a lease is given back once"
+        self.to_give_back[pair] -= 1
         self.leases.pop(pair, None)
-        self.ran_out.discard(pair)
 
     def expire(self) -> None:
         self.granted.clear()
-        self.ran_out |= self.unsettled & self.leases.keys()
         for key, worker_key in list(self.unsettled):
             self._let_go(key, worker_key)
