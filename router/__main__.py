@@ -101,7 +101,7 @@ async def _serve_with(
     shell.submit(RouterLeaving())
     await _drain(shell, config.drain_s)
     await server.stop(grace=1.0)
-    await shell.settle_store_calls()
+    await shell.store_calls.settle()
     if recorder is not None:
         recorder.close()
     running.cancel()

@@ -85,6 +85,8 @@ FORGET_S = 1.0
 RENEW_S = 1.0
 ASK_AGAIN_S = 1.0
 """A place in the queue is asked for again after this long: a grant that got lost took the place with it."""
+MAX_ASKED_AGAIN = 200
+"""Places asked for again in one second: where more wait, each is asked for the less often."""
 
 
 class RouterCore:
@@ -221,8 +223,6 @@ class RouterCore:
         if self._must_enter:
             self._must_enter = False
             self._take_holds()
-        for group in list(book.waiting):
-            enqueue(book, group)
         for request_key in sorted(book.to_dequeue - book.groups.keys()):
             book.do(Dequeue(request_key))
         book.to_dequeue.clear()
@@ -292,7 +292,8 @@ class RouterCore:
             self._help(request_key)
         if not book.store_reachable:
             serve_stranded(book)
-        for group in book.waiting.take_unheard(book.now, ASK_AGAIN_S):
+        ask_again_s = max(ASK_AGAIN_S, len(book.waiting) / MAX_ASKED_AGAIN)
+        for group in book.waiting.take_unheard(book.now, ask_again_s):
             enqueue(book, group)
         for worker in list(book.fleet.workers.values()):
             if worker.draining:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import structlog
 
@@ -52,38 +51,25 @@ from router.core import RouterCore
 from router.discovery import Discovery
 from router.errors import Overloaded
 from router.events import (
-    Charged,
     ClientGone,
-    Enqueued,
     Event,
     Granted,
-    GrantsAnswered,
     Nudged,
-    QueueSeen,
-    QueueWasFull,
-    SettleAnswered,
-    StoreCall,
-    StoreFailed,
     StoreForgot,
     TimerFired,
 )
 from router.metrics import RouterMetrics
 from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
+from router.store_calls import StoreCalls
 from router.ticker import Ticker
 from scheduling.request import FinishReason
 from services.tls import FleetTls
 from state import records
-from state.errors import QueueFull, StoreUnavailable
 from state.store import Store
 
-QUEUE_CALL = "queue"
-SETTLE_S = 5.0
-"""For store calls at the end: a store that hangs gives back what a router held when it expires."""
 STALL_S = 30.0
 """A client that takes nothing of what waits for it, from one of these to the next, does not read."""
-LEASE_TTL_S = 10.0
-"""What a router that died held comes back after this; one that lives renews every second."""
 
 
 class Shell:
@@ -118,8 +104,8 @@ class Shell:
         self._streams: dict[int, ClientStream] = {}
         self._last_listener = 0
         self.max_pending_tokens = MAX_PENDING_TOKENS
-        self._calls: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        crashed = metrics.loop_errors.labels("store").inc
+        self.store_calls = StoreCalls(store, self.router_id, self.submit, crashed)
 
     # Clients
 
@@ -156,7 +142,7 @@ class Shell:
         for action in actions:
             self._do(action)
 
-    def _do(self, action: Action) -> None:  # noqa: C901, PLR0912, PLR0915 -- a table of actions reads best as one match
+    def _do(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
         match action:
             case Relay():
                 self._relay(action)
@@ -187,31 +173,20 @@ class Shell:
                 | SendDrain()
             ):
                 self.discovery.send(action)
-            case Enqueue():
-                self._call(action.entry.request_key, StoreCall.ENQUEUE, self._enqueue(action))
-            case Dequeue(request_key):
-                self._call(request_key, StoreCall.DEQUEUE, self._dequeue(request_key))
-            case AskGrants():
-                self._call(action.worker.key, StoreCall.GRANT, self._ask_grants(action))
-            case Settle():
-                self._call(action.request_key, StoreCall.SETTLE, self._settle(action))
-            case ReleaseCredit(request_key, worker_key):
-                work = self._release_credit(request_key, worker_key)
-                self._call(request_key, StoreCall.RELEASE_CREDIT, work, worker_key)
-            case ReleaseLease(request_key, worker_key):
-                work = self._release_lease(request_key, worker_key)
-                self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
-            case Renew():
-                self._call("", StoreCall.OTHER, self._renew(action))
-            case TakeHolds():
-                self._call("", StoreCall.TAKE_HOLDS, self._take_holds(action))
-            case AskQueue():
-                if QUEUE_CALL not in self._calls:  # of a store that hangs it is asked once at a time
-                    self._call(QUEUE_CALL, StoreCall.OTHER, self._ask_queue())
-            case ChargeTenant(request_key):
-                self._call(request_key, StoreCall.CHARGE, self._charge(action))
-            case RefundTenant(tenant, tokens):
-                self._call("", StoreCall.OTHER, self.store.refund_tenant(tenant, tokens))
+            case (
+                Enqueue()
+                | Dequeue()
+                | AskGrants()
+                | Settle()
+                | ReleaseCredit()
+                | ReleaseLease()
+                | Renew()
+                | TakeHolds()
+                | AskQueue()
+                | ChargeTenant()
+                | RefundTenant()
+            ):
+                self.store_calls.do(action)
             case SetTimer(timer, at):
                 delay_s = max(0.0, at - self.now())
                 asyncio.get_running_loop().call_later(delay_s, self.submit, TimerFired(timer))
@@ -284,84 +259,6 @@ class Shell:
         """Submit after the actions under way: the core takes one event at a time."""
         asyncio.get_running_loop().call_soon(self.submit, event)
 
-    # The store
-
-    def _call(
-        self, key: str, call: StoreCall, work: Coroutine[None, None, None], worker_key: str = ""
-    ) -> None:
-        """Run a store call after the earlier ones of the same key: they must not overtake each other."""
-        task = asyncio.create_task(self._after(self._calls.get(key), key, call, work, worker_key))
-        self._calls[key] = task
-        self._tasks.add(task)
-        task.add_done_callback(lambda done: self._call_done(key, done))
-
-    async def _after(
-        self,
-        earlier: asyncio.Task[None] | None,
-        key: str,
-        call: StoreCall,
-        work: Coroutine[None, None, None],
-        worker_key: str,
-    ) -> None:
-        if earlier is not None:
-            await asyncio.wait((earlier,))
-        try:
-            await work
-        except StoreUnavailable as error:
-            self.submit(StoreFailed(call, key, error.reason, worker_key))
-
-    def _call_done(self, key: str, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if self._calls.get(key) is task:
-            del self._calls[key]
-        if not task.cancelled() and task.exception() is not None:
-            self.metrics.loop_errors.labels("store").inc()
-            self._log.error("store_call_failed", key=key, exc_info=task.exception())
-
-    async def _enqueue(self, action: Enqueue) -> None:
-        key = action.entry.request_key
-        try:
-            place = await self.store.enqueue(action.entry, action.capacity)
-        except QueueFull as full:
-            self.submit(QueueWasFull(key, full.capacity))
-        else:
-            self.submit(Enqueued(key, place.position, place.work_ahead_tokens))
-
-    async def _dequeue(self, request_key: str) -> None:
-        await self.store.dequeue(request_key)
-
-    async def _ask_grants(self, action: AskGrants) -> None:
-        grants = await self.store.grant(self.router_id, action.worker, action.decoders)
-        for grant in grants:
-            if grant.router_id == self.router_id:
-                self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
-        self.submit(GrantsAnswered(action.worker.key))
-
-    async def _settle(self, action: Settle) -> None:
-        key, prefill_key = action.request_key, action.prefill_key
-        settlement = await self.store.settle(key, prefill_key, action.decoders, LEASE_TTL_S)
-        self.submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
-
-    async def _charge(self, action: ChargeTenant) -> None:
-        standing = await self.store.charge_tenant(action.tenant, action.tokens, action.burst)
-        self.submit(Charged(action.request_key, standing))
-
-    async def _release_credit(self, request_key: str, worker_key: str) -> None:
-        await self.store.release_credit(request_key, worker_key)
-
-    async def _release_lease(self, request_key: str, worker_key: str) -> None:
-        await self.store.release_lease(request_key, worker_key)
-
-    async def _renew(self, action: Renew) -> None:
-        await self.store.renew(action.credits, action.leases, LEASE_TTL_S)
-
-    async def _take_holds(self, action: TakeHolds) -> None:
-        await self.store.take_holds(action.credits, action.leases, LEASE_TTL_S)
-
-    async def _ask_queue(self) -> None:
-        status = await self.store.queue_status()
-        self.submit(QueueSeen(status.waiting, status.waiting_tokens))
-
     # Life
 
     async def run(self) -> None:
@@ -384,10 +281,3 @@ class Shell:
                     self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
                 case records.Nudge():
                     self.submit(Nudged())
-
-    async def settle_store_calls(self, timeout_s: float = SETTLE_S) -> None:
-        """Wait for the store calls under way, so that nothing stays held after a drain; not for ever."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._tasks:
-                    await asyncio.wait(list(self._tasks))

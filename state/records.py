@@ -8,7 +8,8 @@ from scheduling.value import value
 
 CLASS_SCORE = 10**13
 """A class outweighs any due time: this many milliseconds are three centuries."""
-GRANT_TTL_MS = 200
+GRANT_TTL_MS = 1000
+"""How long a busy router may take to settle what it was granted, before it is granted anew."""
 MAX_GRANTS_LOST = 2
 """An entry whose grants nobody settled has its place back this often; then its router must ask again."""
 PREFIX_TTL_MS = 30_000
@@ -88,7 +89,7 @@ class DecodeRoom:
 
 @value
 class Grant:
-    """The head of the queue may go. Not settled within 200 ms, it has its place back instead."""
+    """The head of the queue may go. Not settled within `GRANT_TTL_MS`, it has its place back instead."""
 
     request_key: str
     router_id: str

@@ -132,4 +132,4 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await asyncio.gather(*(worker.stop() for worker in started.workers))
-        await shell.settle_store_calls()
+        await shell.store_calls.settle()

@@ -1,0 +1,71 @@
+"""A store that is slow is not asked the more for it."""
+
+from __future__ import annotations
+
+import pytest
+import redis.asyncio
+
+from router.actions import Dequeue, Enqueue, Renew
+from router.events import Enqueued, Event
+from router.store_calls import StoreCalls
+from state.records import QueueEntry
+from state.store import Store
+
+KEYS = [f"t/r{i}/0" for i in range(50)]
+CAPACITY = 100
+
+
+def place(key: str, due_in_ms: int, slo_class: int = 1) -> Enqueue:
+    return Enqueue(QueueEntry(key, "router-a", slo_class, due_in_ms, work_tokens=1, blocks=1), CAPACITY)
+
+
+@pytest.fixture
+async def heard() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+async def calls(store: Store, heard: list[Event]) -> StoreCalls:
+    def crashed() -> None:
+        raise AssertionError("a store call crashed")
+
+    return StoreCalls(store, "router-a", heard.append, crashed)
+
+
+async def test_asking_again_of_a_slow_store_does_not_pile_up(
+    calls: StoreCalls, store: Store, redis_url: str, heard: list[Event]
+) -> None:
+    async with redis.asyncio.from_url(redis_url) as admin:
+        await admin.client_pause(60_000, all=False)
+        for due_in_ms in range(20, 0, -1):
+            for key in KEYS:
+                calls.do(place(key, due_in_ms))
+            calls.do(Renew((), ()))
+        assert len(calls) == len(KEYS) + 1
+        await admin.client_unpause()
+    await calls.settle(timeout_s=20)
+    assert len(calls) == 0
+    assert sorted(one.request_key for one in heard if isinstance(one, Enqueued)) == sorted(KEYS)
+    assert (await store.queue_status()).waiting == len(KEYS)
+
+
+async def test_what_is_asked_for_last_counts(calls: StoreCalls, store: Store, heard: list[Event]) -> None:
+    for key in KEYS[:2]:
+        calls.do(place(key, due_in_ms=5000))
+    calls.do(place(KEYS[1], due_in_ms=0, slo_class=0))
+    await calls.settle(timeout_s=20)
+    calls.do(place(KEYS[0], due_in_ms=5000))
+    await calls.settle(timeout_s=20)
+    assert heard[-1] == Enqueued(KEYS[0], position=1, work_ahead_tokens=1)
+
+
+async def test_a_place_given_up_and_asked_for_anew_is_asked_for_after(
+    calls: StoreCalls, store: Store, heard: list[Event]
+) -> None:
+    """The second place is not melted into the first, which the call between them takes away."""
+    for action in (place(KEYS[0], 10), Dequeue(KEYS[0]), place(KEYS[0], 20), place(KEYS[0], 30)):
+        calls.do(action)
+    assert len(calls) == 3
+    await calls.settle(timeout_s=20)
+    assert [type(one) for one in heard] == [Enqueued, Enqueued]
+    assert (await store.queue_status()).waiting == 1
