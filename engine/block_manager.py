@@ -92,10 +92,6 @@ class BlockManager:
         """The block that holds this content, used or cached."""
         return self._block_of.get(block_hash)
 
-    def can_reserve(self, num_blocks: int, prefix: Sequence[bytes] = ()) -> bool:
-        """Whether `reserve` with the same arguments succeeds."""
-        return self._shortage(num_blocks, self._match(prefix)) is None
-
     def reserve(self, num_blocks: int, prefix: Sequence[bytes] = ()) -> list[int]:
         """Promise `num_blocks` to a sequence, the cached leading blocks of `prefix` among them.
 
@@ -104,12 +100,14 @@ class BlockManager:
         """
         held = self._match(prefix)
         assert len(held) <= num_blocks
-        shortage = self._shortage(num_blocks, held)
-        if shortage is not None:
-            raise shortage
+        num_new = num_blocks - len(held)
+        # A cached block that is pinned is one less to allocate, and one less that is free.
+        num_wanted = num_new + sum(1 for block in held if self._num_references[block] == 0)
+        if num_wanted > self.num_available_blocks:
+            raise BlockShortage(num_wanted, self.num_available_blocks, self.num_blocks)
         for block in held:
             self._pin(block)
-        self._num_reserved += num_blocks - len(held)
+        self._num_reserved += num_new
         return held
 
     def unreserve(self, num_blocks: int) -> None:
@@ -242,13 +240,6 @@ class BlockManager:
                 break
             held.append(block)
         return held
-
-    def _shortage(self, num_blocks: int, held: Sequence[int]) -> BlockShortage | None:
-        # A cached block that is pinned is one less to allocate, and one less that is free.
-        num_wanted = num_blocks - len(held) + sum(1 for block in held if self._num_references[block] == 0)
-        if num_wanted <= self.num_available_blocks:
-            return None
-        return BlockShortage(num_wanted, self.num_available_blocks, self.num_blocks)
 
     def _pin(self, block: int) -> None:
         if self._num_references[block] == 0:

@@ -150,15 +150,6 @@ class Backlog:
         """How many of one class wait."""
         return self._classes[slo_class].requests
 
-    @property
-    def num_buckets(self) -> int:
-        """How many there are to walk."""
-        return sum(len(one.begins) for one in self._classes.values())
-
-    def of_class(self, slo_class: SloClass) -> int:
-        """Work of one class."""
-        return self._classes[slo_class].tokens
-
     def add(self, one: Waiting, now: float) -> None:
         """It waits."""
         line = self._classes[one.slo_class]

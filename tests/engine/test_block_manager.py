@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import takewhile
 
 import pytest
 from hypothesis import settings
@@ -43,11 +44,14 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def start(self, tokens: list[int], extra: int) -> None:
         prefix = hash_blocks(b"root", tokens, SIZE)
         num_blocks = -(-(len(tokens) + extra) // SIZE)
-        if not self.blocks.can_reserve(num_blocks, prefix):
-            free_before = self.blocks.num_available_blocks
+        referenced = {block for other in self.owners for block in other.table}
+        held = takewhile(lambda block: block is not None, map(self.blocks.find, prefix))
+        num_wanted = num_blocks - len(referenced.intersection(held))
+        free_before = self.blocks.num_available_blocks
+        if num_wanted > free_before:
             with pytest.raises(BlockShortage) as shortage:
                 self.blocks.reserve(num_blocks, prefix)
-            assert shortage.value.num_wanted > shortage.value.num_available == free_before
+            assert (shortage.value.num_wanted, shortage.value.num_available) == (num_wanted, free_before)
             assert self.blocks.num_available_blocks == free_before
             return
         table = self.blocks.reserve(num_blocks, prefix)
@@ -180,13 +184,14 @@ def test_a_reservation_counts_pinned_cached_blocks_as_used() -> None:
     tokens = [1, 1, 2, 2]
     blocks.free(fill(blocks, tokens))
     hashes = hash_blocks(b"root", tokens, SIZE)
-    assert blocks.can_reserve(3, hashes)
-    assert not blocks.can_reserve(4, hashes)
+    with pytest.raises(BlockShortage):
+        blocks.reserve(4, hashes)
     assert len(blocks.reserve(3, hashes)) == 2
     assert blocks.num_available_blocks == 0
     # What is used already costs nothing more.
-    assert blocks.can_reserve(2, hashes)
-    assert not blocks.can_reserve(3, hashes)
+    with pytest.raises(BlockShortage):
+        blocks.reserve(3, hashes)
+    assert len(blocks.reserve(2, hashes)) == 2
 
 
 def test_a_prefix_ends_at_its_first_missing_block() -> None:
