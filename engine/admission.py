@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from scheduling.request import SequenceSpec
+from engine.block_tables import BlockTables
+from engine.output import output_rules
+from engine.report import Failure
+from engine.sequence import Goal, SequenceGroup
+from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,48 @@ class EngineLimits:
                 raise ValueError(f"{name} must be at least 1, not {value}")
 
 
-def refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str | None:
+class Admission:
+    """Makes the groups of what commands bring, each with a key of its own.
+
+    The pool has `num_blocks`; with `has_text` the model has a tokenizer. `clock` is in seconds.
+    """
+
+    def __init__(
+        self,
+        tables: BlockTables,
+        num_blocks: int,
+        limits: EngineLimits,
+        keys: Iterator[int],
+        clock: Callable[[], float],
+        *,
+        has_text: bool,
+    ) -> None:
+        self._tables = tables
+        self._num_blocks = num_blocks
+        self._limits = limits
+        self._keys = keys
+        self._clock = clock
+        self._has_text = has_text
+
+    def enter(self, spec: SequenceSpec, goal: Goal, receives: ReceiveKind | None) -> SequenceGroup | Failure:
+        """The group that waits for its turn, or why it can never have one."""
+        sentence = _refusal(spec, self._limits, has_text=self._has_text)
+        if sentence is not None:
+            return Failure(spec.handle, FailureReason.REFUSED, sentence)
+        limits, num_prompt = self._limits, len(spec.prompt_token_ids)
+        rules = output_rules(spec.stop, limits.eos_token_ids, num_prompt, limits.max_context)
+        hashes = self._tables.hash_full_blocks(spec, spec.output_token_ids)
+        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
+        group.receives = receives is not None
+        group.lacks_newest = receives is ReceiveKind.STOPPED
+        num_most = self._tables.most_blocks(group, group.num_rows)
+        if num_most > self._num_blocks:
+            sentence = f"up to {num_most} blocks are needed, and the pool has {self._num_blocks}"
+            return Failure(spec.handle, FailureReason.NO_BLOCKS, sentence)
+        return group
+
+
+def _refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str | None:
     """Why a sequence cannot run here at all; None if it can.
 
     What slips through would fail the step, and with it the neighbours.

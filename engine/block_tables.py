@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine.block_manager import BlockManager
-from engine.report import Filled
+from engine.report import Filled, Received
 from engine.sequence import Goal, SequenceGroup, Swapped
 from engine.sequence import Sequence as Choice
 from scheduling.block_hash import chain_root, hash_block, hash_blocks
@@ -71,6 +71,13 @@ class BlockTables:
         while len(group.block_table) * self._size < num_tokens:
             group.block_table.append(self._blocks.allocate())
             group.num_reserved_blocks -= 1
+
+    def expect(self, group: SequenceGroup) -> Received:
+        """Allocate blocks for the context; answers those whose content comes from elsewhere."""
+        num_held = len(group.block_table)
+        self.cover(group, len(group.context))
+        hashes = tuple(self.hash_all_blocks(group))
+        return Received(group.handle, tuple(group.block_table[: len(hashes)]), hashes, num_held)
 
     def accept(self, group: SequenceGroup, num_blocks: int) -> None:
         """The first `num_blocks` hold what was expected of them; those from the cache do in any case."""

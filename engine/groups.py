@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
-from engine.admission import EngineLimits, refusal
+from engine.admission import Admission, EngineLimits
 from engine.batch import Batch
 from engine.block_manager import BlockManager
 from engine.block_tables import BlockTables
@@ -26,22 +25,20 @@ from engine.commands import (
 from engine.detokenizer import Detokenizer
 from engine.due_times import after_first_token
 from engine.forecast import WITHOUT_BLOCKS, Forecast
-from engine.output import OutputStream, output_rules
+from engine.moving import Mover
+from engine.output import OutputStream
 from engine.preempter import Preempter
-from engine.report import Failure, Prefilled, Received
+from engine.queues import Queues
+from engine.report import Failure, Prefilled
 from engine.report_builder import ReportBuilder
 from engine.room import Room
 from engine.sequence import Goal, Phase, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.swap_space import SwapSpace
-from engine.waiting import WaitingQueue
 from scheduling.cost_model import CostModel
 from scheduling.preemption import Means
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
 from scheduling.step import PrefillWork
-
-Queue = dict[int, SequenceGroup]
-"""By key, as an ordered set: first in, first served, and a group can leave from anywhere."""
 
 
 class Groups:
@@ -59,45 +56,25 @@ class Groups:
     ) -> None:
         self._tables = tables
         self._batch = batch
-        self._blocks = blocks
-        self._limits = limits
         self._detokenizer = detokenizer
         self._clock = clock
+        self._keys = itertools.count(1)
+        self._admission = Admission(
+            tables, blocks.num_blocks, limits, self._keys, clock, has_text=detokenizer is not None
+        )
+        self._mover = Mover(tables, self._keys, clock)
         self._forecast = Forecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
         self._parts: dict[int, list[SequenceGroup]] = {}
         """By handle. All choices of a handle are one group, unless a preemption parted them."""
-        self._keys = itertools.count(1)
-        self._receiving: Queue = {}
-        self._arrived: Queue = {}
-        self._waiting = WaitingQueue()
-        self._preempted: Queue = {}
-        self._prefilling: Queue = {}
-        self._num_promised_rows = 0
+        self.queues = Queues(batch)
         self.report = ReportBuilder()
         """Where effects are told; replaced for every report."""
 
-    @property
-    def num_waiting_choices(self) -> int:
-        queues = (self._receiving, self._arrived, self._preempted, self._prefilling)
-        return self._waiting.num_rows + sum(group.num_rows for queue in queues for group in queue.values())
-
-    @property
-    def num_preempted_choices(self) -> int:
-        return sum(group.num_rows for group in self._preempted.values())
-
-    @property
-    def num_pending_tokens(self) -> int:
-        queues = (self._arrived, self._preempted, self._prefilling)
-        groups = (group for queue in queues for group in queue.values())
-        return self._waiting.num_tokens + sum(
-            group.num_remaining_tokens for group in groups if group.phase is not Phase.SWAPPED
-        )
-
     def __getitem__(self, key: int) -> SequenceGroup:
         """A group that is being prefilled."""
-        return self._prefilling[key]
+        return self.queues.prefilling[key]
 
     def apply(self, command: SequenceCommand) -> None:
         """Carry out one command; what comes of it is in the report."""
@@ -119,8 +96,8 @@ class Groups:
                 self._cancel(handle)
             case HandBack():
                 self._hand_back()
-            case Lend():
-                self._lend(command)
+            case Lend(handle, choice, num_blocks, part):
+                self._offer(handle, {choice: part}, num_blocks)
             case HandOver():
                 self._hand_over(command)
 
@@ -130,35 +107,25 @@ class Groups:
         Whoever was preempted comes before anybody new. Answers those whose KV is complete.
         """
         has_room = self._resume_preempted()
-        for group in list(self._arrived.values()):
-            if not self._has_rows(group):
+        for group in list(self.queues.arrived.values()):
+            if not self.queues.has_rows(group):
                 break
-            del self._arrived[group.key]
-            self._begin_prefill(group)
+            del self.queues.arrived[group.key]
+            self.queues.begin_prefill(group)
         if has_room:
             self._admit_waiting()
-        return [group for group in self._prefilling.values() if group.num_remaining_tokens == 0]
+        return [group for group in self.queues.prefilling.values() if group.num_remaining_tokens == 0]
 
     def prefill_work(self, now_s: float) -> list[PrefillWork]:
         """What is to be computed, after taking what has become cached in the meantime."""
-        for group in self._prefilling.values():
+        for group in self.queues.prefilling.values():
             self._tables.extend_from_cache(group)
             self.publish_blocks(group)
-        in_order = sorted(self._prefilling.values(), key=_by_arrival)
-        return [
-            PrefillWork(
-                handle=group.key,
-                num_remaining_tokens=group.num_remaining_tokens,
-                num_computed_tokens=group.num_computed_tokens,
-                num_seqs=group.num_rows,
-                waited_s=max(0.0, now_s - group.arrived_s),
-            )
-            for group in in_order
-        ]
+        return self.queues.prefill_work(now_s)
 
     def finish_prefill(self, group: SequenceGroup) -> None:
         """The context is complete: say so and make the choices, to take the rows promised to them."""
-        self._leave_prefill(group)
+        self.queues.leave_prefill(group)
         if not group.is_resuming:
             self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
             group.sequences = [self._new_choice(group, index) for index in group.spec.choices]
@@ -239,45 +206,32 @@ class Groups:
         groups = [group for parts in self._parts.values() for group in parts]
         self._tables.check_integrity(groups)
         self._preempter.check_integrity(groups)
-        assert self._num_promised_rows == sum(group.num_rows for group in self._prefilling.values())
+        self.queues.check_integrity()
 
     # In
 
     def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: ReceiveKind | None = None) -> None:
         assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
-        sentence = refusal(spec, self._limits, has_text=self._detokenizer is not None)
-        if sentence is not None:
-            self._refuse(spec, FailureReason.REFUSED, sentence)
+        entered = self._admission.enter(spec, goal, receives)
+        if isinstance(entered, Failure):
+            self._refuse(entered)
             return
-        num_prompt = len(spec.prompt_token_ids)
-        rules = output_rules(spec.stop, self._limits.eos_token_ids, num_prompt, self._limits.max_context)
-        hashes = self._tables.hash_full_blocks(spec, spec.output_token_ids)
-        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
-        group.receives = receives is not None
-        group.lacks_newest = receives is ReceiveKind.STOPPED
-        num_most, num_blocks = self._tables.most_blocks(group, group.num_rows), self._blocks.num_blocks
-        if num_most > num_blocks:
-            sentence = f"up to {num_most} blocks are needed, and the pool has {num_blocks}"
-            self._refuse(spec, FailureReason.NO_BLOCKS, sentence)
-            return
-        self._parts[group.handle] = [group]
-        self._waiting.add(group)
+        self._parts[spec.handle] = [entered]
+        self.queues.waiting.add(entered)
 
-    def _refuse(self, spec: SequenceSpec, reason: FailureReason, sentence: str) -> None:
-        self.report.failures.append(Failure(spec.handle, reason, sentence))
-        self.report.freed.append(spec.handle)
+    def _refuse(self, failure: Failure) -> None:
+        self.report.failures.append(failure)
+        self.report.freed.append(failure.handle)
 
     def _admit_waiting(self) -> None:
-        while (group := self._waiting.next(self._has_rows)) is not None and self._take_memory(group):
-            self._waiting.remove(group)
+        waiting = self.queues.waiting
+        while (group := waiting.next(self.queues.has_rows)) is not None and self._take_memory(group):
+            waiting.remove(group)
             if group.receives:
                 self._begin_receive(group)
             else:
-                self._begin_prefill(group)
+                self.queues.begin_prefill(group)
                 self.publish_blocks(group)
-
-    def _has_rows(self, group: SequenceGroup) -> bool:
-        return self._batch.num_rows + self._num_promised_rows + group.num_rows <= self._batch.max_rows
 
     def _take_memory(self, group: SequenceGroup) -> bool:
         return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
@@ -287,11 +241,6 @@ class Groups:
             for group in parts:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
-
-    def _begin_prefill(self, group: SequenceGroup) -> None:
-        group.phase = Phase.PREFILLING
-        self._prefilling[group.key] = group
-        self._num_promised_rows += group.num_rows
 
     def _new_choice(self, group: SequenceGroup, index: int) -> Choice:
         stream = None if self._detokenizer is None else self._detokenizer.stream()
@@ -307,12 +256,8 @@ class Groups:
 
     def _begin_receive(self, group: SequenceGroup) -> None:
         group.phase = Phase.RECEIVING
-        self._receiving[group.key] = group
-        num_held = len(group.block_table)
-        self._tables.cover(group, len(group.context))
-        hashes = tuple(self._tables.hash_all_blocks(group))
-        blocks = tuple(group.block_table[: len(hashes)])
-        self.report.received.append(Received(group.handle, blocks, hashes, num_held))
+        self.queues.receiving[group.key] = group
+        self.report.received.append(self._tables.expect(group))
 
     def _arrive(self, arrived: KVArrived) -> None:
         group = self._undivided(arrived.handle)
@@ -322,7 +267,7 @@ class Groups:
             self._end(group)
             return
         assert group.phase is Phase.RECEIVING, f"KV arrived for a sequence that is {group.phase.value}"
-        del self._receiving[group.key]
+        del self.queues.receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
         if group.goal is Goal.CACHE:
             self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
@@ -333,7 +278,7 @@ class Groups:
             group.first_tokens = arrived.first_tokens
             group.first_token_s = self._clock() - arrived.first_token_age_s
         group.phase = Phase.ARRIVED
-        self._arrived[group.key] = group
+        self.queues.arrived[group.key] = group
 
     def _give_up_copy(self, handle: int, message: str) -> None:
         group = self._undivided(handle)
@@ -355,8 +300,8 @@ class Groups:
     def _preempt(self, group: SequenceGroup, means: Means) -> None:
         """Suspend a group until there is room for it again."""
         if group.phase is Phase.PREFILLING:
-            self._leave_prefill(group)
-        self._arrived.pop(group.key, None)
+            self.queues.leave_prefill(group)
+        self.queues.arrived.pop(group.key, None)
         if means is Means.SWAP:
             self._preempter.swap_out(group)
             parts = [group]
@@ -368,71 +313,40 @@ class Groups:
         if not self._is_preempted(group.handle):
             self.report.preempted.append(group.handle)
         self._room.note_return()
-        waiting = [*self._preempted.values(), *parts]
-        self._preempted = {part.key: part for part in sorted(waiting, key=_by_arrival)}
+        self.queues.add_preempted(parts)
 
     def _resume_preempted(self) -> bool:
         """Whether nobody is left who has to come back before others start."""
-        for group in list(self._preempted.values()):
-            if not (self._has_rows(group) and self._take_memory(group)):
+        for group in list(self.queues.preempted.values()):
+            if not (self.queues.has_rows(group) and self._take_memory(group)):
                 return False
-            del self._preempted[group.key]
+            del self.queues.preempted[group.key]
             if group.phase is not Phase.RUNNING:
-                self._begin_prefill(group)
+                self.queues.begin_prefill(group)
             if not self._is_preempted(group.handle):
                 self.report.resumed.append(group.handle)
         return True
 
     def _is_preempted(self, handle: int) -> bool:
         """Whether any part of it is."""
-        return any(part.key in self._preempted for part in self._parts[handle])
+        return any(part.key in self.queues.preempted for part in self._parts[handle])
 
     # To another worker
 
-    def _lend(self, lend: Lend) -> None:
-        running = (group for group in self._parts.get(lend.handle, ()) if group.phase is Phase.RUNNING)
-        for choice in (choice for group in running for choice in group.sequences):
-            if choice.choice == lend.choice and self._hold_part(choice, lend.part, lend.num_blocks):
-                return
-        self._refuse_part(lend.part)
+    def _offer(self, handle: int, parts: dict[int, int], num_blocks: int | None = None) -> None:
+        """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
+        held = self._mover.hold(self._parts.get(handle, ()), parts, num_blocks)
+        for group in held:
+            self._parts[group.handle] = [group]
+            self.publish_blocks(group)
+        handles = {group.handle for group in held}
+        for part in (part for part in parts.values() if part not in handles):
+            self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
 
     def _hand_over(self, stop: HandOver) -> None:
-        parts = dict(stop.parts)
-        for group in self._parts.get(stop.handle, ()):
-            for choice in group.sequences if group.phase is Phase.RUNNING else ():
-                self._batch.leave(choice)
-                if choice.choice in parts and self._hold_part(choice, parts[choice.choice]):
-                    del parts[choice.choice]
-        for part in parts.values():
-            self._refuse_part(part)
+        self._offer(stop.handle, dict(stop.parts))
         self.report.parked.append(stop.handle)
         self._cancel(stop.handle)
-
-    def _hold_part(self, choice: Choice, part: int, num_blocks: int | None = None) -> bool:
-        """Hold a choice's blocks, under a handle of their own, until `Release`; whether there are any."""
-        blocks, num_tokens = self._tables.share_written(choice, num_blocks)
-        if not blocks:
-            return False
-        tokens = (*choice.group.spec.prompt_token_ids, *choice.output_token_ids)[:num_tokens]
-        spec = dataclasses.replace(
-            choice.group.spec,
-            handle=part,
-            prompt_token_ids=tokens,
-            output_token_ids=(),
-            choices=(choice.choice,),
-        )
-        hashes = self._tables.hash_full_blocks(spec, ())
-        held = SequenceGroup(next(self._keys), spec, Goal.HOLD, choice.group.rules, hashes, self._clock())
-        held.phase, held.block_table, held.num_computed_tokens = Phase.HELD, blocks, num_tokens
-        self._parts[part] = [held]
-        self.publish_blocks(held)
-        return True
-
-    def _refuse_part(self, part: int) -> None:
-        self.report.failures.append(
-            Failure(part, FailureReason.DRAINING, "its blocks are not there to offer")
-        )
-        self.report.freed.append(part)
 
     # Out
 
@@ -445,17 +359,13 @@ class Groups:
         for group in list(self._parts.get(handle, ())):
             if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
                 group.phase = Phase.ABANDONED
-                self._receiving.pop(group.key, None)
+                self.queues.receiving.pop(group.key, None)
             else:
                 self._end(group)
 
     def _end(self, group: SequenceGroup) -> None:
         """Return everything the group has, from whatever phase; the handle is free with its last part."""
-        if group.phase is Phase.PREFILLING:
-            self._leave_prefill(group)
-        self._waiting.remove(group)
-        for queue in (self._receiving, self._arrived, self._preempted):
-            queue.pop(group.key, None)
+        self.queues.remove(group)
         for choice in group.sequences:
             if choice.row >= 0:
                 self._batch.leave(choice)
@@ -474,17 +384,9 @@ class Groups:
             if all(_has_not_begun(group) for group in parts):
                 self.fail(parts[0], FailureReason.DRAINING, "this worker is draining")
 
-    def _leave_prefill(self, group: SequenceGroup) -> None:
-        del self._prefilling[group.key]
-        self._num_promised_rows -= group.num_rows
-
 
 def _has_not_begun(group: SequenceGroup) -> bool:
     if group.is_resuming:
         return False
     has_computed = group.num_computed_tokens > group.num_cached_tokens
     return group.phase is Phase.WAITING or (group.phase is Phase.PREFILLING and not has_computed)
-
-
-def _by_arrival(group: SequenceGroup) -> tuple[int, int]:
-    return group.arrival, group.key
