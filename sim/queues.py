@@ -43,8 +43,7 @@ class Queues:
         self.prefilling: list[Sequence] = []
         self.num_receiving = 0
         self.pending_tokens = 0
-        self.copy_s = 0.0
-        """Of copies to and from host memory that the next step waits for."""
+        self._waited_copies_s = 0.0
         self.recomputed_tokens = 0
         self._blocked_head: Key | None = None
         self._num_turns_unasked = 0
@@ -103,7 +102,7 @@ class Queues:
             del self.preempted[key]
             resumed.append(sequence)
             if sequence.phase is Phase.SWAPPED:
-                self.copy_s += self._copy_s(sequence.copied_blocks)
+                self._waited_copies_s += self._copy_s(sequence.copied_blocks)
                 sequence.copied_blocks = 0
                 started.append(sequence)
             else:
@@ -180,6 +179,11 @@ class Queues:
         self.prefilling.remove(sequence)
         return True
 
+    def take_copy_s(self) -> float:
+        """Seconds of copies to and from host memory that the next step waits for; they are told once."""
+        copy_s, self._waited_copies_s = self._waited_copies_s, 0.0
+        return copy_s
+
     def make_room(self, cost: CostModel, now: float) -> list[Sequence]:
         """Preempt until the running sequences have the blocks they need; answers who gave theirs up."""
         victims: list[Sequence] = []
@@ -224,7 +228,7 @@ class Queues:
         num_blocks = self._memory.give(victim)
         if means is Means.SWAP:
             victim.phase, victim.copied_blocks = Phase.SWAPPED, num_blocks
-            self.copy_s += self._copy_s(num_blocks)
+            self._waited_copies_s += self._copy_s(num_blocks)
         else:
             victim.phase = Phase.PREEMPTED
             self.recomputed_tokens += victim.num_computed

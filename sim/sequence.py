@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.lateness import MEAN_GAPS
-from scheduling.request import SequenceSpec
+from scheduling.request import FinishReason, SequenceSpec
 from scheduling.step import NO_LIMIT_S
 
 
@@ -135,6 +135,14 @@ class Sequence:
     @property
     def is_over(self) -> bool:
         return self.generated >= self.output_tokens
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why its newest token is its last, if it is."""
+        if not self.is_over:
+            return FinishReason.NONE
+        is_cut = self.generated >= self.spec.stop.max_tokens
+        return FinishReason.LENGTH if is_cut else FinishReason.EOS
 
     def add_token(self, now: float) -> None:
         """A token that a prompt's last chunk brought."""

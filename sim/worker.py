@@ -13,8 +13,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-
 from router.actions import (
     SendCancel,
     SendDecode,
@@ -29,7 +27,7 @@ from router.fleet import WorkerFacts
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.preemption import SwapSpeed
-from scheduling.request import FailureReason, FinishReason, SequenceSpec
+from scheduling.request import FailureReason, SequenceSpec
 from scheduling.reservation import blocks_needed
 from scheduling.step import StepPlan, StepView
 from sim.batch import Batch, Times
@@ -40,6 +38,7 @@ from sim.queues import Queues
 from sim.reporter import Reporter, Usage
 from sim.sequence import Goal, Phase, Sequence
 from sim.spec import Overheads
+from sim.step_ends import StepEnds
 from sim.step_log import StepLog
 from sim.step_times import StepTimes
 
@@ -103,10 +102,8 @@ class SimWorker:
         """When what it sends to other workers will have been sent."""
         self._policy = policy
         self._cost = cost
-        self._c0, self._c1, self._c3, self._c4, _, _ = cost.coefficients
-        self._step_times = step_times
+        self._step_ends = StepEnds(cost, step_times, overheads.between_steps_s)
         self._clock = clock
-        self._overheads = overheads
         self._around = around
         self._send_token_s = send_token_s
         self._stretches = stretch
@@ -234,7 +231,7 @@ class SimWorker:
             sequence.generated += 1
         told = self._tell(sequence.router)
         told.add_prefilled(sequence)
-        told.add_token(sequence, self._finish(sequence))
+        told.add_token(sequence, sequence.finish_reason)
         self._go_on(sequence, sequence.first_at)
 
     def _go_on(self, sequence: Sequence, due_from: float) -> None:
@@ -290,20 +287,15 @@ class SimWorker:
         context = self.batch.context_tokens if plan.num_decodes else 0
         parts = [(sequence.num_computed, tokens) for sequence, tokens in self._chunks]
         shape = self._shape = StepShape.of(plan.num_decodes, context, parts)
-        number = self.usage.num_steps
-        ratio = self._step_times.ratio(number, now, is_mixed=bool(parts))
-        step_s = self._cost.predict(shape) * ratio + self._extra_s()
-        self._begin_step(now + step_s)
-        self._clock.at(now + step_s, self._mixed_done, self._turn_number)
+        copy_s = self.queues.take_copy_s()
+        end = self._step_ends.of_mixed(shape, self.usage.num_steps, now, copy_s)
+        self._begin_steps([end], self._mixed_done)
 
-    def _extra_s(self) -> float:
-        extra_s, self.queues.copy_s = self._overheads.between_steps_s + self.queues.copy_s, 0.0
-        return extra_s
-
-    def _begin_step(self, end: float) -> None:
+    def _begin_steps(self, ends: Times | list[float], done: Callable[[int], None]) -> None:
         self._is_stepping = True
         self._began = self._clock.now
-        self._ends = [end]
+        self._ends = ends
+        self._clock.at(float(ends[-1]), done, self._turn_number)
 
     def _mixed_done(self, turn_number: int) -> None:
         if turn_number != self._turn_number:
@@ -335,8 +327,7 @@ class SimWorker:
         if not sequence.is_resuming:
             self._tell(sequence.router).add_prefilled(sequence)
         sequence.add_token(now)
-        finish = self._finish(sequence)
-        self._tell(sequence.router).add_token(sequence, finish)
+        self._tell(sequence.router).add_token(sequence, sequence.finish_reason)
         if sequence.goal is Goal.HOLD:
             sequence.phase = Phase.HELD
             self._around.handoffs.send(sequence, self.let_go)
@@ -347,36 +338,16 @@ class SimWorker:
 
     def _stretch(self) -> None:
         """Begin as many decode steps as are sure to come one after another."""
-        now, size = self._clock.now, len(self.batch)
-        first = self.usage.num_steps
+        size, context, first = len(self.batch), self.batch.context_tokens, self.usage.num_steps
         count = 1
         if self._stretches and not self._reports.has_news:
             most = min(self.batch.steps_to_an_end(), self.queues.turns_in_vain(), LONGEST_STRETCH)
             count = self.memory.steps_with_room(most)
-        over = size - self._cost.knee_tokens
-        head = self._c0 + self._c1 * size + self._c3 * max(0.0, over)
         self._num_decodes = size
-        context = self.batch.context_tokens
-        ratios = self._step_times.ratios(first, count) if count > 1 else None
-        if ratios is None:
-            ratio = self._step_times.ratio(first, now, is_mixed=False)
-            self._begin_step(now + ((head + self._c4 * context) * ratio + self._extra_s()))
-        else:
-            contexts = context + size * np.arange(count)
-            ends = (head + self._c4 * contexts) * ratios
-            if self._overheads.between_steps_s:
-                ends += self._overheads.between_steps_s
-            ends[0] += self._extra_s() - self._overheads.between_steps_s
-            ends[0] += now
-            self._begin_step(0.0)
-            self._ends = self._until_report(np.add.accumulate(ends))
-        self._clock.at(float(self._ends[-1]), self._stretch_done, self._turn_number)
-
-    def _until_report(self, ends: Times) -> Times:
-        due_at = self._reports.due_at
-        if ends[-1] <= due_at:
-            return ends
-        return ends[: int(ends.searchsorted(due_at)) + 1]
+        copy_s = self.queues.take_copy_s()
+        ends = self._step_ends.of_decodes(size, context, first, count, self._clock.now, copy_s)
+        # A report that is due ends the stretch.
+        self._begin_steps(ends[: bisect_left(ends, self._reports.due_at) + 1], self._stretch_done)
 
     def _stretch_done(self, turn_number: int) -> None:
         if turn_number != self._turn_number:
@@ -406,17 +377,11 @@ class SimWorker:
         self.memory.grow(self.batch.growth(len(ends)))
         self.batch.advance(ends)
         for sequence in self.batch.take_ended():
-            self._tell(sequence.router).add_run(sequence, sequence.generated, self._finish(sequence))
+            self._tell(sequence.router).add_run(sequence, sequence.generated, sequence.finish_reason)
             self.memory.observe(sequence)
             self._end(sequence)
 
     # Out
-
-    def _finish(self, sequence: Sequence) -> FinishReason:
-        if not sequence.is_over:
-            return FinishReason.NONE
-        is_cut = sequence.generated >= sequence.spec.stop.max_tokens
-        return FinishReason.LENGTH if is_cut else FinishReason.EOS
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.phase is Phase.ENDED:
