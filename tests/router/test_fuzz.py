@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from baton.v1 import generation_pb2, inference_pb2
 from tests.fuzzing import fuzz, messages
+from tests.router.calls import PROMPT, expected, tokens_of
 from tests.router.conftest import RunningFleet, until
-from tests.router.test_service import PROMPT, expected, tokens_of
 
 pytestmark = pytest.mark.integration
 

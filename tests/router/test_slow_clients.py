@@ -7,25 +7,17 @@ import asyncio
 import grpc.aio
 import pytest
 
-from baton.v1 import inference_pb2, inference_pb2_grpc
-from baton.v1.generation_pb2 import SamplingParams, StopRules
+from baton.v1 import inference_pb2_grpc
+from baton.v1.generation_pb2 import SamplingParams
+from tests.router.calls import expected, request
 from tests.router.conftest import RunningFleet, until
-from tests.router.scripted_worker import token_at
 
 pytestmark = pytest.mark.integration
 
-PROMPT = (5, 6, 7, 8, 9)
 NARROW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
 """Of a connection whose window is soon full."""
-
-
-def request(request_id: str, max_tokens: int, n: int = 1) -> inference_pb2.GenerateRequest:
-    return inference_pb2.GenerateRequest(
-        request_id=request_id,
-        tokens=inference_pb2.TokenInput(token_ids=PROMPT),
-        stop=StopRules(max_tokens=max_tokens),
-        sampling=SamplingParams(n=n, logprobs=1),
-    )
+MANY = SamplingParams(n=8, logprobs=1)
+"""Choices whose tokens soon fill it."""
 
 
 async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_neighbour(
@@ -49,16 +41,29 @@ async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_nei
         return not shell.core.is_running("", "silent")
 
     async with grpc.aio.insecure_channel(fleet.address, options=NARROW) as channel:
-        silent = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request("silent", 8000, n=8))
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        silent = stub.Generate(request(8000, "silent", sampling=MANY))
         await until(lambda: shell.core.is_running("", "silent"))
-        neighbour = fleet.inference.Generate(request("neighbour", 8000))
+        sampling = SamplingParams(logprobs=1)
+        neighbour = fleet.inference.Generate(request(8000, "neighbour", sampling=sampling))
         reading = asyncio.create_task(read(neighbour))
         await until(lambda: bool(received))
         await until(silent_is_given_up)
-        assert received == [token_at(PROMPT, 0, index) for index in range(len(received))]
+        assert received == expected(len(received))
         neighbour.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await until(fleet.nothing_is_held)
         with pytest.raises(grpc.aio.AioRpcError, match="reads too slowly") as late:
             await read(silent)
         assert late.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_client_that_does_not_read_is_cut_off_and_its_work_freed(fleet: RunningFleet) -> None:
+    fleet.shell.max_pending_tokens = 64
+    _, decode = await fleet.pair(num_blocks=100_000)
+    async with grpc.aio.insecure_channel(fleet.address, options=NARROW) as channel:
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request(8000, sampling=MANY))
+        await call.read()
+        await until(lambda: any(c.WhichOneof("command") == "receive" for c in decode.commands))
+        await until(lambda: fleet.shell.core.book.live == {} and not decode.running)
+        await until(fleet.nothing_is_held)

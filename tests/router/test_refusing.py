@@ -1,0 +1,92 @@
+"""What is promised and what is refused, with which code and which details, over real gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
+
+from baton.v1 import generation_pb2, inference_pb2
+from scheduling.admission import ITL_MARGIN
+from tests.router.calls import events_of, expected, request, tokens_of
+from tests.router.conftest import RunningFleet, until
+
+pytestmark = pytest.mark.integration
+
+
+async def test_slo_that_cannot_be_met_is_refused_at_once_with_what_could(fleet: RunningFleet) -> None:
+    await fleet.pair(step_s=0.05)
+    slo = generation_pb2.Slo(ttft_ms=10)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(5, slo=slo)))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    details = details_of(error.value)
+    refusal = details["baton.v1.SloRefusal"]
+    assert refusal.attainable_ttft_ms >= 50
+    assert details["google.rpc.RetryInfo"].retry_delay.ToMilliseconds() >= 100
+    await until(fleet.nothing_is_held)
+    attainable = generation_pb2.Slo(ttft_ms=refusal.attainable_ttft_ms)
+    assert tokens_of(await events_of(fleet.inference.Generate(request(5, slo=attainable)))) == expected(5)
+
+
+async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judged(
+    fleet: RunningFleet,
+) -> None:
+    await fleet.pair(step_s=0.05)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(5, slo=generation_pb2.Slo(itl_ms=10))))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    refusal = details_of(error.value)["baton.v1.SloRefusal"]
+    assert refusal.attainable_itl_ms * ITL_MARGIN >= refusal.predicted_itl_ms >= 50
+    assert f"itl_ms of {refusal.attainable_itl_ms}" in str(error.value.details())
+    for itl_ms in (refusal.attainable_itl_ms, 60_000):
+        slo = generation_pb2.Slo(itl_ms=itl_ms)
+        finished = (await events_of(fleet.inference.Generate(request(5, slo=slo))))[-1].finished
+        assert finished.promise.itl_ms == itl_ms
+        assert finished.promise.predicted_itl_ms == pytest.approx(refusal.predicted_itl_ms)
+        assert finished.delivery.itl_kept == (finished.delivery.max_gap_ms <= itl_ms)
+    assert finished.delivery.itl_kept
+    # Of what nobody asked for nothing is broken.
+    assert finished.delivery.ttft_kept
+    assert finished.delivery.tpot_kept
+
+
+def details_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
+    status = rpc_status.from_call(error)
+    found = {}
+    for packed in status.details:
+        for kind in (inference_pb2.SloRefusal, error_details_pb2.RetryInfo, error_details_pb2.BadRequest):
+            message = kind()
+            if packed.Unpack(message):
+                found[kind.DESCRIPTOR.full_name] = message
+    return found
+
+
+async def test_quote_says_what_admission_would(fleet: RunningFleet) -> None:
+    await fleet.pair(step_s=0.05)
+    slo = generation_pb2.Slo(ttft_ms=10)
+    quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5, slo=slo)))
+    assert quoted.verdict == inference_pb2.VERDICT_REFUSED
+    assert quoted.retry_after_ms >= 100
+    quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5)))
+    assert quoted.verdict == inference_pb2.VERDICT_ACCEPTED
+    assert quoted.promise.predicted_ttft_ms > 0
+    assert await fleet.nothing_is_held()
+
+
+async def test_without_workers_a_request_is_refused_at_once(fleet: RunningFleet) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(5)))
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_request_that_no_worker_can_ever_hold_is_refused(fleet: RunningFleet) -> None:
+    await fleet.pair(num_blocks=4)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(50)))
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details_of(error.value)["google.rpc.BadRequest"].field_violations[0].field == "stop.max_tokens"
+    assert tokens_of(await events_of(fleet.inference.Generate(request(5)))) == expected(5)

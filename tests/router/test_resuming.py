@@ -1,0 +1,88 @@
+"""Calls that go on where another one broke, and calls that name a request again, over real gRPC."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+
+from baton.v1 import generation_pb2, inference_pb2
+from tests.router.calls import events_of, expected, request, tokens_of
+from tests.router.conftest import RunningFleet, until
+
+pytestmark = pytest.mark.integration
+
+
+async def test_resume_goes_on_from_the_next_index_where_the_call_broke(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(step_s=0.01)
+    original = request(30, "resumed", resume_grace_ms=20_000)
+    call = fleet.inference.Generate(original)
+    stream = aiter(call)
+    seen: list[inference_pb2.GenerationEvent] = []
+    while len(tokens_of(seen)) < 5:
+        seen.append((await anext(stream)).event)
+    call.cancel()
+    received = tokens_of(seen)
+    resumed = await events_of(
+        fleet.inference.Resume(
+            inference_pb2.ResumeRequest(
+                request=original,
+                session=1,
+                received=[inference_pb2.ReceivedTokens(choice=0, token_ids=received)],
+            )
+        )
+    )
+    runs = [event.tokens for event in resumed if event.WhichOneof("event") == "tokens"]
+    assert runs[0].first_index == len(received)
+    assert received + [one for run in runs for one in run.token_ids] == expected(30)
+    assert len([c for c in decode.commands if c.WhichOneof("command") == "receive"]) == 1
+
+
+async def test_resume_succeeds_where_nobody_remembers_the_request(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair()
+    resumed = await events_of(
+        fleet.inference.Resume(
+            inference_pb2.ResumeRequest(
+                request=request(12, "forgotten"),
+                session=3,
+                received=[inference_pb2.ReceivedTokens(choice=0, token_ids=expected(4))],
+            )
+        )
+    )
+    runs = [event.tokens for event in resumed if event.WhichOneof("event") == "tokens"]
+    assert runs[0].first_index == 4
+    assert [one for run in runs for one in run.token_ids] == expected(8, first=4)
+    receive = next(c.receive for c in decode.commands if c.WhichOneof("command") == "receive")
+    assert list(receive.sequence.output_token_ids) == expected(4)
+    assert receive.sequence.fence.session == 3
+
+
+async def test_resume_with_everything_received_only_says_how_it_ended(fleet: RunningFleet) -> None:
+    await fleet.pair()
+    received = [inference_pb2.ReceivedTokens(choice=0, token_ids=expected(4))]
+    resume = inference_pb2.ResumeRequest(request=request(4, "complete"), session=1, received=received)
+    events = await events_of(fleet.inference.Resume(resume))
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds == ["accepted", "choice_finished", "finished"]
+    assert events[1].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
+
+
+async def test_same_request_again_attaches_and_hears_everything(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(step_s=0.01)
+    first = fleet.inference.Generate(request(20, "twice", resume_grace_ms=5000))
+    await until(lambda: bool(decode.running))
+    second = await events_of(fleet.inference.Generate(request(20, "twice", resume_grace_ms=5000)))
+    assert tokens_of(second) == expected(20)
+    with pytest.raises(grpc.aio.AioRpcError) as replaced:
+        await events_of(first)
+    assert replaced.value.code() is grpc.StatusCode.ABORTED
+    third = await events_of(fleet.inference.Generate(request(20, "twice")))
+    assert tokens_of(third) == expected(20)
+    assert len([c for c in decode.commands if c.WhichOneof("command") == "receive"]) == 1
+
+
+async def test_same_request_id_with_other_content_is_refused(fleet: RunningFleet) -> None:
+    await fleet.pair()
+    await events_of(fleet.inference.Generate(request(5, "taken")))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await events_of(fleet.inference.Generate(request(6, "taken")))
+    assert error.value.code() is grpc.StatusCode.ALREADY_EXISTS
