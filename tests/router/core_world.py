@@ -1,0 +1,292 @@
+"""A core in the middle of what surrounds it: its actions are carried out, and it is told what comes of them.
+
+Clients hear, the store answers when it is asked to, and workers compute when they are told to. Whatever the
+core says to a client or a worker is checked as it is said.
+"""
+
+from __future__ import annotations
+
+from router.actions import (
+    Action,
+    AskGrants,
+    AskQueue,
+    ChargeTenant,
+    Dequeue,
+    Enqueue,
+    Reject,
+    Relay,
+    ReleaseCredit,
+    ReleaseLease,
+    SendCancel,
+    SendDecode,
+    SendPrefill,
+    SendReceive,
+    SetTimer,
+    Settle,
+    TellAccepted,
+    TellChoiceFinished,
+    TellFinished,
+)
+from router.book import CoreConfig
+from router.core import RouterCore
+from router.events import (
+    Arrived,
+    Charged,
+    Event,
+    GrantsAnswered,
+    QueueSeen,
+    SettleAnswered,
+    StepReported,
+    StoreCall,
+    StoreFailed,
+    TimerFired,
+    WorkerJoined,
+)
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
+from scheduling.shares import Standing
+from tests.router.core_model import Heard, ModelStore, ModelWorker, Running
+from tests.router.scripted_worker import token_at
+
+PROMPT = (3, 5, 7)
+CONFIG = CoreConfig("router-a")
+COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+
+
+class World:
+    """Nothing happens in it by itself; `log` has every event the core was told, when, and its answer."""
+
+    def __init__(self) -> None:
+        self.core = RouterCore(CONFIG)
+        self.now = 100.0
+        self.store = ModelStore()
+        self.store_up = True
+        self.calls: list[Action] = []
+        """Of the store, that it has not answered."""
+        self.timers: list[SetTimer] = []
+        self.workers: dict[str, ModelWorker] = {}
+        self.heard: dict[int, Heard] = {}
+        """By listener."""
+        self.log: list[tuple[Event, float, list[Action]]] = []
+        self._incarnations = 0
+
+    # Carrying actions out
+
+    def tell(self, event: Event) -> None:
+        actions = self.core.on(event, self.now)
+        self.log.append((event, self.now, actions))
+        for action in actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case (
+                Enqueue()
+                | Dequeue()
+                | AskGrants()
+                | Settle()
+                | ReleaseCredit()
+                | ReleaseLease()
+                | AskQueue()
+                | ChargeTenant()
+            ):
+                self.calls.append(action)
+            case SetTimer():
+                self.timers.append(action)
+            case SendPrefill(worker_key, spec):
+                self._start(worker_key, spec, prefills=True)
+            case SendReceive(worker_key, spec, _):
+                self._start(worker_key, spec, prefills=False)
+            case SendDecode(worker_key, spec):
+                self._start(worker_key, spec, prefills=False)
+            case SendCancel(worker_key, handles):
+                self._stop(worker_key, handles)
+            case Relay():
+                self._relay(action)
+            case TellAccepted(listener):
+                self.heard[listener].accepted += 1
+            case TellChoiceFinished(listener, choice, reason, count):
+                heard = self.heard[listener]
+                assert choice not in heard.ended
+                assert count == heard.first + len(heard.tokens[choice])
+                heard.ended[choice] = reason
+            case TellFinished(listener) | Reject(listener):
+                self.heard[listener].over += 1
+
+    def _start(self, worker_key: str, spec: SequenceSpec, *, prefills: bool) -> None:
+        worker = self.workers[worker_key]
+        assert spec.handle not in worker.running
+        first = len(spec.output_token_ids)
+        assert spec.output_token_ids == tuple(token_at(PROMPT, spec.choices[0], i) for i in range(first))
+        worker.running[spec.handle] = Running(spec, prefills, dict.fromkeys(spec.choices, first))
+
+    def _stop(self, worker_key: str, handles: tuple[int, ...]) -> None:
+        worker = self.workers[worker_key]
+        for handle in handles:
+            running = worker.running.pop(handle, None)
+            if running is not None:
+                for choice, index in running.next_index.items():
+                    worker.forgotten.append((handle, choice, index, token_at(PROMPT, choice, index)))
+
+    def _relay(self, relay: Relay) -> None:
+        for listener, choice, index, token_id, reason in zip(
+            relay.listeners, relay.choices, relay.indexes, relay.token_ids, relay.finish_reasons, strict=True
+        ):
+            heard = self.heard[listener]
+            assert heard.accepted == 1
+            assert not heard.over
+            assert choice not in heard.ended
+            assert index == heard.first + len(heard.tokens[choice])
+            assert token_id == token_at(PROMPT, choice, index)
+            heard.tokens[choice].append(token_id)
+            if reason:
+                heard.ended[choice] = FinishReason(reason)
+
+    # Clients
+
+    def arrive(self, request_id: str, n: int, max_tokens: int, grace_s: float, slo: Slo) -> None:
+        """A client calls, and listens from now on."""
+        listener = len(self.heard) + 1
+        self.heard[listener] = Heard(max_tokens)
+        self.tell(
+            Arrived(
+                listener=listener,
+                tenant="t",
+                request_id=request_id,
+                session=0,
+                digest=bytes([n, max_tokens]),
+                prompt_token_ids=PROMPT,
+                sampling=SamplingParams(n=n),
+                seed_given=False,
+                stop=StopRules(max_tokens),
+                slo=slo,
+                received_at=self.now,
+                resume_grace_s=grace_s,
+            )
+        )
+
+    # The store
+
+    def answer(self, call: Action) -> None:
+        match call:
+            case Enqueue(entry):
+                self.tell(self.store.enqueue(entry))
+            case Dequeue(key):
+                self.store.dequeue(key)
+            case AskGrants(worker):
+                for grant in self.store.grant(call):
+                    self.tell(grant)
+                self.tell(GrantsAnswered(worker.key))
+            case Settle():
+                done = self.store.settle(call)
+                self.tell(SettleAnswered(call.request_key, call.prefill_key, done.decode_key, done.outcome))
+            case ReleaseCredit(key, worker_key):
+                self.store.release_credit(key, worker_key)
+            case ReleaseLease(key, worker_key):
+                self.store.release_lease(key, worker_key)
+            case AskQueue():
+                self.tell(QueueSeen(len(self.store.queue), 0))
+            case ChargeTenant(request_key):
+                self.tell(Charged(request_key, Standing(0.0, None, 0, is_over=False)))
+
+    def refuse(self, call: Action) -> None:
+        """The store is away."""
+        match call:
+            case Enqueue(entry):
+                self.tell(StoreFailed(StoreCall.ENQUEUE, entry.request_key, "away"))
+            case AskGrants(worker):
+                self.tell(StoreFailed(StoreCall.GRANT, worker.key, "away"))
+            case Settle():
+                self.tell(StoreFailed(StoreCall.SETTLE, call.request_key, "away"))
+            case ReleaseCredit(key, worker_key):
+                self.tell(StoreFailed(StoreCall.RELEASE_CREDIT, key, "away", worker_key))
+            case ReleaseLease(key, worker_key):
+                self.tell(StoreFailed(StoreCall.RELEASE_LEASE, key, "away", worker_key))
+            case Dequeue(key):
+                self.tell(StoreFailed(StoreCall.DEQUEUE, key, "away"))
+            case ChargeTenant(request_key):
+                self.tell(StoreFailed(StoreCall.CHARGE, request_key, "away"))
+            case other:
+                self.tell(StoreFailed(StoreCall.OTHER, key_of(other), "away"))
+
+    # Workers
+
+    def join(self, name: str, role: str) -> None:
+        self._incarnations += 1
+        worker = ModelWorker(name, role, self._incarnations)
+        self.workers[worker.facts.key] = worker
+        self.tell(WorkerJoined(worker.facts, worker.load, COST))
+
+    def step(self, worker: ModelWorker, handles: list[int]) -> None:
+        """Every choice of these gets a token."""
+        rows: list[tuple[int, int, int, int, int]] = []
+        prefilled = []
+        for handle in handles:
+            running = worker.running[handle]
+            spec = running.spec
+            if min(running.next_index.values()) == len(spec.output_token_ids):
+                prefilled.append(handle)
+            for choice, index in list(running.next_index.items()):
+                ended = index + 1 >= spec.stop.max_tokens
+                reason = FinishReason.LENGTH if ended else FinishReason.NONE
+                rows.append((handle, choice, index, token_at(PROMPT, choice, index), int(reason)))
+                running.next_index[choice] += 1
+                if ended:
+                    del running.next_index[choice]
+            if running.prefills or not running.next_index:
+                del worker.running[handle]
+        self.report(worker, rows, prefilled)
+
+    def report(
+        self,
+        worker: ModelWorker,
+        rows: list[tuple[int, int, int, int, int]],
+        prefilled: list[int] | None = None,
+    ) -> None:
+        """Rows are handle, choice, index, token and finish reason."""
+        handles, choices, indexes, token_ids, reasons = zip(*rows, strict=True) if rows else ((),) * 5
+        tokens = TokenColumns(handles, choices, indexes, token_ids, reasons)
+        done = prefilled or []
+        self.tell(
+            StepReported(
+                worker.facts.key, tokens, worker.load, 0.01, prefilled=done, cached_tokens=[0] * len(done)
+            )
+        )
+
+    # Time
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        due = [one for one in self.timers if one.at <= self.now]
+        self.timers = [one for one in self.timers if one.at > self.now]
+        for one in due:
+            self.tell(TimerFired(one.timer))
+
+    def behave(self) -> None:
+        """The store answers all it is asked, and workers compute all they have, until nothing is left."""
+        self.store_up = True
+        for _ in range(400):
+            while self.calls:
+                self.answer(self.calls.pop(0))
+            for worker in list(self.workers.values()):
+                if worker.running:
+                    self.step(worker, sorted(worker.running))
+            self.store.expire()
+            self.pass_time(0.2)
+            book = self.core.book
+            if not (book.live or book.to_dequeue or book.to_release or self.calls):
+                break
+
+
+def key_of(call: Action) -> str:
+    """What a call of the store is about; those of one key are answered in order."""
+    match call:
+        case Enqueue(entry):
+            return entry.request_key
+        case AskGrants(worker):
+            return worker.key
+        case Dequeue(key) | ReleaseCredit(key) | ReleaseLease(key) | Settle(key) | ChargeTenant(key):
+            return key
+        case _:
+            return ""
