@@ -17,10 +17,11 @@ from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
 from kvtransfer.transport import TransportMode
 from scheduling.request import Fence
-from tests.kvtransfer.blocks import block_hash
+from tests.kvtransfer.blocks import block_hash, content
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK_SIZE = 16
+BOTH = pytest.mark.parametrize("mode", [TransportMode.SHM, TransportMode.GRPC])
 
 
 class SenderProcess:
@@ -126,3 +127,19 @@ def task_of(sender: SenderProcess, fence: Fence, num_blocks: int, num_held: int 
         hashes=[block_hash(index) for index in range(num_blocks)],
         num_held=num_held,
     )
+
+
+def wrong_blocks(receiver: Receiver, task: ReceiveTask) -> list[int]:
+    """Indexes of blocks that do not hold what the sender's block at the same index held."""
+    pool = receiver.pool
+    return [
+        index
+        for index, block in enumerate(task.blocks)
+        if bytes(pool.block_bytes_view(block)) != content(index, pool.block_bytes)
+    ]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Waits for a condition that another task brings about."""
+    while not is_so():
+        await asyncio.sleep(0.005)

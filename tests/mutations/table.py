@@ -117,7 +117,7 @@ FAILURES = (
                 "kvtransfer/receiver.py",
                 "            if not isinstance(lost, PeerLostError):\n",
                 "            if True:\n",
-                "tests/kvtransfer/test_receiver.py::test_a_sender_that_dies_after_its_commit_is_not_needed",
+                "tests/kvtransfer/test_giving_up.py::test_a_sender_that_dies_after_its_commit_is_not_needed",
             ),
         ),
     ),
