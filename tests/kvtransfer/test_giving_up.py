@@ -68,7 +68,7 @@ async def test_a_sender_that_never_hears_of_the_handoff_is_given_up(
 
 
 @BOTH
-async def test_a_sender_that_dies_after_its_commit_is_not_needed(
+async def test_a_sender_that_dies_after_its_commit_fails_no_receive(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)

@@ -134,7 +134,7 @@ def test_a_full_queue_takes_nobody_in_and_says_when_to_come_back() -> None:
     assert not core.book.groups
 
 
-def test_a_router_that_comes_later_counts_what_others_run() -> None:
+def test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty() -> None:
     """It dispatched none of it: its workers say what they have."""
     core = core_of("slack", DECODE)
     busy = WorkerLoad(running=DECODE.max_num_seqs, free_blocks=1, context_tokens=200)

@@ -40,6 +40,6 @@ def test_in_the_order_of_arrival_who_waited_longer_is_always_first(slo: Slo, one
 
 
 @given(slos, slos, st.integers(0, 100))
-def test_by_due_time_the_class_comes_first(one: Slo, other: Slo, waited_s: int) -> None:
+def test_by_due_time_no_class_goes_before_a_higher_one(one: Slo, other: Slo, waited_s: int) -> None:
     if one.slo_class < other.slo_class:
         assert rank(Order.DUE, one, float(waited_s)) < rank(Order.DUE, other, 0.0)

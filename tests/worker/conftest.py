@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,9 +99,8 @@ class Workshop:
 @pytest.fixture
 def workshop(redis_url: str, model: Path, tmp_path: Path) -> Iterator[Workshop]:
     """For workers that do not outlive the test."""
-    shop = Workshop(model, redis_url, tmp_path)
-    yield shop
-    shop.close()
+    with closing(Workshop(model, redis_url, tmp_path)) as shop:
+        yield shop
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,5 @@ class Pair:
 @pytest.fixture(scope="session")
 def pair(redis_url: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A prefill and a decode worker for all tests that leave them as they were."""
-    shop = Workshop(model, redis_url, tmp_path_factory.mktemp("pair"))
-    source, target = shop.start_all(("prefill",), ("decode",))
-    yield Pair(source, target)
-    shop.close()
+    with closing(Workshop(model, redis_url, tmp_path_factory.mktemp("pair"))) as shop:
+        yield Pair(*shop.start_all(("prefill",), ("decode",)))

@@ -189,12 +189,16 @@ async def test_heartbeats_come_when_nothing_else_does(pair: Pair) -> None:
         assert client.loads[-1].free_blocks == 64
 
 
-async def test_sigterm_cuts_no_running_sequence_short(workshop: Workshop, model: Path) -> None:
-    worker = workshop.start("decode", "--drain-s=600")
-    async with WorkClient(worker.address) as client:
-        target = client.welcome.incarnation
+async def test_sigterm_cuts_no_running_sequence_short(pair: Pair, workshop: Workshop, model: Path) -> None:
+    source, worker = pair.source, workshop.start("decode", "--drain-s=600")
+    async with WorkClient(source.address) as prefill, WorkClient(worker.address) as client:
+        here, target = prefill.welcome.incarnation, client.welcome.incarnation
         handle = await client.decode(spec_of(PROMPT, target=target, max_tokens=60))
-        await client.until(lambda: len(client.heard[handle].token_ids[0]) > 0)
+        # From a source that never hears of it: however soon the other ends, the worker is not drained before.
+        waiting = await client.receive(spec_of(PROMPT, source=here, target=target), source.address)
+        await client.until(
+            lambda: len(client.heard[handle].token_ids[0]) > 0 and client.loads[-1].waiting == 1
+        )
         ending = asyncio.create_task(worker.terminate())
         await client.until(lambda: client.loads[-1].draining)
         late = await client.decode(spec_of(PROMPT, target=target))
@@ -203,6 +207,7 @@ async def test_sigterm_cuts_no_running_sequence_short(workshop: Workshop, model:
         failure = client.heard[late].failure
         assert failure is not None
         assert "draining" in failure.message
+        await client.cancel(waiting)
         assert await ending == 0
 
 
