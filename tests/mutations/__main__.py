@@ -1,75 +1,91 @@
 """`python -m tests.mutations [NAME ...]`: takes each guard of the table out of a copy and runs its test.
 
-With all guards every test has to pass, and with its guard taken out each has to fail. Exits 1 where one does
-not. NAME is of a failure; without any, all are tried.
+With the guard in, the test has to pass; without it, it has to fail, or to hang. Each line of the table is
+printed as soon as it is known, pytest's last word about it on stderr. Exits 1 where a guard is not noticed.
+NAME is of a failure; without any, all are tried.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from tests.mutations.table import FAILURES, Failure, Guard
+from tests.mutations.table import FAILURES, Guard
+from tests.mutations.trial import Outcome, Verdict, trial
 
 ROOT = Path(__file__).resolve().parents[2]
-PASSED, FAILED = 0, 1
-"""pytest's exit codes; all others mean that tests could not be run."""
+LEAST_S, MOST_S = 120.0, 600.0
+"""A test hangs that takes ten times as long as with all guards and `LEAST_S`; with all of them, `MOST_S`."""
+WITHOUT = {
+    Verdict.PASSED: "**passes**",
+    Verdict.FAILED: "fails",
+    Verdict.HUNG: "fails (hung)",
+    Verdict.NOT_RUN: "**could not be run**",
+}
 
 
 def main(names: Sequence[str]) -> int:
     """Returns the exit code."""
     chosen = [one for one in FAILURES if not names or one.name in names]
+    for guard in (guard for failure in chosen for guard in failure.guards):
+        guard.taken_out(ROOT)  # or half an hour may pass before a wrong entry is found
+    _say("| what must not happen | guard in | test | without the guard |\n|---|---|---|---|")
+    unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="baton-mutations-") as folder:
-        copy = Path(folder) / "baton"
+        judge = _Judge(Path(folder) / "baton")
+        for failure in chosen:
+            what = f"{failure.what} ({failure.peers})"
+            for guard in failure.guards:
+                is_noticed, result = judge.of(guard)
+                unnoticed += not is_noticed
+                _say(f"| {what} | `{guard.path}` | `{guard.test.rpartition('::')[2]}` | {result} |")
+                what = ""
+    _say(f"\nguards that nobody would miss: {unnoticed or 'none'}")
+    return 1 if unnoticed else 0
+
+
+class _Judge:
+    """Tries guards in `copy`, a copy of the tree that it makes."""
+
+    def __init__(self, copy: Path) -> None:
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        is_whole = (
-            _pytest(copy, *dict.fromkeys(guard.test for one in chosen for guard in one.guards)) == PASSED
-        )
-        table, is_guarded = _tried(copy, chosen)
-    Console(width=160).print(table)
-    print("with all guards: " + ("all pass" if is_whole else "NOT ALL PASS"))  # noqa: T201 - a command's answer
-    return 0 if is_whole and is_guarded else 1
+        self._copy = copy
+        self._guarded: dict[str, Outcome] = {}
+        """By test: several guards may have the same."""
+
+    def of(self, guard: Guard) -> tuple[bool, str]:
+        """Whether somebody would notice that it is gone, and what comes of the test."""
+        if guard.test not in self._guarded:
+            self._guarded[guard.test] = self._tried(guard.test, MOST_S)
+        guarded = self._guarded[guard.test]
+        if guarded.verdict is not Verdict.PASSED:
+            return False, f"**does not pass with it**: {guarded.verdict.value}"
+        without = self._without(guard, max(LEAST_S, 10 * guarded.took_s))
+        return without.verdict in (Verdict.FAILED, Verdict.HUNG), WITHOUT[without.verdict]
+
+    def _without(self, guard: Guard, limit_s: float) -> Outcome:
+        file = self._copy / guard.path
+        whole = file.read_text(encoding="utf-8")
+        file.write_text(guard.taken_out(self._copy), encoding="utf-8")
+        try:
+            return self._tried(guard.test, limit_s)
+        finally:
+            file.write_text(whole, encoding="utf-8")
+
+    def _tried(self, test: str, limit_s: float) -> Outcome:
+        with trial(self._copy, test) as run:
+            outcome = run.outcome(limit_s)
+        sys.stderr.write(f"{outcome.took_s:.0f} s, {outcome.verdict.value}: {outcome.said}\n")
+        sys.stderr.flush()
+        return outcome
 
 
-def _tried(copy: Path, chosen: Sequence[Failure]) -> tuple[Table, bool]:
-    """What came of each guard's absence, and whether all were noticed."""
-    table = Table("what must not happen", "peers", "guard in", "test", "without the guard")
-    is_guarded = True
-    for failure in chosen:
-        for guard in failure.guards:
-            is_noticed = _fails_without(copy, guard)
-            is_guarded = is_guarded and is_noticed
-            test = guard.test.rpartition("::")[2]
-            result = "fails" if is_noticed else "DOES NOT FAIL"
-            table.add_row(failure.name, failure.peers, guard.path, test, result)
-    return table, is_guarded
-
-
-def _fails_without(copy: Path, guard: Guard) -> bool:
-    file = copy / guard.path
-    whole = file.read_text(encoding="utf-8")
-    file.write_text(whole.replace(guard.text, guard.without), encoding="utf-8")
-    try:
-        return _pytest(copy, guard.test) == FAILED
-    finally:
-        file.write_text(whole, encoding="utf-8")
-
-
-def _pytest(copy: Path, *tests: str) -> int:
-    """Its exit code. No byte code is kept: a file may change twice within a second."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    quiet = subprocess.DEVNULL
-    return subprocess.run(argv, cwd=copy, env=env, stdout=quiet, stderr=quiet, check=False).returncode
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a command's answer
 
 
 if __name__ == "__main__":
