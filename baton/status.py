@@ -46,6 +46,12 @@ _CALLERS_FAULT = (
 )
 # CANCELLED that nobody here asked for is a router that lets go of its calls, as one that stops does.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# No router says these of itself: its call crashed, or the library beneath it did, as without memory.
+_CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+
+
+class CallCrashed(Internal):
+    """The router failed at a call without a word of its own; it, or another one, may not fail again."""
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
@@ -60,7 +66,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
         return _exhausted(message, _status_of(error))
     if code in _PLAIN:
         return _PLAIN[code](message)
-    return Internal(f"{code.name}: {message}")
+    kind = CallCrashed if code in _CRASHED else Internal
+    return kind(f"{code.name}: {message}")
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:

@@ -21,12 +21,15 @@ from baton.convert import event_from_pb, resume_to_pb
 from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
 from baton.progress import Collector, Progress
 from baton.routers import Patience, Routers
+from baton.status import CallCrashed
 from baton.transport import GENERATE, RESUME, Transport
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.v1 import inference_pb2
 
 T = TypeVar("T")
 
+MAX_CRASHES = 3
+"""Calls of one generation that crash at routers: then it is taken to be what crashes them."""
 # Errors found on this side: the fleet does not know yet that nobody listens. All others it told us itself.
 _STILL_RUNNING = (TimedOut, StreamCorrupt, Internal, Unavailable)
 
@@ -107,7 +110,7 @@ class GenerationStream:
         progress = Progress(self._num_choices)
         patience = Patience(self._timeout.connect_s, len(self._routers))
         clock = _Clock(self._timeout)
-        session = 0
+        session = crashes = 0
         while True:
             router = self._routers.next()
             try:
@@ -124,6 +127,11 @@ class GenerationStream:
             except Unavailable as error:
                 self._routers.failed(router)
                 await clock.limit(patience.wait_after(error), has_tokens=progress.has_tokens)
+            except CallCrashed:
+                crashes += 1
+                if crashes == MAX_CRASHES:
+                    raise
+                self._routers.failed(router)
             if progress.started:
                 session += 1
             else:
@@ -146,8 +154,7 @@ class GenerationStream:
                         raise _RouterLeaves
                     continue  # the only one there is: it serves on for as long as it can
                 if message.WhichOneof("event") == "retrying":
-                    told = message.retrying.failed_attempts
-                    progress.failed_attempts = max(progress.failed_attempts, told)
+                    progress.failed_attempts = message.retrying.failed_attempts
                     continue
                 event = event_from_pb(message)
                 if progress.admit(event):

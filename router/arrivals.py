@@ -71,9 +71,8 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
         tell_accepted(book, session)
         received = {one.choice: len(one.token_ids) for one in event.received}
         relaying.replay(book, session, received)
-        failures = max((group.failures for group in session.groups), default=0)
-        if failures:
-            recovery.tell_failures(book, session, failures)
+        if any(group.failures for group in session.groups):
+            recovery.tell_failures(book, session)
     if session.ended:
         ending.tell_finished(book, session)
 

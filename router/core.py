@@ -68,7 +68,7 @@ from router.migrating import migrate
 from router.prefixes import held_by_all
 from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
-from router.recovery import on_worker_lost
+from router.recovery import on_worker_back, on_worker_lost
 from router.relaying import on_step_reported
 from router.roles import rebalance_roles
 from router.sessions import Phase
@@ -183,6 +183,7 @@ class RouterCore:
                 on_target_lost(book, facts.key)
                 on_worker_lost(book, facts.key, "joined again")
                 book.fleet.join(Worker(facts, load, cost))
+                on_worker_back(book, facts.key)
                 book.grants_wanted = True
             case WorkerLost(worker_key, reason):
                 on_target_lost(book, worker_key)

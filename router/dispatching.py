@@ -26,7 +26,7 @@ def dispatch(book: Book, group: Group) -> None:
     session = group.session
     book.move(group, Phase.RUNNING)
     group.stranded_at = None
-    group.handle, group.attempt = book.next_handle(), group.attempt + 1
+    group.handle, group.attempt, group.sent_as = book.next_handle(), group.attempt + 1, session.number
     group.decode_reported = False
     session.attempts = max(session.attempts, group.attempt - group.num_copies)
     if session.timeline.dispatched_at is None:
@@ -42,7 +42,7 @@ def dispatch(book: Book, group: Group) -> None:
 def take_over(book: Book, group: Group, source: Worker, target: Worker, handle: int) -> None:
     """The next attempt of what the source has stopped; it offers the group's blocks under this handle."""
     book.move(group, Phase.RUNNING)
-    group.handle, group.attempt = handle, group.attempt + 1
+    group.handle, group.attempt, group.sent_as = handle, group.attempt + 1, group.session.number
     group.prefill_key, group.decode_key = source.key, target.key
     group.session.attempts = max(group.session.attempts, group.attempt - group.num_copies)
     source.groups[handle] = target.groups[handle] = group

@@ -62,6 +62,7 @@ def new_groups(
         )
         if parent is not None:
             group.attempt, group.failures = parent.attempt, parent.failures
+            group.lost_with, group.pardoned = parent.lost_with, parent.pardoned
             group.num_copies = parent.num_copies
             group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
         for choice in part:

@@ -1,4 +1,4 @@
-"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, thrice at most."""
+"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, and not for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from router.actions import AttemptFailed, GroupMigrated, TellRetrying
 from router.book import Book
 from router.fleet import Worker
 from router.queueing import enqueue, new_groups, release_credit
-from router.sessions import MAX_ATTEMPTS, Group, Phase, Session
+from router.sessions import MAX_ATTEMPTS, MAX_FAILURES, Group, Phase, Session
 from scheduling.request import FinishReason
 
 
@@ -15,39 +15,63 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     """Give an attempt up on all its workers and start the next, or fail the request."""
     if group.phase is not Phase.RUNNING:
         return
-    session = group.session
     group.failures += 1
-    final = group.failures >= MAX_ATTEMPTS
+    final = group.held_against >= MAX_ATTEMPTS or group.failures >= MAX_FAILURES
     book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
     if final:
-        ending.cut_off(
-            book, session, FinishReason.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last with: {reason}"
-        )
+        error = f"{group.failures} attempts failed, the last with: {reason}"
+        ending.cut_off(book, group.session, FinishReason.FAILED, error)
         return
     book.counters.retried_attempts += 1
-    tell_failures(book, session, group.failures)
-    # The command is withdrawn even from whom reported the failure: unknown handles are ignored there.
-    ending.detach(book, group, tell_workers=True)
+    tell_failures(book, group.session)
     group.avoided |= {worker_key}
-    for successor in new_groups(book, session, [choice for choice in group.choices if choice.open], group):
+    _start_again(book, group)
+
+
+def _start_again(book: Book, group: Group) -> None:
+    """Off its workers and into the queue, with what was delivered."""
+    # The command is withdrawn even from whom reported a failure: unknown handles are ignored there.
+    ending.detach(book, group, tell_workers=True)
+    open_choices = [choice for choice in group.choices if choice.open]
+    for successor in new_groups(book, group.session, open_choices, group):
         enqueue(book, successor)
 
 
-def tell_failures(book: Book, session: Session, failures: int) -> None:
+def tell_failures(book: Book, session: Session) -> None:
     """So that a client that goes on elsewhere brings the count: no request fails all over a fleet."""
     if session.listener is not None and session.resume_grace_s > 0:
+        failures = max((group.held_against for group in session.groups), default=0)
         book.do(TellRetrying(session.listener, failures))
+
+
+def on_worker_back(book: Book, worker_key: str) -> None:
+    """A worker that was lost is here again, as it was: what failed with its link ended no process."""
+    for group in book.groups.values():
+        times = group.lost_with.count(worker_key)
+        if times:
+            group.pardoned += times
+            group.lost_with = tuple(one for one in group.lost_with if one != worker_key)
+            tell_failures(book, group.session)
+
+
+def on_superseded(book: Book, group: Group) -> None:
+    """A worker knows a later session than the one that this attempt was dispatched under.
+
+    It has come by way of another router, and nobody listens here any more; unless the client has come back
+    since, with a session that is later still.
+    """
+    if group.session.number > group.sent_as:
+        _start_again(book, group)
+    else:
+        ending.abandon(book, group.session)
 
 
 def start_elsewhere(book: Book, group: Group, worker_key: str) -> None:
     """Take a group off its workers and queue it with what was delivered; no attempt has failed."""
     book.counters.migrated += 1
     book.do(GroupMigrated(group.key, worker_key))
-    ending.detach(book, group, tell_workers=True)
     group.avoided |= {worker_key}
-    open_choices = [choice for choice in group.choices if choice.open]
-    for successor in new_groups(book, group.session, open_choices, group):
-        enqueue(book, successor)
+    _start_again(book, group)
 
 
 def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
@@ -66,6 +90,7 @@ def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
             release_credit(book, group)
             group.prefill_key = None  # should it come back under this key, it knows nothing of the group
         else:
+            group.lost_with += (worker_key,)
             fail_attempt(book, group, worker_key, f"worker lost: {reason}")
 
 

@@ -59,6 +59,8 @@ def _take_changes(book: Book, worker: Worker, event: StepReported) -> None:
             continue
         if failure.reason is FailureReason.DRAINING:
             recovery.start_elsewhere(book, group, worker.key)
+        elif failure.reason is FailureReason.SUPERSEDED:
+            recovery.on_superseded(book, group)
         else:
             recovery.fail_attempt(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
 

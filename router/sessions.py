@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from router.events import Granted
 
 MAX_ATTEMPTS = 3
+"""That end their workers, or fail at them: then a request is taken to be what is wrong."""
+MAX_FAILURES = 10
+"""Attempts of a request that fail for whatever reason: one that breaks links, and no worker, ends too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,12 @@ class Group:
     """Batch work that goes first, so that batch has its share."""
     failures: int = 0
     """Attempts that failed, those of the groups it was split from included."""
+    lost_with: tuple[str, ...] = ()
+    """Workers that were lost in one of these, and have not been seen since."""
+    pardoned: int = 0
+    """Failures that were not its doing: their workers came back as they were."""
+    sent_as: int = 0
+    """The session that its attempt was dispatched under."""
     preempted_at: float | None = None
     """Since when its worker has had no blocks for it."""
     migrated_at: float = float("-inf")
@@ -141,6 +150,11 @@ class Group:
     @property
     def num_seqs(self) -> int:
         return len(self.choices)
+
+    @property
+    def held_against(self) -> int:
+        """Failures that may be its own doing."""
+        return self.failures - self.pardoned
 
     @property
     def delivered_tokens(self) -> int:

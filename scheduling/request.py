@@ -105,6 +105,7 @@ class FailureReason(enum.IntEnum):
     HANDOFF = 3
     INTERNAL = 4
     DRAINING = 5
+    SUPERSEDED = 6
 
 
 class ReceiveKind(enum.IntEnum):

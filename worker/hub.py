@@ -14,7 +14,7 @@ import structlog
 
 from engine import commands as engine_commands
 from engine.report import Failure, Load, Prefilled, StepReport
-from kvtransfer.errors import FenceError, WrongIncarnationError, describe
+from kvtransfer.errors import FenceError, StaleFenceError, WrongIncarnationError, describe
 from kvtransfer.fence import FenceGuard
 from scheduling.request import FailureReason, Part
 from worker.columns import take_rows
@@ -148,13 +148,13 @@ class Hub:
             message = "this worker is draining; accepted: another one"
             self.refuse(session, spec.handle, message, FailureReason.DRAINING)
             return
-        reason = self._reason_against(session, dispatch)
-        if reason is not None:
-            self.refuse(session, spec.handle, reason)
+        against = self._reason_against(session, dispatch)
+        if against is not None:
+            self.refuse(session, spec.handle, *against)
             return
         for rival in self._sequences.rivals_of(spec.fence):
             if not rival.is_over:
-                self._tell_failure(rival, FailureReason.REFUSED, f"superseded by {describe(spec.fence)}")
+                self._tell_failure(rival, FailureReason.SUPERSEDED, f"superseded by {describe(spec.fence)}")
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence)
         self.role.begin(running.handle, dispatch)
@@ -186,8 +186,9 @@ class Hub:
     def _reason_against_part(self, session: RouterSession, part: Part) -> str | None:
         if not self.role.can_offer:
             return "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
-        if self._sequences.of_router(session, part.handle) is not None:
-            return f"handle {part.handle} is in use on this stream; accepted: one that is not"
+        in_use = self._in_use(session, part.handle)
+        if in_use:
+            return in_use
         found = part.fence.source_incarnation
         try:
             if found != self._incarnation:
@@ -197,18 +198,30 @@ class Hub:
             return str(error)
         return None
 
-    def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> str | None:
+    def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> tuple[str, FailureReason] | None:
+        refused = FailureReason.REFUSED
         if dispatch.task not in self.role.tasks:
             tasks = ", ".join(sorted(task.value for task in self.role.tasks))
-            return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}"
+            return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}", refused
         if self._sequences.of_router(session, dispatch.spec.handle) is not None:
-            return f"handle {dispatch.spec.handle} is in use on this stream; accepted: one that is not"
+            return (
+                f"handle {dispatch.spec.handle} is in use on this stream; accepted: one that is not",
+                refused,
+            )
         try:
             self._check_incarnation(dispatch)
             self._guard.admit(dispatch.spec.fence)
+        except StaleFenceError as error:
+            is_later = error.session > dispatch.spec.fence.session
+            return str(error), FailureReason.SUPERSEDED if is_later else refused
         except FenceError as error:
-            return str(error)
+            return str(error), refused
         return None
+
+    def _in_use(self, session: RouterSession, router_handle: int) -> str:
+        if self._sequences.of_router(session, router_handle) is None:
+            return ""
+        return f"handle {router_handle} is in use on this stream; accepted: one that is not"
 
     def _check_incarnation(self, dispatch: Dispatch) -> None:
         fence = dispatch.spec.fence

@@ -119,7 +119,7 @@ async def test_the_next_router_is_told_how_many_attempts_have_failed() -> None:
     async with ScriptedRouter(*scripts) as router, AsyncClient(router.address) as client:
         events = [event async for event in client.generate("hello")]
     assert [type(event) for event in events] == [Accepted, Tokens, Tokens, Tokens, ChoiceFinished, Finished]
-    assert [resume.failed_attempts for resume in router.calls("Resume")] == [0, 2, 2]
+    assert [resume.failed_attempts for resume in router.calls("Resume")] == [0, 2, 1]
 
 
 async def test_choices_without_tokens_are_left_out_and_ended_ones_are_sent_whole() -> None:
@@ -180,8 +180,7 @@ async def test_a_seed_is_drawn_here_so_that_every_router_continues_the_same_nois
     [
         (grpc.StatusCode.INVALID_ARGUMENT, InvalidRequest),
         (grpc.StatusCode.ALREADY_EXISTS, Conflict),
-        (grpc.StatusCode.INTERNAL, Internal),
-        (grpc.StatusCode.UNKNOWN, Internal),
+        (grpc.StatusCode.DATA_LOSS, Internal),
     ],
 )
 @pytest.mark.parametrize("begun", [False, True])
@@ -194,6 +193,26 @@ async def test_what_would_fail_again_is_not_tried_again(
             await client.complete("hello")
     assert len(router.calls("Generate")) == 1
     assert router.calls("Resume") == []
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_call_that_crashes_is_bridged(code: grpc.StatusCode, *, begun: bool) -> None:
+    crash = (accepted(), tokens(0, 1), Fail(code)) if begun else (Fail(code),)
+    whole = (accepted(), tokens(0, 1, 2), ended(2), finished())
+    rest = (accepted(), tokens(1, 2), ended(2), finished()) if begun else whole
+    async with ScriptedRouter(crash, rest) as router, AsyncClient(router.address) as client:
+        done = await client.complete("hello")
+    assert done.choices[0].token_ids == (1, 2)
+    assert len(router.calls("Generate")) + len(router.calls("Resume")) == 2
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+async def test_a_request_that_crashes_every_call_is_given_up(code: grpc.StatusCode) -> None:
+    async with ScriptedRouter((Fail(code),)) as router, AsyncClient(router.address) as client:
+        with pytest.raises(Internal, match="scripted"):
+            await client.complete("hello")
+    assert len(router.calls("Generate")) == 3
 
 
 async def test_patience_ends_in_unavailable_naming_the_router() -> None:

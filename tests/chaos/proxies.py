@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import grpc
@@ -110,6 +111,15 @@ class TcpProxy(Link):
         raise ConnectionResetError
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a call ended on the far side."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing: Any = ()
+
+
 class MessageProxy(Link):
     """Forwards every gRPC method as it is, message by message; `address` is dialled instead of the target.
 
@@ -135,6 +145,13 @@ class MessageProxy(Link):
         await self._channel.close()
 
     async def _forward(self, method: str, requests: AsyncIterator[bytes], context: Any) -> None:
+        # Said where no further cut can strike: a call that hears of no end would hang for ever.
+        end = await self._pumped(method, requests, context)
+        context.set_trailing_metadata(_passed_on(end.trailing))
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.details)
+
+    async def _pumped(self, method: str, requests: AsyncIterator[bytes], context: Any) -> _End:
         with self.pumping():
             call: Any = self._channel.stream_stream(method)(
                 metadata=_passed_on(context.invocation_metadata())
@@ -144,24 +161,14 @@ class MessageProxy(Link):
             try:
                 async for message in self._tampered(what.answered, call):
                     await context.write(message)
-                await self._end(context, call)
+                return _End(await call.code(), await call.details() or "", await call.trailing_metadata())
             except grpc.aio.AioRpcError as error:
-                context.set_trailing_metadata(_passed_on(error.trailing_metadata()))
-                await context.abort(error.code(), error.details() or "")
+                return _End(error.code(), error.details() or "", error.trailing_metadata())
             except asyncio.CancelledError:
-                call.cancel()
-                with contextlib.suppress(Exception):
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the link was cut")
-                raise
+                return _End(grpc.StatusCode.UNAVAILABLE, "the link was cut")
             finally:
                 sending.cancel()
                 call.cancel()
-
-    async def _end(self, context: Any, call: Any) -> None:
-        context.set_trailing_metadata(_passed_on(await call.trailing_metadata()))
-        code = await call.code()
-        if code is not grpc.StatusCode.OK:
-            await context.abort(code, await call.details() or "")
 
     async def _send(self, read: _Read, requests: AsyncIterator[bytes], call: Any) -> None:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):

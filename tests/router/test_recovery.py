@@ -6,13 +6,38 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Action, AskGrants, AttemptFailed, SendDecode, Settle, TellFinished, TellRetrying
+from router.actions import (
+    Action,
+    AskGrants,
+    AttemptFailed,
+    Enqueue,
+    Reject,
+    SendDecode,
+    Settle,
+    TellFinished,
+    TellRetrying,
+)
 from router.core import RouterCore
-from router.events import Arrived, ClientGone, Enqueued, Granted, SettleAnswered, WorkerLost
-from scheduling.request import FinishReason
+from router.errors import StaleSession
+from router.events import (
+    Arrived,
+    ClientGone,
+    Enqueued,
+    Granted,
+    SequenceFailed,
+    SettleAnswered,
+    StepReported,
+    WorkerJoined,
+    WorkerLost,
+)
+from router.fleet import WorkerLoad
+from scheduling.columns import TokenColumns
+from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
-from tests.router.core_driver import ARRIVAL, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
 from tests.router.test_leaving import RESUMABLE
+
+NO_TOKENS = TokenColumns((), (), (), (), ())
 
 
 def dispatched(core: RouterCore, told: list[Action], session: int) -> str:
@@ -66,3 +91,73 @@ def test_who_comes_back_hears_what_failed_meanwhile() -> None:
 
 def test_who_cannot_resume_is_not_told() -> None:
     assert told_of(killed(core_of("slack"), ARRIVAL)) == []
+
+
+def cut(core: RouterCore, told: list[Action], *, comes_back: bool = True) -> list[Action]:
+    """The link to whoever gets the request breaks, and stands again; what the core does of both."""
+    worker_key = dispatched(core, told, 0)
+    told = tell(core, WorkerLost(worker_key, "the link was cut"))
+    if comes_back:
+        (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+        told += tell(core, WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST))
+    return told
+
+
+def test_links_that_break_are_not_held_against_a_request() -> None:
+    """Their workers are here again as they were: no request has ended them."""
+    core = core_of("slack")
+    told = tell(core, RESUMABLE)
+    for _ in range(5):
+        told = cut(core, told)
+        assert told_of(told) == [1, 0]
+
+
+def test_a_request_that_breaks_every_link_is_given_up() -> None:
+    core = core_of("slack")
+    told = tell(core, RESUMABLE)
+    for number in range(1, 11):
+        told = cut(core, told)
+        assert [one.final for one in told if isinstance(one, AttemptFailed)] == [number == 10]
+
+
+def test_who_has_not_come_back_may_have_died_of_it() -> None:
+    core = core_of("slack")
+    told = cut(core, tell(core, RESUMABLE))
+    assert told_of(cut(core, told, comes_back=False)) == [1]
+    assert not core.book.groups["t/r1/0"].avoided.isdisjoint({ONE.key, TWO.key})
+
+
+def superseded(core: RouterCore) -> StepReported:
+    """What a worker says when the request's next session has come to it from elsewhere."""
+    worker_key = dispatched(core, tell(core, RESUMABLE), 0)
+    (handle,) = core.book.fleet.workers[worker_key].groups
+    failure = SequenceFailed(handle, FailureReason.SUPERSEDED, "session 1 attempt 1 has been seen")
+    return StepReported(worker_key, NO_TOKENS, WorkerLoad(free_blocks=64), failures=(failure,))
+
+
+def test_a_session_that_went_on_elsewhere_ends_here() -> None:
+    """Tried again, it would fail thrice, and its client would hear of that when it comes back."""
+    core = core_of("slack")
+    report = superseded(core)
+    tell(core, ClientGone(RESUMABLE.listener))
+    told = tell(core, report)
+    assert not [one for one in told if isinstance(one, AttemptFailed | Enqueue)]
+    assert not core.book.groups
+    assert not core.book.live
+    told = tell(core, replace(RESUMABLE, listener=2, session=2))
+    assert [one.entry.request_key for one in told if isinstance(one, Enqueue)] == ["t/r1/2"]
+
+
+def test_a_client_of_an_older_session_is_told_that_it_is() -> None:
+    core = core_of("slack")
+    (reject,) = [one for one in tell(core, superseded(core)) if isinstance(one, Reject)]
+    assert isinstance(reject.error, StaleSession)
+
+
+def test_a_client_that_has_come_back_is_served_on() -> None:
+    core = core_of("slack")
+    report = superseded(core)
+    tell(core, ClientGone(RESUMABLE.listener), replace(RESUMABLE, listener=2, session=2))
+    told = tell(core, report)
+    assert not [one for one in told if isinstance(one, AttemptFailed)]
+    assert [one.entry.request_key for one in told if isinstance(one, Enqueue)] == ["t/r1/2"]

@@ -211,6 +211,10 @@ async def test_an_attempt_that_is_not_newer_is_refused(
     assert scene.decode(session, 2, old) == -1
     assert scene.role.cancelled == []
     assert running > 0
+    [step] = await heard(session)
+    is_older_session = session_number == 0
+    reason = FailureReason.SUPERSEDED if is_older_session else FailureReason.REFUSED
+    assert [one.reason for one in step.failures] == [reason]
 
 
 async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
@@ -221,6 +225,7 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     assert scene.role.cancelled == [older]
     [step] = await heard(old_router)
     assert "superseded" in step.failures[0].message
+    assert step.failures[0].reason == FailureReason.SUPERSEDED
 
 
 async def test_one_name_at_two_routers_runs_twice_until_a_later_session_ends_both(scene: Scene) -> None:
