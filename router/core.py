@@ -142,6 +142,9 @@ class RouterCore:
                 if worker is not None:
                     book.fleet.learn(worker, load)
                     book.fleet.watch(worker, running_step_s)
+                    if worker.is_doubted:
+                        worker.is_doubted = False
+                        on_worker_back(book, worker_key)
                     book.grants_wanted = True
             case Arrived():
                 on_arrived(book, event)
@@ -318,7 +321,7 @@ class RouterCore:
             if book.now - group.stranded_at > book.config.no_worker_grace_s:
                 error = "no decode worker that could run it came back"
                 ending.cut_off(book, group.session, FinishReason.FAILED, error)
-        elif book.store_reachable:
+        elif book.store_reachable and book.now >= group.rests_until:
             enqueue(book, group)
 
     def _renew(self) -> None:

@@ -27,6 +27,8 @@ def serve_stranded(book: Book) -> None:
     """
     for group in sorted(book.stranded.values(), key=_turn):
         is_started = group.attempt > 0 or group.session.number > 0
+        if book.now < group.rests_until:
+            continue
         if not is_started and not (book.config.serves_without_store and _has_free_worker(book)):
             continue
         dispatch_unleased(book, group)

@@ -6,9 +6,14 @@ from router import ending
 from router.actions import AttemptFailed, GroupMigrated, TellRetrying
 from router.book import Book
 from router.fleet import Worker
-from router.queueing import enqueue, new_groups, release_credit
+from router.queueing import enqueue, new_groups, release_credit, strand
 from router.sessions import MAX_ATTEMPTS, MAX_FAILURES, Group, Phase, Session
 from scheduling.request import FinishReason
+
+FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
+"""Before the attempt after the second failure, and before any: a fleet that has only one worker left, which
+cannot do what is asked of it just now, would use up all attempts in a moment.
+"""
 
 
 def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None:
@@ -25,16 +30,25 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     book.counters.retried_attempts += 1
     tell_failures(book, group.session)
     group.avoided |= {worker_key}
-    _start_again(book, group)
+    _start_again(book, group, _rest_s(group.failures))
 
 
-def _start_again(book: Book, group: Group) -> None:
-    """Off its workers and into the queue, with what was delivered."""
+def _start_again(book: Book, group: Group, rests_s: float = 0.0) -> None:
+    """Off its workers and into the queue, with what was delivered; at once, or after a rest."""
     # The command is withdrawn even from whom reported a failure: unknown handles are ignored there.
     ending.detach(book, group, tell_workers=True)
     open_choices = [choice for choice in group.choices if choice.open]
     for successor in new_groups(book, group.session, open_choices, group):
-        enqueue(book, successor)
+        if rests_s:
+            successor.rests_until = book.now + rests_s
+            strand(book, successor)
+        else:
+            enqueue(book, successor)
+
+
+def _rest_s(failures: int) -> float:
+    """None after the first, then twice as long each time."""
+    return 0.0 if failures < 2 else min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (failures - 2))
 
 
 def tell_failures(book: Book, session: Session) -> None:
@@ -44,8 +58,19 @@ def tell_failures(book: Book, session: Session) -> None:
         book.do(TellRetrying(session.listener, failures))
 
 
+def fail_handoff(book: Book, group: Group, worker_key: str, reason: str) -> None:
+    """KV did not come. It is not the request's doing, unless it has ended the worker that was to send it: so
+    that one is to be heard of first.
+    """
+    source = book.fleet.workers.get(group.prefill_key or "")
+    if source is not None:
+        source.is_doubted = True
+        group.lost_with += (source.key,)
+    fail_attempt(book, group, worker_key, reason)
+
+
 def on_worker_back(book: Book, worker_key: str) -> None:
-    """A worker that was lost is here again, as it was: what failed with its link ended no process."""
+    """A worker that was lost, or may have been, is here as it was: what failed with it ended no process."""
     for group in book.groups.values():
         times = group.lost_with.count(worker_key)
         if times:

@@ -62,7 +62,9 @@ def _take_changes(book: Book, worker: Worker, event: StepReported) -> None:
         elif failure.reason is FailureReason.SUPERSEDED:
             recovery.on_superseded(book, group)
         else:
-            recovery.fail_attempt(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
+            is_handoff = failure.reason is FailureReason.HANDOFF
+            fail = recovery.fail_handoff if is_handoff else recovery.fail_attempt
+            fail(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
 
 
 def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:

@@ -109,6 +109,8 @@ class Group:
     """Attempts that failed, those of the groups it was split from included."""
     lost_with: tuple[str, ...] = ()
     """Workers that were lost in one of these, and have not been seen since."""
+    rests_until: float = 0.0
+    """Not to be tried again before: what failed more than once fails again at once."""
     pardoned: int = 0
     """Failures that were not its doing: their workers came back as they were."""
     sent_as: int = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable
 
@@ -68,6 +70,8 @@ from services.tls import FleetTls
 from state import records
 from state.store import Store
 
+NO_MEMORY_EXIT = 71
+"""As sysexits.h has it for what the operating system cannot give."""
 STALL_S = 30.0
 """A client that takes nothing of what waits for it, from one of these to the next, does not read."""
 
@@ -134,7 +138,18 @@ class Shell:
     # The core
 
     def submit(self, event: Event) -> None:
-        """Let the core decide, and do what it says."""
+        """Let the core decide, and do what it says.
+
+        Without the memory for that the process ends: what the core knows may be half of what it should, and
+        clients that resume elsewhere lose less than those that are served by it.
+        """
+        try:
+            self._submit(event)
+        except MemoryError:
+            os.write(sys.stderr.fileno(), b"router: out of memory in the middle of a decision\n")
+            os._exit(NO_MEMORY_EXIT)
+
+    def _submit(self, event: Event) -> None:
         now = self.now()
         actions = self.core.on(event, now)
         if self._recorder is not None:

@@ -154,14 +154,15 @@ class StoreCalls:
             await work
         except StoreUnavailable as error:
             self._submit(StoreFailed(call, key, error.reason, worker_key))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer would wait for ever
+            self._on_crash()
+            self._log.exception("store_call_failed", key=key)
+            self._submit(StoreFailed(call, key, type(error).__name__, worker_key))
 
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._last.get(key) is task:
             del self._last[key]
-        if not task.cancelled() and task.exception() is not None:
-            self._on_crash()
-            self._log.error("store_call_failed", key=key, exc_info=task.exception())
 
     def _ask_place(self, action: Enqueue) -> None:
         key = action.entry.request_key

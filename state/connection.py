@@ -35,8 +35,10 @@ MAX_CONNECTIONS = 32
 TURN_S = 2.0
 """For the wait. Calls are short; one that waits longer than this finds a Redis that does not answer."""
 
-_FAILURES = (RedisError, OSError)
-"""A server that answers with an error (out of memory, read-only) serves no better than one that is silent."""
+_FAILURES = (RedisError, OSError, MemoryError)
+"""A server that answers with an error (out of memory, read-only) serves no better than one that is silent.
+Nor does any server serve one who has no memory to ask.
+"""
 
 _SCRIPTS: dict[str, tuple[str, ...]] = {
     "register_worker": (),

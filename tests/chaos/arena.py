@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,6 +30,8 @@ ROUTERS = ("router-0", "router-1")
 WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decode-2")
 OVER_GRPC = ("decode-1", "decode-2")
 """They share no memory with who prefills: blocks come as messages, which can be damaged."""
+NEEDY_S = 5.0
+"""Who was short of something may still end of it so long after: what ends is let go in order."""
 START_TRIES = 20
 """Who starts while Redis is away ends at once, and is started again, as any supervisor would."""
 
@@ -40,6 +43,7 @@ class Arena:
         self._run_dir = run_dir
         self._stack = AsyncExitStack()
         self._limits: dict[str, Limit] = {}
+        self._needy_until: dict[str, float] = {}
         self._reviving = {name: asyncio.Lock() for name in (*ROUTERS, *WORKERS)}
         self._killed: set[int] = set()
         self.links: dict[str, Link] = {}
@@ -144,6 +148,7 @@ class Arena:
         limit = self._limits.pop(name, None)
         if limit is not None:
             limit.lift()
+            self._needy_until[name] = time.monotonic() + NEEDY_S
 
     async def revive(self, name: str) -> None:
         """A process that has died runs again, at the same address."""
@@ -184,7 +189,8 @@ class Arena:
             process = self.fleet.process(death.name)
             if process.running or process.pid in self._killed:
                 continue
-            self.on_death(death, death.name in self._limits)
+            in_need = death.name in self._limits or time.monotonic() < self._needy_until.get(death.name, 0.0)
+            self.on_death(death, in_need)
             self.watch.down.add(death.name)
             await self.revive(death.name)
             self.watch.down.discard(death.name)

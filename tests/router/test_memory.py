@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Reject
+from router.actions import Reject, TellFinished
 from router.core import RouterCore
-from router.events import CancelAsked, Enqueued, SequenceFailed, StepReported, WorkerJoined, WorkerLost
+from router.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
 from router.fleet import WorkerLoad
 from router.sessions import Choice, Group, Session
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, grant, start, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, start, tell
 
 MANY = 200
 IDLE = WorkerLoad(free_blocks=64)
@@ -65,20 +65,11 @@ def ask_the_impossible(core: RouterCore, number: int) -> None:
     assert any(isinstance(one, Reject) for one in told)
 
 
-def fail_thrice(core: RouterCore, number: int) -> None:
-    worker_key, handle = start(core, number)
-    for attempt in range(3):
-        failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
-        tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
-        if attempt < 2:
-            worker_key, handle = grant_again(core, number)
-
-
-def grant_again(core: RouterCore, number: int) -> tuple[str, int]:
-    """The next attempt gets its place and its worker."""
-    tell(core, Enqueued(f"t/r{number}/0", 0, 0))
-    (send,) = grant(core, number, ONE.key)
-    return send.worker_key, send.spec.handle
+def fail_for_good(core: RouterCore, number: int) -> None:
+    worker_key, handle = start(core, number, replace(ARRIVAL, failed_attempts=2))
+    failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
+    told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
+    assert any(isinstance(one, TellFinished) for one in told)
 
 
 def lose_worker(core: RouterCore, number: int) -> None:
@@ -89,7 +80,7 @@ def lose_worker(core: RouterCore, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [finish, cancel, leave_queue, refuse, ask_the_impossible, fail_thrice, lose_worker]
+    "end", [finish, cancel, leave_queue, refuse, ask_the_impossible, fail_for_good, lose_worker]
 )
 def test_whatever_ends_a_request_no_cycle_keeps_it(
     end: Callable[[RouterCore, int], None], garbage: Callable[[], list[object]]

@@ -24,31 +24,37 @@ from router.events import (
     ClientGone,
     Enqueued,
     Granted,
+    GrantsAnswered,
     SequenceFailed,
     SettleAnswered,
     StepReported,
+    Timer,
+    TimerFired,
+    TimerKind,
     WorkerJoined,
+    WorkerLoaded,
     WorkerLost,
 )
 from router.fleet import WorkerLoad
+from router.recovery import LONGEST_REST_S
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
 from tests.router.test_leaving import RESUMABLE
 
-NO_TOKENS = TokenColumns((), (), (), (), ())
+IDLE = WorkerLoad(free_blocks=64)
 
 
-def dispatched(core: RouterCore, told: list[Action], session: int) -> str:
+def dispatched(core: RouterCore, told: list[Action], session: int, now: float = 1.0) -> str:
     """The worker that gets the request, whose place in the queue was just asked for."""
     key = f"t/r1/{session}"
-    asks = [one for one in told + tell(core, Enqueued(key, 0, 0)) if isinstance(one, AskGrants)]
-    (settle,) = [
-        one for one in tell(core, Granted(key, *[asks[0].worker.key] * 2)) if isinstance(one, Settle)
-    ]
+    asks = [one for one in told + tell(core, Enqueued(key, 0, 0), now=now) if isinstance(one, AskGrants)]
+    granted = Granted(key, *[asks[0].worker.key] * 2)
+    answered = GrantsAnswered(asks[0].worker.key)
+    (settle,) = [one for one in tell(core, granted, answered, now=now) if isinstance(one, Settle)]
     settled = SettleAnswered(key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
-    (sent,) = [one for one in tell(core, settled) if isinstance(one, SendDecode)]
+    (sent,) = [one for one in tell(core, settled, now=now) if isinstance(one, SendDecode)]
     return sent.worker_key
 
 
@@ -93,38 +99,70 @@ def test_who_cannot_resume_is_not_told() -> None:
     assert told_of(killed(core_of("slack"), ARRIVAL)) == []
 
 
-def cut(core: RouterCore, told: list[Action], *, comes_back: bool = True) -> list[Action]:
-    """The link to whoever gets the request breaks, and stands again; what the core does of both."""
-    worker_key = dispatched(core, told, 0)
-    told = tell(core, WorkerLost(worker_key, "the link was cut"))
-    if comes_back:
-        (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
-        told += tell(core, WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST))
-    return told
+class Cuts:
+    """The link to whoever has the request breaks again and again."""
+
+    def __init__(self) -> None:
+        self.core = core_of("slack")
+        self.told = tell(self.core, RESUMABLE)
+        self.now = 1.0
+
+    def cut(self, *, comes_back: bool = True) -> list[Action]:
+        """It breaks, and stands again; what the core does until the request has rested."""
+        worker_key = dispatched(self.core, self.told, 0, self.now)
+        lost = WorkerLost(worker_key, "the link was cut")
+        self.told = tell(self.core, lost, now=self.now)
+        if comes_back:
+            (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+            joined = WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST)
+            self.told += tell(self.core, joined, now=self.now)
+        self.now += LONGEST_REST_S
+        self.told += tell(self.core, TimerFired(Timer(TimerKind.CHORES)), now=self.now)
+        return self.told
 
 
 def test_links_that_break_are_not_held_against_a_request() -> None:
     """Their workers are here again as they were: no request has ended them."""
-    core = core_of("slack")
-    told = tell(core, RESUMABLE)
+    cuts = Cuts()
     for _ in range(5):
-        told = cut(core, told)
-        assert told_of(told) == [1, 0]
+        assert told_of(cuts.cut()) == [1, 0]
 
 
 def test_a_request_that_breaks_every_link_is_given_up() -> None:
-    core = core_of("slack")
+    cuts = Cuts()
+    finals = [[one.final for one in cuts.cut() if isinstance(one, AttemptFailed)] for _ in range(10)]
+    assert finals == [[False]] * 9 + [[True]]
+
+
+def test_who_does_not_come_back_may_have_died_of_it() -> None:
+    cuts = Cuts()
+    assert told_of(cuts.cut(comes_back=False)) == [1]
+    assert told_of(cuts.cut()) == [2, 1]
+
+
+def test_what_fails_again_rests_before_it_is_tried_again() -> None:
+    """Else a fleet's only worker, which cannot do it now, would use up all attempts in a moment."""
+    core = core_of("slack", ONE)
     told = tell(core, RESUMABLE)
-    for number in range(1, 11):
-        told = cut(core, told)
-        assert [one.final for one in told if isinstance(one, AttemptFailed)] == [number == 10]
+    for number in range(2):
+        dispatched(core, told, 0)
+        (handle,) = core.book.fleet.workers[ONE.key].groups
+        failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
+        told = tell(core, StepReported(ONE.key, TokenColumns(), IDLE, failures=(failure,)))
+        assert [isinstance(one, Enqueue) for one in told].count(True) == 1 - number
+    chores = TimerFired(Timer(TimerKind.CHORES))
+    assert not [one for one in tell(core, chores, now=1.05) if isinstance(one, Enqueue)]
+    assert [one for one in tell(core, chores, now=1.11) if isinstance(one, Enqueue)]
 
 
-def test_who_has_not_come_back_may_have_died_of_it() -> None:
+def test_a_handoff_that_fails_is_not_held_against_a_request_once_its_source_is_heard() -> None:
     core = core_of("slack")
-    told = cut(core, tell(core, RESUMABLE))
-    assert told_of(cut(core, told, comes_back=False)) == [1]
-    assert not core.book.groups["t/r1/0"].avoided.isdisjoint({ONE.key, TWO.key})
+    worker_key = dispatched(core, tell(core, RESUMABLE), 0)
+    (handle,) = core.book.fleet.workers[worker_key].groups
+    failure = SequenceFailed(handle, FailureReason.HANDOFF, "lost")
+    told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
+    assert told_of(told) == [1]
+    assert told_of(tell(core, WorkerLoaded(worker_key, IDLE))) == [0]
 
 
 def superseded(core: RouterCore) -> StepReported:
@@ -132,7 +170,7 @@ def superseded(core: RouterCore) -> StepReported:
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
     (handle,) = core.book.fleet.workers[worker_key].groups
     failure = SequenceFailed(handle, FailureReason.SUPERSEDED, "session 1 attempt 1 has been seen")
-    return StepReported(worker_key, NO_TOKENS, WorkerLoad(free_blocks=64), failures=(failure,))
+    return StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,))
 
 
 def test_a_session_that_went_on_elsewhere_ends_here() -> None:
