@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.model_zoo import build
+from tests.redis_server import redis_server
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"READY (\S+) (\S+) address=(\S+) metrics=(\S+)\n")
@@ -110,7 +111,13 @@ class Pair:
 
 
 @pytest.fixture(scope="session")
-def pair(redis_url: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A prefill and a decode worker for all tests that leave them as they were."""
-    with closing(Workshop(model, redis_url, tmp_path_factory.mktemp("pair"))) as shop:
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A prefill and a decode worker for all tests that leave them as they were.
+
+    In a Redis of their own: they go on announcing themselves, and other tests count who is there.
+    """
+    with (
+        redis_server() as server,
+        closing(Workshop(model, server.url, tmp_path_factory.mktemp("pair"))) as shop,
+    ):
         yield Pair(*shop.start_all(("prefill",), ("decode",)))
