@@ -173,9 +173,9 @@ class Arena:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 address = frozenset((self._address(name),))
-                await asyncio.gather(
-                    *(wait_until_connected(one, address, IN_THE_CLEAR) for one in self.fleet.router_addresses)
-                )
+                # One that is being revived has no address yet.
+                there = [one for one in self.fleet.router_addresses if one]
+                await asyncio.gather(*(wait_until_connected(one, address, IN_THE_CLEAR) for one in there))
 
     def _address(self, worker: str) -> str:
         proxy = self.links[worker]
