@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from router.actions import Action, ReleaseCredit, ReleaseLease
-from router.fleet import Fleet
+from router.fleet import Fleet, Worker
 from router.moves import Move
 from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
@@ -202,6 +202,12 @@ class Book:
         if session.listener is not None:
             del self.by_listener[session.listener]
             session.listener = None
+
+    def join(self, worker: Worker) -> None:
+        """A worker is connected; grants to it may have been settled while it was not."""
+        settling = (group for group in self.groups.values() if group.phase is Phase.SETTLING)
+        worker.coming_tokens = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
+        self.fleet.join(worker)
 
     def move(self, group: Group, phase: Phase) -> None:
         """The group goes on to another phase: the one place that does this."""

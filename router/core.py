@@ -185,7 +185,7 @@ class RouterCore:
             case WorkerJoined(facts, load, cost):
                 on_target_lost(book, facts.key)
                 on_worker_lost(book, facts.key, "joined again")
-                book.fleet.join(Worker(facts, load, cost))
+                book.join(Worker(facts, load, cost))
                 on_worker_back(book, facts.key)
                 book.grants_wanted = True
             case WorkerLost(worker_key, reason):

@@ -8,11 +8,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router.book import IN_QUEUE
 from router.core import RouterCore
-from router.events import CancelAsked, ClientGone, SequenceFailed, StepReported, WorkerLoaded, WorkerLost
+from router.events import (
+    CancelAsked,
+    ClientGone,
+    SequenceFailed,
+    StepReported,
+    WorkerJoined,
+    WorkerLoaded,
+    WorkerLost,
+)
+from router.sessions import Phase
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
 from tests.router.core_model import ModelWorker
-from tests.router.core_world import CONFIG, PROMPT, World, key_of
+from tests.router.core_world import CONFIG, COST, PROMPT, World, key_of
 from tests.router.scripted_worker import token_at
 
 
@@ -152,6 +161,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.tell(WorkerLost(facts.key, "killed"))
         self.world.join(facts.worker_id, facts.role)
 
+    @rule(data=st.data())
+    def link_breaks_and_stands_again(self, data: st.DataObject) -> None:
+        """The worker lives, and has ended what came over the link."""
+        worker = self.some_worker(data)
+        worker.running.clear()
+        self.world.tell(WorkerLost(worker.facts.key, "the link was cut"))
+        self.world.tell(WorkerJoined(worker.facts, worker.load, COST))
+
     # Time
 
     @rule(seconds=st.floats(0.01, 3.0))
@@ -179,6 +196,9 @@ class CoreMachine(RuleBasedStateMachine):
             assert worker.leased_blocks == sum(one.blocks for one in groups)
             expected = sum(one.expected_tokens - one.delivered_tokens for one in groups)
             assert worker.remaining_tokens == expected
+            settling = [one for one in book.groups.values() if one.phase is Phase.SETTLING]
+            coming = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
+            assert worker.coming_tokens == coming
         assert book.fleet.bound_tokens == sum(one.bound_tokens for one in book.fleet.computing)
 
     @invariant()
