@@ -99,7 +99,10 @@ def _end(process: subprocess.Popen[bytes], folder: str) -> None:
 
 
 def _started_with(folder: str) -> list[int]:
-    """The processes whose temporary files go to `folder`, whoever is their parent by now."""
+    """The processes whose temporary files go to `folder`, whoever is their parent by now.
+
+    Redis writes its title over its environment and is not seen: it is of the group, or its fleet's reaper's.
+    """
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
