@@ -77,7 +77,8 @@ class Tally:
                 times[f"{recovery_s:.2g}"] += 1
         if course.outcome is not Outcome.SAME:
             told = ", ".join(f"{fault} at {hit.name}" for fault, hit in hits)
-            self._fail(f"{course.outcome}: {course.why or 'other tokens'} ({where}; {told or 'not struck'})")
+            why = course.why or "other tokens"
+            self._fail(f"{course.outcome}: {course.request_id}: {why} ({where}; {told or 'not struck'})")
 
     def add_leaks(self, held: Mapping[str, float], where: str) -> None:
         """What was still held when nothing ran."""

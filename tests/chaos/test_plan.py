@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.chaos.arena import CHECKOUT
 from tests.chaos.plan import ALL, LANES, Kind, Lane, Phase
 
 
@@ -36,3 +37,9 @@ def test_the_same_seed_and_tally_plan_the_same() -> None:
     assert plan(3, {}) == plan(3, {})
     assert plan(3, {}) != plan(4, {})
     assert plan(3, {}) != plan(3, {(Kind.DROP, Phase.QUEUE): 9})
+
+
+def test_the_table_of_deaths_names_every_kind_of_fault() -> None:
+    told = (CHECKOUT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = told.partition("## What dies")[2].partition("## Invariants")[0]
+    assert [kind.value for kind in Kind if f"**{kind.value}**" not in table] == []
