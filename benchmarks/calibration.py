@@ -19,24 +19,22 @@ from sim.spec import Overheads
 
 @dataclass(slots=True)
 class _Seen:
-    """Times between events, in seconds; `reported` is each worker's last report."""
+    """Times between events, in seconds; `loads` are what workers said last."""
 
     receive: list[float] = field(default_factory=list)
     store: list[float] = field(default_factory=list)
     travel: list[float] = field(default_factory=list)
-    turns: list[float] = field(default_factory=list)
     enqueued: dict[str, float] = field(default_factory=dict)
     sent: dict[str, float] = field(default_factory=dict)
-    reported: dict[str, tuple[float, WorkerLoad]] = field(default_factory=dict)
+    loads: dict[str, WorkerLoad] = field(default_factory=dict)
     budgets: dict[str, int] = field(default_factory=dict)
 
 
 def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overheads:
     """What the fleet spends between its parts: over these windows, defaults where nothing was seen.
 
-    A command and a report are seen together, where a prompt of one step finds its worker idle: half each.
-    Of what a request meets once the median, of what it meets with every step the mean, for it waits for the
-    sum: tails are long on a busy host.
+    Medians: tails are long on a busy host. A command and a report are seen together, where a prompt of one
+    step finds its worker idle: half each. What lies between two steps is theirs (`recorded.TimedStep`).
     """
     seen = _Seen()
     with path.open(encoding="ascii") as lines:
@@ -49,12 +47,7 @@ def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overhead
         store_s=_median(seen.store, default.store_s),
         command_s=travel_s / 2,
         report_s=travel_s / 2,
-        between_steps_s=_mean(seen.turns, default.between_steps_s),
     )
-
-
-def _mean(values: list[float], default: float) -> float:
-    return max(0.0, statistics.fmean(values)) if values else default
 
 
 def _median(values: list[float], default: float) -> float:
@@ -71,7 +64,7 @@ def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
                 seen.store.append(now - seen.enqueued.pop(request_key))
         case WorkerJoined(facts, load):
             seen.budgets[facts.key] = facts.token_budget
-            seen.reported[facts.key] = now, load
+            seen.loads[facts.key] = load
         case StepReported():
             _take_step(seen, now, event, counts=counts)
     for action in decided.actions:
@@ -86,18 +79,15 @@ def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
 
 
 def _is_busy(seen: _Seen, key: str) -> bool:
-    load = seen.reported[key][1]
+    load = seen.loads[key]
     return load.running > 0 or load.waiting > 0
 
 
 def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
     key = event.worker_key
-    if event.step_s > 0 and counts:
-        if key in seen.sent:
-            seen.travel.append(now - seen.sent.pop(key) - event.step_s)
-        elif key in seen.reported and _is_busy(seen, key):
-            seen.turns.append(now - seen.reported[key][0] - event.step_s)
-    seen.reported[key] = now, event.load
+    if event.step_s > 0 and counts and key in seen.sent:
+        seen.travel.append(now - seen.sent.pop(key) - event.step_s)
+    seen.loads[key] = event.load
 
 
 def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:

@@ -6,8 +6,9 @@
 The fleet serves the same lengths at the same times once per repetition, with other prompts, while its router
 records. Each repetition is then simulated twice: with the step times that were recorded, where medians of
 TTFT and TPOT shall be within 2 %, and with costs fitted to the steps of all repetitions, about which they
-scatter as they did live, where the median shall be within the range of the live repetitions. What the parts
-spend between each other is measured from the recording.
+scatter as they did live, where the median shall be within the range of the live repetitions. A step lasts
+from report to report, so that the pauses of a host count where they fall; what the parts spend between each
+other besides is measured from the recording.
 """
 
 from __future__ import annotations
@@ -173,12 +174,12 @@ def _fitted(steps: Sequence[TimedStep]) -> CostModel | None:
 def _shuffled(steps: Sequence[TimedStep], span_s: float, seed: int) -> list[RecordedStep]:
     """Steps scatter about the fit as they did live, in all runs together, but in another order."""
     rng = random.Random(f"scatter:{seed}")
-    return [RecordedStep(rng.uniform(0.0, span_s), step.shape, step.step_s) for step in steps]
+    return [RecordedStep(rng.uniform(0.0, span_s), step.shape, step.lasted_s) for step in steps]
 
 
 def _recorded(steps: Sequence[TimedStep], began: float) -> list[RecordedStep]:
     """By when they began, on the clock of their trace."""
-    return [RecordedStep(step.at_s - step.step_s - began, step.shape, step.step_s) for step in steps]
+    return [RecordedStep(step.at_s - step.step_s - began, step.shape, step.lasted_s) for step in steps]
 
 
 def _medians(result: SimResult) -> Medians:

@@ -18,6 +18,8 @@ from router.replay import read, replay
 from scheduling.cost_model import CostModel, StepShape
 from workloads.trace import TraceRequest
 
+MOMENT_S = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
@@ -27,6 +29,16 @@ class TimedStep:
     worker_id: str
     shape: StepShape
     step_s: float
+    turn_s: float = 0.0
+    """Before it, since the report of the step before; 0 where the worker had nothing to do meanwhile. Below 0
+    where that report was the slower one."""
+
+    @property
+    def lasted_s(self) -> float:
+        """From report to report: a host's pauses fall between steps as well, and then several reports come at
+        once.
+        """
+        return max(MOMENT_S, self.step_s + self.turn_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +57,19 @@ EVERYTHING = Window()
 
 def timed_steps(path: Path) -> Iterator[TimedStep]:
     """The steps that were run, as they were reported."""
+    reported: dict[str, float] = {}
     with path.open(encoding="ascii") as lines:
         for recorded in read(lines)[1]:
-            event = recorded.event
-            if isinstance(event, StepReported) and event.shape is not None and event.step_s > 0:
+            event, now = recorded.event, recorded.now
+            if not isinstance(event, StepReported):
+                continue
+            before = reported.pop(event.worker_key, None)
+            if event.load.running or event.load.waiting:
+                reported[event.worker_key] = now
+            if event.shape is not None and event.step_s > 0:
+                turn_s = 0.0 if before is None else now - before - event.step_s
                 worker_id = event.worker_key.rpartition(":")[0]
-                yield TimedStep(recorded.now, worker_id, event.shape, event.step_s)
+                yield TimedStep(now, worker_id, event.shape, event.step_s, turn_s)
 
 
 def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample, ...]:

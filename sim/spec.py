@@ -57,8 +57,6 @@ class Overheads:
     """From a router to a worker's step loop."""
     report_s: float = 0.0008
     """From a worker's step loop to a router."""
-    between_steps_s: float = 0.0
-    """What a turn of the step loop takes besides its step."""
     handoff_s: float = 0.002
     """Of a hand-over, besides sending the blocks: opening, checking, acknowledging."""
     load_every_s: float = 0.25

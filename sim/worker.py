@@ -102,7 +102,7 @@ class SimWorker:
         """When what it sends to other workers will have been sent."""
         self._policy = policy
         self._cost = cost
-        self._step_ends = StepEnds(cost, step_times, overheads.between_steps_s)
+        self._step_ends = StepEnds(cost, step_times)
         self._clock = clock
         self._around = around
         self._send_token_s = send_token_s

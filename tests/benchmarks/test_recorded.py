@@ -77,6 +77,16 @@ def test_steps_are_told_with_what_they_computed(recording: Path) -> None:
     assert (sample.at_s, sample.num_decodes, sample.prefill_tokens) == (0.5, 2, 64)
 
 
+def test_a_step_lasts_from_the_report_before_it_where_there_was_work(tmp_path: Path) -> None:
+    busy = replace(step(1, 0), load=WorkerLoad(running=1))
+    idle = replace(step(1, 0), load=WorkerLoad())
+    reports = [(3.0, busy), (3.013, busy), (3.2, busy), (3.201, idle), (5.0, busy)]
+    path = write(tmp_path / "log", [(1.0, WorkerJoined(FACTS, WorkerLoad(), COST)), *reports])
+    # The third's pause made the fourth's report come at once; before the last there was nothing to do.
+    lasted = [round(one.lasted_s, 6) for one in timed_steps(path)]
+    assert lasted == [0.01, 0.013, 0.187, 0.001, 0.01]
+
+
 def test_the_last_cost_of_a_worker_counts(recording: Path) -> None:
     assert costs(recording)["decode-0"].knee_tokens == 64.0
 
