@@ -140,12 +140,12 @@ class CoreMachine(RuleBasedStateMachine):
             self.world.report(worker, [(handle, choice, index, 0, 0)])
             assert handle not in worker.running, "the attempt is given up"
 
-    @rule(data=st.data())
-    def worker_gives_up(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(FailureReason))
+    def worker_gives_up(self, data: st.DataObject, reason: FailureReason) -> None:
         worker = self.some_worker(data)
         if worker.running:
             handle = data.draw(st.sampled_from(sorted(worker.running)))
-            failure = SequenceFailed(handle, FailureReason.HANDOFF, "lost")
+            failure = SequenceFailed(handle, reason, "lost")
             report = StepReported(worker.facts.key, TokenColumns(), worker.load, failures=(failure,))
             self.world.tell(report)
 
