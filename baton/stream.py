@@ -127,11 +127,13 @@ class GenerationStream:
             except Unavailable as error:
                 self._routers.failed(router)
                 await clock.limit(patience.wait_after(error), has_tokens=progress.has_tokens)
-            except CallCrashed:
+            except CallCrashed as error:
                 crashes += 1
                 if crashes == MAX_CRASHES:
-                    raise
+                    raise Internal(str(error)) from error
                 self._routers.failed(router)
+                away = Unavailable(str(error), router.address)
+                await clock.limit(patience.wait_after(away), has_tokens=progress.has_tokens)
             if progress.started:
                 session += 1
             else:

@@ -71,6 +71,9 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
         tell_accepted(book, session)
         received = {one.choice: len(one.token_ids) for one in event.received}
         relaying.replay(book, session, received)
+        for group in session.groups:
+            brought = min(event.failed_attempts, MAX_ATTEMPTS - 1) - group.held_against
+            group.failures += max(0, brought)
         if any(group.failures for group in session.groups):
             recovery.tell_failures(book, session)
     if session.ended:

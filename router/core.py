@@ -71,7 +71,7 @@ from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
 from router.recovery import on_worker_back, on_worker_lost
 from router.relaying import on_step_reported
 from router.roles import rebalance_roles
-from router.sessions import Phase
+from router.sessions import Group, Phase
 from router.shedding import plan_if_due
 from scheduling.ordering import due_at
 from scheduling.placement import Placement
@@ -85,8 +85,8 @@ FORGET_S = 1.0
 RENEW_S = 1.0
 ASK_AGAIN_S = 1.0
 """A place in the queue is asked for again after this long: a grant that got lost took the place with it."""
-MAX_ASKED_AGAIN = 200
-"""Places asked for again in one second: where more wait, each is asked for the less often."""
+MOST_ASKED_AGAIN = 20
+"""Places asked for again each time there are chores: where more wait, each is asked for the less often."""
 
 
 class RouterCore:
@@ -95,6 +95,8 @@ class RouterCore:
     def __init__(self, config: CoreConfig) -> None:
         self.book = Book(config)
         self._renewed_at = -RENEW_S
+        self._fitted_to = 0
+        """The version of the fleet that whoever waits was last seen to fit into."""
         self._must_enter = False
         """What is held could not be entered in the store, which had forgotten it."""
 
@@ -142,9 +144,6 @@ class RouterCore:
                 if worker is not None:
                     book.fleet.learn(worker, load)
                     book.fleet.watch(worker, running_step_s)
-                    if worker.is_doubted:
-                        worker.is_doubted = False
-                        on_worker_back(book, worker_key)
                     book.grants_wanted = True
             case Arrived():
                 on_arrived(book, event)
@@ -296,9 +295,9 @@ class RouterCore:
             self._help(request_key)
         if not book.store_reachable:
             serve_stranded(book)
-        ask_again_s = max(ASK_AGAIN_S, len(book.waiting) / MAX_ASKED_AGAIN)
-        for group in book.waiting.take_unheard(book.now, ask_again_s):
+        for group in book.waiting.take_unheard(book.now, ASK_AGAIN_S, MOST_ASKED_AGAIN):
             enqueue(book, group)
+        self._strand_unfit()
         for worker in list(book.fleet.workers.values()):
             if worker.draining:
                 clear(book, worker)
@@ -310,14 +309,24 @@ class RouterCore:
             book.do(AskQueue())
         book.grants_wanted = True
 
+    def _strand_unfit(self) -> None:
+        """Who waits for a worker that is gone shall not do so for ever."""
+        book = self.book
+        if self._fitted_to == book.fleet.version:
+            return
+        self._fitted_to = book.fleet.version
+        for group in list(book.waiting):
+            if group.session.admitted and not _fits(book, group):
+                ending.leave_queue(book, group)
+                strand(book, group)
+
     def _help(self, request_key: str) -> None:
         """Bring a stranded group on its way, or give it up when no worker has come for it."""
         book = self.book
         group = book.groups.get(request_key)
         if group is None:
             return
-        fits = most_blocks(book, group.session, group.num_seqs) <= book.fleet.largest_pool
-        if not fits and group.stranded_at is not None:
+        if not _fits(book, group) and group.stranded_at is not None:
             if book.now - group.stranded_at > book.config.no_worker_grace_s:
                 error = "no decode worker that could run it came back"
                 ending.cut_off(book, group.session, FinishReason.FAILED, error)
@@ -336,3 +345,8 @@ class RouterCore:
             book.do(Renew(credit_holds, lease_holds))
         if book.fleet.placement is Placement.CONDITIONAL:
             rebalance_roles(book)
+
+
+def _fits(book: Book, group: Group) -> bool:
+    """Some decode worker that takes new work could hold it."""
+    return most_blocks(book, group.session, group.num_seqs) <= book.fleet.largest_pool

@@ -74,8 +74,6 @@ class Worker:
     longest_step_s: float = 0.0
     stalled: bool = False
     """Its step does not end: it is given something new only where nobody else can have it."""
-    is_doubted: bool = False
-    """Another worker lost it: what it says next clears the groups whose handoff failed with that."""
     groups: dict[int, Group] = field(default_factory=dict)
     preempted: dict[int, Group] = field(default_factory=dict)
     """Groups that wait here for blocks they had."""

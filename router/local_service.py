@@ -14,9 +14,10 @@ from scheduling.prediction import Ahead
 
 
 def work_before(book: Book, group: Group) -> Ahead:
-    """What of this router waits for a worker and goes before a newcomer."""
+    """What of this router waits for a worker and goes before a newcomer. Who rests is passed."""
     mine = _turn(group)
-    earlier = [one.work_tokens for one in book.stranded.values() if one is not group and _turn(one) <= mine]
+    ready = [one for one in book.stranded.values() if one is not group and one.rests_until <= book.now]
+    earlier = [one.work_tokens for one in ready if _turn(one) <= mine]
     return Ahead(sum(earlier), len(earlier))
 
 

@@ -59,18 +59,31 @@ def tell_failures(book: Book, session: Session) -> None:
 
 
 def fail_handoff(book: Book, group: Group, worker_key: str, reason: str) -> None:
-    """KV did not come. It is not the request's doing, unless it has ended the worker that was to send it: so
-    that one is to be heard of first.
+    """KV did not come: not the request's doing, unless the worker that was to send it is lost as well.
+
+    One that has left in order took the KV with it: then nothing has failed.
     """
-    source = book.fleet.workers.get(group.prefill_key or "")
-    if source is not None:
-        source.is_doubted = True
-        group.lost_with += (source.key,)
+    if group.prefill_key is None:
+        start_elsewhere(book, group, worker_key)
+        return
+    group.handed_by += (group.prefill_key,)
+    group.pardoned += 1
     fail_attempt(book, group, worker_key, reason)
 
 
+def _take_back_pardons(book: Book, worker_key: str) -> None:
+    """A worker is lost whose handoffs failed just before: it may have died of one of these requests."""
+    for group in book.groups.values():
+        times = group.handed_by.count(worker_key)
+        if times:
+            group.pardoned -= times
+            group.lost_with += (worker_key,) * times
+            group.handed_by = tuple(one for one in group.handed_by if one != worker_key)
+            tell_failures(book, group.session)
+
+
 def on_worker_back(book: Book, worker_key: str) -> None:
-    """A worker that was lost, or may have been, is here as it was: what failed with it ended no process."""
+    """A worker that was lost is here again as it was: what failed with its link ended no process."""
     for group in book.groups.values():
         times = group.lost_with.count(worker_key)
         if times:
@@ -82,8 +95,8 @@ def on_worker_back(book: Book, worker_key: str) -> None:
 def on_superseded(book: Book, group: Group) -> None:
     """A worker knows a later session than the one that this attempt was dispatched under.
 
-    It has come by way of another router, and nobody listens here any more; unless the client has come back
-    since, with a session that is later still.
+    It has come by way of another router: whoever still listens here is told so. Or the client has come back
+    since, with a session that is later still, and is served on.
     """
     if group.session.number > group.sent_as:
         _start_again(book, group)
@@ -108,6 +121,8 @@ def on_worker_lost(book: Book, worker_key: str, reason: str) -> None:
     worker = book.fleet.lose(worker_key)
     if worker is None:
         return
+    if not worker.draining:
+        _take_back_pardons(book, worker_key)
     for group in list(worker.groups.values()):
         if worker.draining and group.decode_key == worker.key:
             start_elsewhere(book, group, worker.key)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 3
 """That end their workers, or fail at them: then a request is taken to be what is wrong."""
 MAX_FAILURES = 10
-"""Attempts of a request that fail for whatever reason: one that breaks links, and no worker, ends too."""
+"""Attempts that fail at one router for whatever reason: what breaks links, and no worker, ends too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Phase(enum.Enum):
     """Granted; the store was asked for a block lease."""
     RUNNING = "running"
     STRANDED = "stranded"
-    """Admitted, but in no queue: the store is away or no worker fits; tried again soon."""
+    """Admitted, but in no queue: it rests, the store is away or no worker fits; tried again soon."""
     ENDED = "ended"
 
 
@@ -109,10 +109,12 @@ class Group:
     """Attempts that failed, those of the groups it was split from included."""
     lost_with: tuple[str, ...] = ()
     """Workers that were lost in one of these, and have not been seen since."""
+    handed_by: tuple[str, ...] = ()
+    """Workers whose KV did not arrive in one of these."""
     rests_until: float = 0.0
     """Not to be tried again before: what failed more than once fails again at once."""
     pardoned: int = 0
-    """Failures that were not its doing: their workers came back as they were."""
+    """Failures that were not its doing: their workers live."""
     sent_as: int = 0
     """The session that its attempt was dispatched under."""
     preempted_at: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -100,29 +100,31 @@ class StoreCalls:
             case Enqueue():
                 self._ask_place(action)
             case Dequeue(request_key):
-                self._call(request_key, StoreCall.DEQUEUE, self._store.dequeue(request_key))
+                self._call(request_key, StoreCall.DEQUEUE, _unheard(self._store.dequeue(request_key)))
             case AskGrants():
                 self._call(action.worker.key, StoreCall.GRANT, self._ask_grants(action))
             case Settle():
                 self._call(action.request_key, StoreCall.SETTLE, self._settle(action))
             case ReleaseCredit(request_key, worker_key):
-                work = self._store.release_credit(request_key, worker_key)
+                work = _unheard(self._store.release_credit(request_key, worker_key))
                 self._call(request_key, StoreCall.RELEASE_CREDIT, work, worker_key)
             case ReleaseLease(request_key, worker_key):
-                work = self._store.release_lease(request_key, worker_key)
+                work = _unheard(self._store.release_lease(request_key, worker_key))
                 self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
             case Renew(credits, leases):
                 if RENEW_CALL not in self._last:
-                    self._call(RENEW_CALL, StoreCall.OTHER, self._store.renew(credits, leases, LEASE_TTL_S))
+                    work = _unheard(self._store.renew(credits, leases, LEASE_TTL_S))
+                    self._call(RENEW_CALL, StoreCall.OTHER, work)
             case TakeHolds(credits, leases):
-                self._call("", StoreCall.TAKE_HOLDS, self._store.take_holds(credits, leases, LEASE_TTL_S))
+                work = _unheard(self._store.take_holds(credits, leases, LEASE_TTL_S))
+                self._call("", StoreCall.TAKE_HOLDS, work)
             case AskQueue():
                 if QUEUE_CALL not in self._last:
                     self._call(QUEUE_CALL, StoreCall.OTHER, self._ask_queue())
             case ChargeTenant(request_key):
                 self._call(request_key, StoreCall.CHARGE, self._charge(action))
             case RefundTenant(tenant, tokens):
-                self._call("", StoreCall.OTHER, self._store.refund_tenant(tenant, tokens))
+                self._call("", StoreCall.OTHER, _unheard(self._store.refund_tenant(tenant, tokens)))
 
     async def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Wait for the calls under way, so that nothing stays held after a drain; not for ever."""
@@ -132,7 +134,7 @@ class StoreCalls:
                     await asyncio.wait(list(self._tasks))
 
     def _call(
-        self, key: str, call: StoreCall, work: Coroutine[None, None, object], worker_key: str = ""
+        self, key: str, call: StoreCall, work: Coroutine[None, None, Sequence[Event]], worker_key: str = ""
     ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._after(self._last.get(key), key, call, work, worker_key))
         self._last[key] = task
@@ -145,24 +147,30 @@ class StoreCalls:
         earlier: asyncio.Task[None] | None,
         key: str,
         call: StoreCall,
-        work: Coroutine[None, None, object],
+        work: Coroutine[None, None, Sequence[Event]],
         worker_key: str,
     ) -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
+        answers: Sequence[Event]
         try:
-            await work
+            answers = await work
         except StoreUnavailable as error:
-            self._submit(StoreFailed(call, key, error.reason, worker_key))
+            answers = (StoreFailed(call, key, error.reason, worker_key),)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer would wait for ever
             self._on_crash()
             self._log.exception("store_call_failed", key=key)
-            self._submit(StoreFailed(call, key, type(error).__name__, worker_key))
+            answers = (StoreFailed(call, key, type(error).__name__, worker_key),)
+        for answer in answers:
+            self._submit(answer)
 
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._last.get(key) is task:
             del self._last[key]
+        if not task.cancelled() and task.exception() is not None:
+            self._on_crash()
+            self._log.error("store_answer_failed", key=key, exc_info=task.exception())
 
     def _ask_place(self, action: Enqueue) -> None:
         key = action.entry.request_key
@@ -173,33 +181,40 @@ class StoreCalls:
         asking = self._asking[key] = _Asking(action)
         asking.task = self._call(key, StoreCall.ENQUEUE, self._enqueue(key, asking))
 
-    async def _enqueue(self, key: str, asking: _Asking) -> None:
+    async def _enqueue(self, key: str, asking: _Asking) -> Sequence[Event]:
         if self._asking.get(key) is asking:
             del self._asking[key]
         action = asking.action
         try:
             place = await self._store.enqueue(action.entry, action.capacity)
         except QueueFull as full:
-            self._submit(QueueWasFull(key, full.capacity))
-        else:
-            self._submit(Enqueued(key, place.position, place.work_ahead_tokens))
+            return (QueueWasFull(key, full.capacity),)
+        return (Enqueued(key, place.position, place.work_ahead_tokens),)
 
-    async def _ask_grants(self, action: AskGrants) -> None:
+    async def _ask_grants(self, action: AskGrants) -> Sequence[Event]:
         grants = await self._store.grant(self._router_id, action.worker, action.decoders)
-        for grant in grants:
-            if grant.router_id == self._router_id:
-                self._submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
-        self._submit(GrantsAnswered(action.worker.key))
+        own = [
+            Granted(one.request_key, one.worker_key, one.decode_key)
+            for one in grants
+            if one.router_id == self._router_id
+        ]
+        return (*own, GrantsAnswered(action.worker.key))
 
-    async def _settle(self, action: Settle) -> None:
+    async def _settle(self, action: Settle) -> Sequence[Event]:
         key, prefill_key = action.request_key, action.prefill_key
         settlement = await self._store.settle(key, prefill_key, action.decoders, LEASE_TTL_S)
-        self._submit(SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome))
+        return (SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome),)
 
-    async def _charge(self, action: ChargeTenant) -> None:
+    async def _charge(self, action: ChargeTenant) -> Sequence[Event]:
         standing = await self._store.charge_tenant(action.tenant, action.tokens, action.burst)
-        self._submit(Charged(action.request_key, standing))
+        return (Charged(action.request_key, standing),)
 
-    async def _ask_queue(self) -> None:
+    async def _ask_queue(self) -> Sequence[Event]:
         status = await self._store.queue_status()
-        self._submit(QueueSeen(status.waiting, status.waiting_tokens))
+        return (QueueSeen(status.waiting, status.waiting_tokens),)
+
+
+async def _unheard(work: Coroutine[None, None, object]) -> Sequence[Event]:
+    """Nobody waits for what comes of it."""
+    await work
+    return ()

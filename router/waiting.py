@@ -66,12 +66,14 @@ class WaitingGroups:
         """It has asked for its place as of `group.asked_at`."""
         heapq.heappush(self._asked, (group.asked_at, group.key))
 
-    def take_unheard(self, now: float, least_s: float) -> list[Group]:
-        """Those that have a place and asked for it so long ago, in the order they came; each is told once for
-        each time it has asked.
+    def take_unheard(self, now: float, least_s: float, most: int) -> list[Group]:
+        """At most so many of those that have a place and asked for it so long ago, first who asked first.
+
+        In the order they came; each is told once for each time it has asked.
         """
-        asked, due, kept = self._asked, {}, []
-        while asked and now - asked[0][0] >= least_s:
+        asked, kept = self._asked, []
+        due: dict[str, tuple[Group, Waiting, int]] = {}
+        while asked and len(due) < most and now - asked[0][0] >= least_s:
             at, key = heapq.heappop(asked)
             found = self._groups.get(key)
             if found is None or found[0].asked_at != at or key in due:

@@ -20,6 +20,7 @@ from state.records import (
     GRANT_TTL_MS,
     MAX_GRANTS_LOST,
     PREFIX_TTL_MS,
+    SILENT_MS,
     DecodeRoom,
     Grant,
     Granted,
@@ -66,6 +67,8 @@ class MemoryStore:
         self._tenants = TokenCounters()
         self._prefixes: dict[str, tuple[set[bytes], int]] = {}
         self._ears: dict[str, list[Hear]] = {}
+        self._called: dict[str, int] = {}
+        """When a router last asked for a place or for grants."""
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -99,6 +102,7 @@ class MemoryStore:
         """Put a request in its place. `QueueFull` when `capacity` others wait."""
         now, key = self._now(), entry.request_key
         self._return_expired(now)
+        self._called[entry.router_id] = now
         if key in self._grants:
             return QueuePlace(0, 0)
         score = entry.slo_class * CLASS_SCORE + now + entry.due_in_ms
@@ -173,6 +177,7 @@ class MemoryStore:
         """
         now = self._now()
         self._return_expired(now)
+        self._called[caller] = now
         bound = self._credits[worker.key].purge(now)
         granted = []
         left = worker.max_grants
@@ -183,7 +188,7 @@ class MemoryStore:
                 break
             self._line.remove(head)
             grant = Grant(head[1], entry.router_id, worker.key, decode_key)
-            if not self._tell(grant, caller):
+            if not self._tell(grant, caller, now):
                 del self._entries[head[1]]
                 continue
             left -= 1
@@ -205,10 +210,12 @@ class MemoryStore:
                 return room.key
         return None
 
-    def _tell(self, grant: Grant, caller: str) -> bool:
-        """False when nobody would hear: a router that is gone needs no grants."""
+    def _tell(self, grant: Grant, caller: str, now: int) -> bool:
+        """False when nobody would hear: a router that is gone, or stands still, needs no grants."""
         if grant.router_id == caller:
             return True
+        if now - self._called.get(grant.router_id, now) > SILENT_MS:
+            return False
         ears = self._ears.get(grant.router_id, [])
         for hear in ears:
             hear(Granted(grant))

@@ -26,7 +26,7 @@ from scheduling.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
 from state.access import IN_THE_CLEAR, RedisAccess, connection_settings
 from state.errors import StoreUnavailable
-from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST
+from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 
 CALL_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
@@ -65,7 +65,7 @@ LONGEST_SILENCE_MS = 5000
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
 local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
-local LONGEST_SILENCE_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, 100, 86400000
+local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SILENT_MS}, 100, 86400000
 """
 
 FORGOTTEN = "EPOCH"

@@ -11,7 +11,10 @@ def all_keys() -> str:
 
 
 def epoch() -> str:
-    """hash: `id`, `run_id` of the server it was opened on, `quiet_until` when nothing is granted."""
+    """hash: `id`, `run_id` of the server it was opened on, `quiet_until` when nothing is granted.
+
+    And `called:` with a router's id: when that last asked for a place or for grants.
+    """
     return f"{_PREFIX}:epoch"
 
 

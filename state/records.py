@@ -10,6 +10,8 @@ CLASS_SCORE = 10**13
 """A class outweighs any due time: this many milliseconds are three centuries."""
 GRANT_TTL_MS = 1000
 """How long a busy router may take to settle what it was granted, before it is granted anew."""
+SILENT_MS = 3000
+"""A router that asks for no place and no grants for so long is given none, whoever of its requests waits."""
 MAX_GRANTS_LOST = 2
 """An entry whose grants nobody settled has its place back this often; then its router must ask again."""
 PREFIX_TTL_MS = 30_000

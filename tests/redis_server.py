@@ -78,6 +78,9 @@ def empty(admin: redis.Redis) -> None:
     stale = [key for key in admin.scan_iter() if key != keys.epoch()]
     if stale:
         admin.delete(*stale)
+    callers = [field for field in admin.hkeys(keys.epoch()) if "called:" in str(field)]
+    if callers:
+        admin.hdel(keys.epoch(), *callers)
 
 
 @pytest.fixture

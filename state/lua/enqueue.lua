@@ -5,6 +5,7 @@
 -- Enqueued again in its class a request only moves forward: routers ask again each second, and what is overdue, or
 -- due on arrival, would be due later each time. A grant that is out stands.
 return_expired()
+called(ARGV[2])
 local key = ARGV[1]
 if redis.call('ZSCORE', GRANTS, key) then return {0, 0} end
 local waiting = read_entry(key)

@@ -8,6 +8,7 @@
 -- Nor is anything granted while peers have yet to enter what they hold (see enter.lua).
 local CREDITS, FIRST_ROOM = KEYS[7], 8
 return_expired()
+called(ARGV[4])
 if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
 
 -- Ledger and key of the first decode worker with room, or nil. Ledgers are read only as far as needed.
@@ -19,9 +20,12 @@ local function find_room(key, blocks)
   return nil
 end
 
--- False when nobody hears: a router that is gone gets no grants, and costs the others none of theirs.
+-- False when nobody hears: a router that is gone, or stands still, gets no grants, and costs the others none of
+-- theirs.
 local function tell(router, decoder, key)
-  return router == ARGV[4] or redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. decoder .. ' ' .. key) > 0
+  if router == ARGV[4] then return true end
+  if is_silent(router) then return false end
+  return redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. decoder .. ' ' .. key) > 0
 end
 
 local granted, left = {}, tonumber(ARGV[3])

@@ -61,6 +61,17 @@ local function return_expired()
   end
 end
 
+-- Fields of the epoch: when a router last asked for a place or for grants, as one with anybody who waits does each
+-- second. One that has not for SILENT_MS stands still, though its subscription may not.
+local function called(router)
+  redis.call('HSET', EPOCH, 'called:' .. router, now)
+end
+
+local function is_silent(router)
+  local at = redis.call('HGET', EPOCH, 'called:' .. router)
+  return at and now - at > SILENT_MS
+end
+
 local function tokens_of(entry)
   return tonumber(string.match(entry, '^%S+ (%d+)'))
 end

@@ -1,4 +1,4 @@
-"""A request whose attempts fail ends after three, whichever routers it goes through."""
+"""What failed attempts are held against a request, whichever routers it goes through, and what then."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from router.events import (
     TimerFired,
     TimerKind,
     WorkerJoined,
-    WorkerLoaded,
     WorkerLost,
 )
 from router.fleet import WorkerLoad
@@ -155,14 +154,34 @@ def test_what_fails_again_rests_before_it_is_tried_again() -> None:
     assert [one for one in tell(core, chores, now=1.11) if isinstance(one, Enqueue)]
 
 
-def test_a_handoff_that_fails_is_not_held_against_a_request_once_its_source_is_heard() -> None:
+def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies() -> None:
     core = core_of("slack")
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
     (handle,) = core.book.fleet.workers[worker_key].groups
     failure = SequenceFailed(handle, FailureReason.HANDOFF, "lost")
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
-    assert told_of(told) == [1]
-    assert told_of(tell(core, WorkerLoaded(worker_key, IDLE))) == [0]
+    assert told_of(told) == [0]
+    assert told_of(tell(core, WorkerLost(worker_key, "it died"))) == [1]
+    (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+    assert told_of(tell(core, WorkerJoined(facts, IDLE, COST))) == [0]
+
+
+def test_who_waits_when_the_last_worker_dies_is_given_up_after_a_while() -> None:
+    core = core_of("slack", ONE)
+    tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), WorkerLost(ONE.key, "it died"))
+    chores = TimerFired(Timer(TimerKind.CHORES))
+    grace_s = core.book.config.no_worker_grace_s
+    told = tell(core, chores, now=2.0) + tell(core, chores, now=1.9 + grace_s)
+    assert not [one for one in told if isinstance(one, TellFinished)]
+    told = tell(core, chores, now=2.1 + grace_s)
+    (finished,) = [one for one in told if isinstance(one, TellFinished)]
+    assert "no decode worker" in finished.outcome.error
+
+
+def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:
+    core = core_of("slack")
+    tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), ClientGone(RESUMABLE.listener))
+    assert told_of(tell(core, replace(RESUMABLE, listener=2, session=1, failed_attempts=2))) == [2]
 
 
 def superseded(core: RouterCore) -> StepReported:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis.asyncio
 
-from state.records import GRANT_TTL_MS, Grant, Settled
+from state.records import GRANT_TTL_MS, SILENT_MS, Grant, Settled
 from state.store import Store
-from tests.state.common import DECODE, PREFILL, entry
+from tests.state.common import DECODE, PREFILL, ROOMY, entry, subscribed
 from tests.state.given_clock import NOW_KEY, START_MS
 
 HOUR_MS = 3_600_000
@@ -91,4 +91,25 @@ async def test_what_is_held_outlives_a_server_that_stood_still(
     await clock.jump(60_000)
     await clock.live(30)
     assert set(await store.leases(DECODE.key)) == {"living"}
+    await clock.close()
+
+
+async def test_a_router_that_stands_still_holds_nobody_up(
+    on_the_tests_clock: None, redis_url: str, store: Store
+) -> None:
+    """It is still subscribed, as one that is stopped or behind a link that is half open."""
+    clock = JumpingClock(redis_url, store)
+    await clock.jump(0)
+    notices = [await subscribed(store, name) for name in ("still", "slow", "r1")]
+    await store.enqueue(entry("first", router="still", due=0), 10)
+    await store.enqueue(entry("second", router="slow", due=1), 10)
+    for _ in range(SILENT_MS // 1000 + 1):
+        await clock.jump(1000)
+        await store.enqueue(entry("second", router="slow", due=1), 10)
+    await store.enqueue(entry("third", due=2), 10)
+    assert [one.request_key for one in await store.grant("r1", PREFILL, [ROOMY])] == ["third"]
+    assert await store.credits(PREFILL.key) == {"second": 50, "third": 50}
+    assert (await store.queue_status()).waiting == 0, "its router asks again when it goes on"
+    for stream in notices:
+        await stream.aclose()
     await clock.close()
