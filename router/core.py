@@ -68,7 +68,7 @@ from router.migrating import migrate
 from router.prefixes import held_by_all
 from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
-from router.recovery import on_worker_back, on_worker_lost
+from router.recovery import give_up, is_too_much, on_worker_back, on_worker_lost
 from router.relaying import on_step_reported
 from router.roles import rebalance_roles
 from router.sessions import Group, Phase
@@ -330,7 +330,11 @@ class RouterCore:
             if book.now - group.stranded_at > book.config.no_worker_grace_s:
                 error = "no decode worker that could run it came back"
                 ending.cut_off(book, group.session, FinishReason.FAILED, error)
-        elif book.store_reachable and book.now >= group.rests_until:
+        elif book.now < group.rests_until:
+            return
+        elif is_too_much(group):
+            give_up(book, group)
+        elif book.store_reachable:
             enqueue(book, group)
 
     def _renew(self) -> None:

@@ -63,7 +63,7 @@ def new_groups(
         if parent is not None:
             group.attempt, group.failures = parent.attempt, parent.failures
             group.lost_with, group.handed_by = parent.lost_with, parent.handed_by
-            group.pardoned = parent.pardoned
+            group.pardoned, group.failed_with = parent.pardoned, parent.failed_with
             group.num_copies = parent.num_copies
             group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
         for choice in part:

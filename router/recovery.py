@@ -11,8 +11,8 @@ from router.sessions import MAX_ATTEMPTS, MAX_FAILURES, Group, Phase, Session
 from scheduling.request import FinishReason
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
-"""Before the attempt after the second failure, and before any: a fleet that has only one worker left, which
-cannot do what is asked of it just now, would use up all attempts in a moment.
+"""Before the attempt after the second failure, and the longest before any: a fleet that has only one worker
+left, which cannot do what is asked of it just now, would use up all attempts in a moment.
 """
 
 
@@ -21,16 +21,29 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     if group.phase is not Phase.RUNNING:
         return
     group.failures += 1
-    final = group.held_against >= MAX_ATTEMPTS or group.failures >= MAX_FAILURES
+    group.failed_with = reason
+    # Workers that were lost may be back in a moment, as they were: the last word waits for them.
+    is_in_doubt = is_too_much(group) and bool(group.lost_with)
+    final = (is_too_much(group) and not is_in_doubt) or group.failures >= MAX_FAILURES
     book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
     if final:
-        error = f"{group.failures} attempts failed, the last with: {reason}"
-        ending.cut_off(book, group.session, FinishReason.FAILED, error)
+        give_up(book, group)
         return
     book.counters.retried_attempts += 1
     tell_failures(book, group.session)
     group.avoided |= {worker_key}
-    _start_again(book, group, _rest_s(group.failures))
+    _start_again(book, group, LONGEST_REST_S if is_in_doubt else _rest_s(group.failures))
+
+
+def is_too_much(group: Group) -> bool:
+    """As many failures are held against it as a request may have."""
+    return group.held_against >= MAX_ATTEMPTS
+
+
+def give_up(book: Book, group: Group) -> None:
+    """It fails, and with it all of its request."""
+    error = f"{group.failures} attempts failed, the last with: {group.failed_with}"
+    ending.cut_off(book, group.session, FinishReason.FAILED, error)
 
 
 def _start_again(book: Book, group: Group, rests_s: float = 0.0) -> None:

@@ -106,7 +106,8 @@ class Group:
     is_promoted: bool = False
     """Batch work that goes first, so that batch has its share."""
     failures: int = 0
-    """Attempts that failed, those of the groups it was split from included."""
+    """Attempts that failed, those of the groups it was split from included; and why the last of them did."""
+    failed_with: str = ""
     lost_with: tuple[str, ...] = ()
     """Workers that were lost in one of these, and have not been seen since."""
     handed_by: tuple[str, ...] = ()

@@ -57,10 +57,13 @@ def dispatched(core: RouterCore, told: list[Action], session: int, now: float = 
     return sent.worker_key
 
 
+CHORES = TimerFired(Timer(TimerKind.CHORES))
+
+
 def killed(core: RouterCore, event: Arrived) -> list[Action]:
-    """What comes of it when the worker that gets it dies."""
+    """What comes of it when the worker that gets it dies, and does not come back."""
     worker_key = dispatched(core, tell(core, event), event.session)
-    return tell(core, WorkerLost(worker_key, "it died"))
+    return tell(core, WorkerLost(worker_key, "it died")) + tell(core, CHORES, now=1.0 + LONGEST_REST_S)
 
 
 def told_of(actions: list[Action]) -> list[int]:
@@ -73,8 +76,7 @@ def test_the_count_goes_on_from_router_to_router() -> None:
         event = replace(RESUMABLE, session=session, failed_attempts=counts[-1])
         actions = killed(core_of("slack"), event)
         counts += told_of(actions)
-    assert counts == [0, 1, 2]
-    assert [one.final for one in actions if isinstance(one, AttemptFailed)] == [True]
+    assert counts == [0, 1, 2, 3]
     (finished,) = [one for one in actions if isinstance(one, TellFinished)]
     assert finished.outcome.reasons == (FinishReason.FAILED,)
     assert "3 attempts failed" in finished.outcome.error
@@ -83,7 +85,7 @@ def test_the_count_goes_on_from_router_to_router() -> None:
 @pytest.mark.parametrize("count", [2, 3, 2**32 - 1])
 def test_one_attempt_is_left_whatever_a_client_says(count: int) -> None:
     actions = killed(core_of("slack"), replace(RESUMABLE, session=1, failed_attempts=count))
-    assert [one.final for one in actions if isinstance(one, AttemptFailed)] == [True]
+    assert [one for one in actions if isinstance(one, TellFinished)]
 
 
 def test_who_comes_back_hears_what_failed_meanwhile() -> None:
@@ -116,7 +118,7 @@ class Cuts:
             joined = WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST)
             self.told += tell(self.core, joined, now=self.now)
         self.now += LONGEST_REST_S
-        self.told += tell(self.core, TimerFired(Timer(TimerKind.CHORES)), now=self.now)
+        self.told += tell(self.core, CHORES, now=self.now)
         return self.told
 
 
@@ -139,6 +141,16 @@ def test_who_does_not_come_back_may_have_died_of_it() -> None:
     assert told_of(cuts.cut()) == [2, 1]
 
 
+def test_the_last_word_waits_for_workers_that_may_be_back_in_a_moment() -> None:
+    core = core_of("slack")
+    worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=2)), 0)
+    told = tell(core, WorkerLost(worker_key, "the link was cut"))
+    (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+    told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + LONGEST_REST_S)
+    assert [one.final for one in told if isinstance(one, AttemptFailed)] == [False]
+    assert [one for one in told if isinstance(one, Enqueue)]
+
+
 def test_what_fails_again_rests_before_it_is_tried_again() -> None:
     """Else a fleet's only worker, which cannot do it now, would use up all attempts in a moment."""
     core = core_of("slack", ONE)
@@ -149,9 +161,8 @@ def test_what_fails_again_rests_before_it_is_tried_again() -> None:
         failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
         told = tell(core, StepReported(ONE.key, TokenColumns(), IDLE, failures=(failure,)))
         assert [isinstance(one, Enqueue) for one in told].count(True) == 1 - number
-    chores = TimerFired(Timer(TimerKind.CHORES))
-    assert not [one for one in tell(core, chores, now=1.05) if isinstance(one, Enqueue)]
-    assert [one for one in tell(core, chores, now=1.11) if isinstance(one, Enqueue)]
+    assert not [one for one in tell(core, CHORES, now=1.05) if isinstance(one, Enqueue)]
+    assert [one for one in tell(core, CHORES, now=1.11) if isinstance(one, Enqueue)]
 
 
 def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies() -> None:
@@ -169,11 +180,10 @@ def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies(
 def test_who_waits_when_the_last_worker_dies_is_given_up_after_a_while() -> None:
     core = core_of("slack", ONE)
     tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), WorkerLost(ONE.key, "it died"))
-    chores = TimerFired(Timer(TimerKind.CHORES))
     grace_s = core.book.config.no_worker_grace_s
-    told = tell(core, chores, now=2.0) + tell(core, chores, now=1.9 + grace_s)
+    told = tell(core, CHORES, now=2.0) + tell(core, CHORES, now=1.9 + grace_s)
     assert not [one for one in told if isinstance(one, TellFinished)]
-    told = tell(core, chores, now=2.1 + grace_s)
+    told = tell(core, CHORES, now=2.1 + grace_s)
     (finished,) = [one for one in told if isinstance(one, TellFinished)]
     assert "no decode worker" in finished.outcome.error
 
