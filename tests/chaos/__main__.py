@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ def main() -> int:
     parser.add_argument("--tally", type=Path, default=TALLY, metavar="FILE", help="added to")
     parser.add_argument("--lanes", nargs="*", choices=LANES, default=list(LANES), help="what strikes (all)")
     args = parser.parse_args()
+    # Started in the background by a script it would be ignored, and what was counted lost.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
     total, mine = Tally.load(args.tally), Tally()
     told = {"commit": _commit(), "machine": _machine(), "seed": args.seed, "began_from": total.digest}
