@@ -134,7 +134,10 @@ class WorkerLink:
         request = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id))
         while True:
             request.number = self._outgoing.next(self._ticker.num_ticks)
-            await call.write(request)
+            try:
+                await call.write(request)
+            except asyncio.InvalidStateError:  # the call is over: who reads it hears why
+                return
             request = command_to_pb(await self._outbound.get())
 
     async def _read(
