@@ -137,7 +137,11 @@ class _Battle:
             return {"silence of a router or Redis": 1}
 
     async def rest(self) -> None:
-        """Nothing runs: all must come back."""
+        """Nothing runs: all must come back.
+
+        One stream comes before: places of routers that died leave the queue when the next request is granted.
+        """
+        await self._stream()
         where = f"seed {self._orders.seed}"
         found: dict[str, float] = {}
         try:
