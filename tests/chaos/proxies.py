@@ -158,13 +158,18 @@ class MessageProxy(Link):
             )
             what = Call(self._name, method, self._watch.lives)
             sending = asyncio.create_task(self._send(what.sent, requests, call))
+            writing: asyncio.Future[None] | None = None
             try:
                 async for message in self._tampered(what.answered, call):
-                    await context.write(message)
+                    writing = asyncio.ensure_future(context.write(message))
+                    await asyncio.shield(writing)
                 return _End(await call.code(), await call.details() or "", await call.trailing_metadata())
             except grpc.aio.AioRpcError as error:
                 return _End(error.code(), error.details() or "", error.trailing_metadata())
             except asyncio.CancelledError:
+                # Broken off in the first one, the library sends the headers twice, and then no end at all.
+                if writing is not None:
+                    await asyncio.gather(writing, return_exceptions=True)
                 return _End(grpc.StatusCode.UNAVAILABLE, "the link was cut")
             finally:
                 sending.cancel()
