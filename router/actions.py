@@ -358,17 +358,10 @@ class StoreChanged:
     reason: str
 
 
-Action = (
-    TellAccepted
-    | TellQueued
-    | Relay
-    | RelayRun
-    | TellChoiceFinished
-    | TellFinished
-    | TellLeaving
-    | TellRetrying
-    | Reject
-    | Enqueue
+WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
+
+StoreAction = (
+    Enqueue
     | Dequeue
     | AskGrants
     | Settle
@@ -379,13 +372,21 @@ Action = (
     | AskQueue
     | ChargeTenant
     | RefundTenant
-    | SendPrefill
-    | SendReceive
-    | SendDecode
-    | SendCancel
-    | SendLend
-    | SendHandOver
-    | SendDrain
+)
+"""What is asked of the store."""
+
+Action = (
+    TellAccepted
+    | TellQueued
+    | Relay
+    | RelayRun
+    | TellChoiceFinished
+    | TellFinished
+    | TellLeaving
+    | TellRetrying
+    | Reject
+    | StoreAction
+    | WorkerCommand
     | SetTimer
     | RequestRefused
     | RequestEnded

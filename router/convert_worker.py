@@ -11,14 +11,13 @@ from router.actions import (
     SendLend,
     SendPrefill,
     SendReceive,
+    WorkerCommand,
 )
 from router.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
 from services.convert import columns_from_pb, fence_to_pb, shape_from_pb
-
-WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 

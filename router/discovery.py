@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from router.convert_worker import WorkerCommand
+from router.actions import WorkerCommand
 from router.events import Event
 from router.ticker import Ticker
 from router.worker_link import WorkerLink

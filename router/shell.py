@@ -12,42 +12,26 @@ import structlog
 
 from router.actions import (
     Action,
-    AskGrants,
-    AskQueue,
     AttemptFailed,
-    ChargeTenant,
-    Dequeue,
-    Enqueue,
     GroupMigrated,
     GroupPreempted,
     PromiseBroken,
-    RefundTenant,
     Reject,
     Relay,
     RelayRun,
-    ReleaseCredit,
-    ReleaseLease,
-    Renew,
     RequestEnded,
     RequestRefused,
     RequestShed,
-    SendCancel,
-    SendDecode,
-    SendDrain,
-    SendHandOver,
-    SendLend,
-    SendPrefill,
-    SendReceive,
     SetTimer,
-    Settle,
+    StoreAction,
     StoreChanged,
-    TakeHolds,
     TellAccepted,
     TellChoiceFinished,
     TellFinished,
     TellLeaving,
     TellQueued,
     TellRetrying,
+    WorkerCommand,
 )
 from router.core import RouterCore
 from router.discovery import Discovery
@@ -178,29 +162,9 @@ class Shell:
                 stream = self._streams.get(listener)
                 if stream is not None:
                     stream.fail(error)
-            case (
-                SendPrefill()
-                | SendReceive()
-                | SendDecode()
-                | SendCancel()
-                | SendLend()
-                | SendHandOver()
-                | SendDrain()
-            ):
+            case _ if isinstance(action, WorkerCommand):
                 self.discovery.send(action)
-            case (
-                Enqueue()
-                | Dequeue()
-                | AskGrants()
-                | Settle()
-                | ReleaseCredit()
-                | ReleaseLease()
-                | Renew()
-                | TakeHolds()
-                | AskQueue()
-                | ChargeTenant()
-                | RefundTenant()
-            ):
+            case _ if isinstance(action, StoreAction):
                 self.store_calls.do(action)
             case SetTimer(timer, at):
                 delay_s = max(0.0, at - self.now())

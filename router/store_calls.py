@@ -20,6 +20,7 @@ from router.actions import (
     ReleaseLease,
     Renew,
     Settle,
+    StoreAction,
     TakeHolds,
 )
 from router.events import (
@@ -43,20 +44,6 @@ SETTLE_S = 5.0
 """For store calls at the end: a store that hangs gives back what a router held when it expires."""
 LEASE_TTL_S = 10.0
 """What a router that died held comes back after this; one that lives renews every second."""
-
-StoreAction = (
-    Enqueue
-    | Dequeue
-    | AskGrants
-    | Settle
-    | ReleaseCredit
-    | ReleaseLease
-    | Renew
-    | TakeHolds
-    | AskQueue
-    | ChargeTenant
-    | RefundTenant
-)
 
 
 @dataclass(slots=True)

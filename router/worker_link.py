@@ -9,9 +9,9 @@ import grpc.aio
 import structlog
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
+from router.actions import WorkerCommand
 from router.convert_worker import (
     ROLES,
-    WorkerCommand,
     command_to_pb,
     heartbeat_from_pb,
     joined_from_pb,

@@ -203,11 +203,9 @@ class Hub:
         if dispatch.task not in self.role.tasks:
             tasks = ", ".join(sorted(task.value for task in self.role.tasks))
             return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}", refused
-        if self._sequences.of_router(session, dispatch.spec.handle) is not None:
-            return (
-                f"handle {dispatch.spec.handle} is in use on this stream; accepted: one that is not",
-                refused,
-            )
+        in_use = self._in_use(session, dispatch.spec.handle)
+        if in_use:
+            return in_use, refused
         try:
             self._check_incarnation(dispatch)
             self._guard.admit(dispatch.spec.fence)
