@@ -16,11 +16,18 @@ STRETCH_BYTES = 4 << 20
 PAGE_BYTES = 64 << 10
 
 
-def fingerprint(directory: Path, layout: BlockLayout) -> str:
-    """Digest of config.json, the weights' content, the dtype and the block layout; 32 hexadecimal digits."""
+def fingerprint(directory: Path, layout: BlockLayout, random_seed: int | None = None) -> str:
+    """Digest of config.json, the weights' content, the dtype and the block layout; 32 hexadecimal digits.
+
+    With a `random_seed` the weights were drawn from it, and no file of weights counts.
+    """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((layout.shape, str(layout.dtype))).encode())
-    for path in (directory / "config.json", *sorted(directory.glob("*.safetensors"))):
+    _add_file(digest, directory / "config.json")
+    if random_seed is not None:
+        digest.update(f"random weights {random_seed}".encode())
+        return digest.hexdigest()
+    for path in sorted(directory.glob("*.safetensors")):
         _add_file(digest, path)
     return digest.hexdigest()
 

@@ -75,20 +75,34 @@ class Model:
 
 
 def load_model(
-    directory: Path, dtype: torch.dtype, device: torch.device, *, deterministic: bool = False
+    directory: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    deterministic: bool = False,
+    random_seed: int | None = None,
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
-    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step.
+    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step. With a
+    `random_seed` the weights are drawn on the device and none are read: for measuring, not for answers.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
     config = read_config(directory)
-    check_weights(directory)
+    if random_seed is None:
+        check_weights(directory)
     check_tokenizer(directory)
     if deterministic and device.type != "cpu":
         raise ValueError(f"deterministic on {device}; accepted: cpu")
-    module = _load_module(directory, dtype, deterministic=deterministic).to(device)
+    experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
+    if random_seed is None:
+        module = _read_module(directory, dtype, experts).to(device)
+    else:
+        module = _draw_module(directory, dtype, device, experts, random_seed)
+    # Every token of a step is a token; some models would search each step for padding to warn about.
+    module.config.pad_token_id = None
+    module.eval().requires_grad_(requires_grad=False)
     if deterministic:
         tile_rows(module)
     heads = _dry_run(directory, module, device)
@@ -96,17 +110,15 @@ def load_model(
     return Model(facts, module, dtype, device, is_deterministic=deterministic)
 
 
-def _load_module(directory: Path, dtype: torch.dtype, *, deterministic: bool) -> torch.nn.Module:
+def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str]) -> Any:
     library: Any = transformers
     library.utils.logging.disable_progress_bar()
-    module: Any
-    report: Any
     try:
         module, report = library.AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=dtype,
             attn_implementation=ATTENTION,
-            **({"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})),
+            **experts,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
@@ -125,10 +137,20 @@ def _load_module(directory: Path, dtype: torch.dtype, *, deterministic: bool) ->
             raise ModelRefused(
                 directory, "the weights", f"have {kind} ({names})", "every weight of the config"
             )
-    # Every token of a step is a token; some models would search each step for padding to warn about.
-    module.config.pad_token_id = None
-    loaded: torch.nn.Module = module.eval().requires_grad_(requires_grad=False)
-    return loaded
+    return module
+
+
+def _draw_module(
+    directory: Path, dtype: torch.dtype, device: torch.device, experts: dict[str, str], seed: int
+) -> Any:
+    """As the config's own initialisation has it, on the device at once: 8e9 weights take a GPU seconds."""
+    library: Any = transformers
+    config = library.AutoConfig.from_pretrained(directory, local_files_only=True)
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), device:
+        torch.manual_seed(seed)
+        return library.AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=ATTENTION, **experts
+        )
 
 
 @dataclass(frozen=True, slots=True)

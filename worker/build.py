@@ -32,11 +32,13 @@ def build_engine(config: WorkerConfig) -> Engine:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
-    model = load_model(config.model, dtype, device, deterministic=config.deterministic)
+    model = load_model(
+        config.model, dtype, device, deterministic=config.deterministic, random_seed=config.random_weights
+    )
     layout = model.block_layout(config.block_size)
     pool = KVPool(layout, _num_blocks(config, layout), device)
     runner = ModelRunner(model, pool)
-    name = fingerprint(config.model, layout)
+    name = fingerprint(config.model, layout, config.random_weights)
     sameness = prove_sameness(runner) if config.deterministic else ""
     samples = _measure(config, runner, name)
     limits = EngineLimits(

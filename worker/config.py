@@ -46,6 +46,8 @@ class WorkerConfig:
     device: str
     deterministic: bool
     """The same bits for the same tokens, whoever shares a step; proven at the start."""
+    random_weights: int | None
+    """The seed that weights are drawn from, for measuring; None: the checkpoint's are read."""
     threads: int
     policy: str
     timed: Profile | None
@@ -142,6 +144,13 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--deterministic",
         action="store_true",
         help="the same tokens and log-probabilities whoever shares a step (on a CPU, and somewhat slower)",
+    )
+    add(
+        "--random-weights",
+        type=int,
+        metavar="SEED",
+        help="draw the weights on the device instead of reading them, for measuring: --model holds "
+        "config.json and tokenizer.json",
     )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")

@@ -156,3 +156,22 @@ def test_the_fingerprint_samples_a_large_file(llama: Path, monkeypatch: pytest.M
     weights[4096 + 3 * 8192 + 10] ^= 1
     (llama / "model.safetensors").write_bytes(weights)
     assert fingerprint(llama, layout) != same
+
+
+def test_weights_can_be_drawn_instead_of_read(llama: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    first, again, other = (
+        load_model(llama, torch.float32, CPU, random_seed=seed).module.state_dict() for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(weight, again[name]) for name, weight in first.items())
+    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+    with pytest.raises(ModelRefused, match=r"model.safetensors is missing"):
+        load(llama)
+
+
+def test_the_fingerprint_tells_drawn_weights_apart(llama: Path) -> None:
+    layout = load_model(llama, torch.float64, CPU).block_layout(16)
+    names = {fingerprint(llama, layout, seed) for seed in (None, 0, 1)}
+    assert len(names) == 3
+    (llama / "model.safetensors").unlink()
+    assert fingerprint(llama, layout, 0) in names
