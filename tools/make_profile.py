@@ -19,10 +19,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.real_steps import StepRecorder
+from engine.build import resolve_device
 from scheduling.cost_fit import fit
 from scheduling.cost_model import CostModel, Sample
 from scheduling.profiles import Profile, dump
-from worker.build import build_engine, resolve_device
+from worker.build import build_engine
 from worker.config import WorkerConfig, parse_config
 from worker.engine import Engine, freeze_garbage
 from worker.sweep_cache import device_name

@@ -1,0 +1,128 @@
+"""Puts an engine together: a model over its pool, proven, measured and warm, in a step loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.admission import EngineLimits
+from engine.block_manager import BlockManager
+from engine.detokenizer import Detokenizer
+from engine.fingerprint import fingerprint
+from engine.kv_pool import BlockLayout, KVPool
+from engine.model import DTYPES, load_model
+from engine.model_runner import ModelRunner
+from engine.sameness import prove_sameness
+from engine.step_loop import StepLoop
+from engine.sweep import sweep, warm_up
+from scheduling.cost_fit import fit
+from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
+from scheduling.policies import by_name
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine is built from; sizes in tokens where they do not say otherwise."""
+
+    model: Path
+    dtype: torch.dtype
+    device: torch.device
+    block_size: int
+    num_blocks: int | None
+    """None: as many as fit into `kv_memory_mb`."""
+    kv_memory_mb: int
+    max_num_seqs: int
+    token_budget: int
+    policy: str
+    deterministic: bool = False
+    random_weights: int | None = None
+    """The seed that weights are drawn from; None: the checkpoint's are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """Ready for its first step. `cost` is UNKNOWN_COST when `samples` were too few to fit."""
+
+    runner: ModelRunner
+    loop: StepLoop
+    fingerprint: str
+    cost: CostModel
+    samples: tuple[Sample, ...]
+    sameness: str
+    """Of a deterministic engine: what its logits for known tokens are, as a digest."""
+
+
+Measure = Callable[[ModelRunner, str], list[Sample]]
+"""What steps of a runner cost, whose engine has this fingerprint."""
+
+
+def build(settings: EngineSettings, measure: Measure | None = None) -> BuiltEngine:
+    """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
+    NotDeterministic for sameness that this machine does not keep. Without `measure` a sweep is run.
+    """
+    model = load_model(
+        settings.model,
+        settings.dtype,
+        settings.device,
+        deterministic=settings.deterministic,
+        random_seed=settings.random_weights,
+    )
+    layout = model.block_layout(settings.block_size)
+    pool = KVPool(layout, _num_blocks(settings, layout), settings.device)
+    runner = ModelRunner(model, pool)
+    name = fingerprint(settings.model, layout, settings.random_weights)
+    sameness = prove_sameness(runner) if settings.deterministic else ""
+    sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
+    warm_up(runner, **sizes)
+    samples = sweep(runner, **sizes) if measure is None else measure(runner, name)
+    cost = fit(samples) or UNKNOWN_COST
+    loop = StepLoop(
+        runner,
+        pool.tensor,
+        BlockManager(pool.num_blocks, settings.block_size),
+        limits=EngineLimits(
+            vocab_size=model.facts.vocab_size,
+            max_context=model.facts.max_context,
+            eos_token_ids=model.facts.eos_token_ids,
+            **sizes,
+        ),
+        fingerprint=name,
+        detokenizer=Detokenizer.from_file(model.facts.tokenizer_path),
+        policy=by_name(settings.policy),
+        cost=cost,
+        deterministic=settings.deterministic,
+    )
+    return BuiltEngine(runner, loop, name, cost, tuple(samples), sameness)
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`, `cpu` or `cuda`; raises ValueError for a GPU that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device is cuda; this machine has none, accepted: auto or cpu")
+    return torch.device(name)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto`, or one of `engine.model.DTYPES`."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return DTYPES[name]
+
+
+def _num_blocks(settings: EngineSettings, layout: BlockLayout) -> int:
+    if settings.num_blocks is not None:
+        return settings.num_blocks
+    num_blocks = settings.kv_memory_mb * MEBIBYTE // layout.block_bytes
+    if num_blocks == 0:
+        least = -(-layout.block_bytes // MEBIBYTE)
+        raise ValueError(
+            f"--kv-memory-mb is {settings.kv_memory_mb}; accepted for this model: {least} or more"
+        )
+    return num_blocks
