@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.due_times import DueTimes
+from engine.host_copies import StepUpload
 from engine.sampling_table import SamplingTable
 from engine.sequence import Sequence
 from engine.step_batch import StepBatch
@@ -54,7 +55,7 @@ class Batch:
             *self.due_times.columns,
         )  # fmt: skip
         self._block_size = block_size
-        self._device = device
+        self._upload = None if device.type == "cpu" else StepUpload(device)
         self._rows = np.arange(max_rows + 1, dtype=np.int64)
         self._starts = np.arange(max_rows + 1, dtype=np.int32)
 
@@ -149,7 +150,7 @@ class Batch:
             token_ids=self.token_ids[:n],
             positions=positions,
             slot_mapping=slots,
-            block_tables=np.ascontiguousarray(self.block_tables[:n, :width]),
+            block_tables=self.block_tables[:n, :width],
             context_lens=(positions + 1).astype(np.int32),
             starts=self._starts[: n + 1],
             logit_rows=self._rows[:n],
@@ -198,15 +199,12 @@ class Batch:
         max_query_len: int,
         max_context_len: int,
     ) -> StepBatch:
-        device = self._device
+        columns = (token_ids, positions, slot_mapping, block_tables, context_lens, starts, logit_rows)
+        if self._upload is None:
+            tensors = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
+        else:
+            tensors = self._upload(columns)
+        ids, position, slots, tables, lens, cu_seqlens_q, rows = tensors
         return StepBatch(
-            token_ids=torch.from_numpy(token_ids).to(device),
-            positions=torch.from_numpy(positions).to(device),
-            slot_mapping=torch.from_numpy(slot_mapping).to(device),
-            block_tables=torch.from_numpy(block_tables).to(device),
-            context_lens=torch.from_numpy(context_lens).to(device),
-            cu_seqlens_q=torch.from_numpy(starts).to(device),
-            logit_rows=torch.from_numpy(logit_rows).to(device),
-            max_query_len=max_query_len,
-            max_context_len=max_context_len,
+            ids, position, slots, tables, lens, cu_seqlens_q, rows, max_query_len, max_context_len
         )

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.host_copies import Download
 from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.noise import uniforms
 from engine.sampling_table import SamplingTable
@@ -55,9 +56,10 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     largest, greedy = logits.max(dim=-1)
-    is_broken: NDArray[np.bool_] = (~torch.isfinite(largest)).cpu().numpy()
+    broken = ~torch.isfinite(largest)
     if is_plain.all():
-        return Sampled(greedy.cpu().numpy(), is_broken, None)
+        return Sampled(*_fetch(greedy, broken), None)
+    is_broken: NDArray[np.bool_] = broken.cpu().numpy()
     special = np.flatnonzero(~is_plain & ~is_broken)
     rows = special + first_row
     places = torch.from_numpy(special).to(logits.device)
@@ -66,6 +68,14 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     _count(table, rows, token_ids[places])
     logprobs = _logprobs(logits, table, special, rows, token_ids)
     return Sampled(token_ids.cpu().numpy(), is_broken, logprobs)
+
+
+def _fetch(token_ids: Tensor, is_broken: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Both [rows] on the host; from a GPU in one copy."""
+    if token_ids.device.type == "cpu":
+        return token_ids.numpy(), is_broken.numpy()
+    token_column, broken_column = Download(torch.stack((token_ids, is_broken.long()))).wait()
+    return token_column, broken_column.astype(np.bool_)
 
 
 def sample_each(

@@ -281,3 +281,15 @@ def test_counts_follow_rows_that_move() -> None:
     table.move(1, 0)
     sampled = sample(last.logits().unsqueeze(0), table, np.zeros(1, dtype=np.int64))
     assert sampled.token_ids.tolist() == [reference(last)]
+
+
+@pytest.mark.gpu
+def test_plain_rows_come_from_a_gpu_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(0))
+    logits[1, 3], logits[4, 0] = torch.nan, torch.inf
+    table = SamplingTable(5, VOCAB, CPU)
+    want = sample(logits, table, np.zeros(5, dtype=np.int64))
+    monkeypatch.setattr(torch.Tensor, "cpu", None)
+    got = sample(logits.cuda(), table, np.zeros(5, dtype=np.int64))
+    assert got.is_broken.tolist() == want.is_broken.tolist() == [False, True, False, False, True]
+    assert got.token_ids[[0, 2, 3]].tolist() == want.token_ids[[0, 2, 3]].tolist()

@@ -1,0 +1,110 @@
+"""A step's copies between host and device: one up and one down, and none that the host waits for awake.
+
+A copy costs its call, some microseconds, whatever it carries; from pageable memory it also stops the host
+until everything before it has run. Used for devices with a memory of their own; on a CPU there is nothing to
+copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+ALIGNMENT = 128
+"""Bytes: a cache line. Kernels are compiled anew for a pointer that is less aligned than to 16."""
+LEAST_BYTES = 1 << 16
+
+
+class Event(Protocol):
+    """A point in a stream's work."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+def sleeping_event() -> Event:
+    """One whose waiter sleeps; by default it would spin, and take a core from the other threads."""
+    cuda: Any = torch.cuda
+    event: Event = cuda.Event(blocking=True)
+    return event
+
+
+class StepUpload:
+    """Copies a step's columns to `device` in one piece.
+
+    Two staging buffers take turns, each with an event behind the last copy out of it: a step is packed while
+    the one before may still be on its way, and nothing is overwritten that is still read.
+    """
+
+    def __init__(self, device: torch.device, new_event: Callable[[], Event] = sleeping_event) -> None:
+        self._device = device
+        self._buffers = [_Staging(device, new_event()) for _ in range(2)]
+
+    def __call__(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
+        """The columns as contiguous tensors of the same shapes and dtypes, ready in the current stream."""
+        places, num_bytes = _places(columns)
+        self._buffers.reverse()
+        staging = self._buffers[0].writable(num_bytes)
+        packed = staging.numpy()
+        for column, begin in zip(columns, places, strict=True):
+            part = packed[begin : begin + column.nbytes].view(column.dtype)
+            part.reshape(column.shape)[...] = column
+        there = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        there.copy_(staging, non_blocking=True)
+        self._buffers[0].copied.record()
+        return [
+            there[begin : begin + column.nbytes].view(_DTYPES[column.dtype]).view(column.shape)
+            for column, begin in zip(columns, places, strict=True)
+        ]
+
+
+_DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
+
+
+def _places(columns: Sequence[NDArray[Any]]) -> tuple[list[int], int]:
+    """Each column's first byte, and the bytes of all."""
+    places, end = [], 0
+    for column in columns:
+        places.append(end)
+        end += -(-column.nbytes // ALIGNMENT) * ALIGNMENT
+    return places, end
+
+
+class _Staging:
+    """Host memory that a copy may still read."""
+
+    def __init__(self, device: torch.device, copied: Event) -> None:
+        self._is_pinned = device.type == "cuda"
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self.copied = copied
+        """Recorded behind each copy; one that never was counts as reached."""
+
+    def writable(self, num_bytes: int) -> Tensor:
+        """[num_bytes] uint8 whose last copy is over."""
+        self.copied.synchronize()
+        if len(self._memory) < num_bytes:
+            # By doubling: tables that grow must not ask for pinned memory at each step.
+            size = max(LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
+            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
+        return self._memory[:num_bytes]
+
+
+class Download:
+    """A tensor of a GPU on its way to the host, as it is where the current stream stands now."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        # torch keeps pinned memory for the next one who asks, once its copies are over.
+        self._there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._there.copy_(tensor, non_blocking=True)
+        self._copied = sleeping_event()
+        self._copied.record()
+
+    def wait(self) -> NDArray[Any]:
+        """Its numbers, once they are here."""
+        self._copied.synchronize()
+        return self._there.numpy()
