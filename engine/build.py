@@ -15,6 +15,7 @@ from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
 from engine.model import DTYPES, load_model
 from engine.model_runner import ModelRunner
+from engine.quantisation import Quantisation
 from engine.sameness import prove_sameness
 from engine.step_loop import StepLoop
 from engine.sweep import sweep, warm_up
@@ -42,6 +43,7 @@ class EngineSettings:
     deterministic: bool = False
     random_weights: int | None = None
     """The seed that weights are drawn from; None: the checkpoint's are read."""
+    quantisation: Quantisation = Quantisation.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,12 @@ def build(settings: EngineSettings, measure: Measure | None = None) -> BuiltEngi
         settings.device,
         deterministic=settings.deterministic,
         random_seed=settings.random_weights,
+        quantisation=settings.quantisation,
     )
     layout = model.block_layout(settings.block_size)
     pool = KVPool(layout, _num_blocks(settings, layout), settings.device)
     runner = ModelRunner(model, pool)
-    name = fingerprint(settings.model, layout, settings.random_weights)
+    name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
     sameness = prove_sameness(runner) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
     warm_up(runner, **sizes)

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from engine.kv_pool import BlockLayout
+from engine.quantisation import Quantisation
 
 # Reading every byte of a 16 GB checkpoint would take as long as loading it. Up to this size a file is hashed
 # whole; above, its head (which holds every tensor's name, shape and place) and one page of each stretch are.
@@ -16,13 +17,21 @@ STRETCH_BYTES = 4 << 20
 PAGE_BYTES = 64 << 10
 
 
-def fingerprint(directory: Path, layout: BlockLayout, random_seed: int | None = None) -> str:
+def fingerprint(
+    directory: Path,
+    layout: BlockLayout,
+    random_seed: int | None = None,
+    quantisation: Quantisation = Quantisation.NONE,
+) -> str:
     """Digest of config.json, the weights' content, the dtype and the block layout; 32 hexadecimal digits.
 
-    With a `random_seed` the weights were drawn from it, and no file of weights counts.
+    What is kept in 8 bits counts too: it gives other KV. With a `random_seed` the weights were drawn from it,
+    and no file of weights counts.
     """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((layout.shape, str(layout.dtype))).encode())
+    if quantisation is not Quantisation.NONE:
+        digest.update(quantisation.value.encode())
     _add_file(digest, directory / "config.json")
     if random_seed is not None:
         digest.update(f"random weights {random_seed}".encode())

@@ -14,11 +14,14 @@ from engine.allow_list import Config, read_config
 from engine.attention import ATTENTION, AttentionStep, LayerOrder, Softmax
 from engine.checkpoint import check_tokenizer, check_weights
 from engine.errors import ModelRefused
+from engine.int8_weights import Quantised, quantise_linears
 from engine.kv_pool import BlockLayout
+from engine.quantisation import Quantisation
 from engine.row_tiles import tile_rows
 from engine.tiled_experts import EXPERTS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+_QUANTISED = "float32 or bfloat16"
 DRY_RUN_TOKENS = 2
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
 _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
@@ -53,6 +56,8 @@ class Model:
     device: torch.device
     is_deterministic: bool = False
     """Its matrix products are tiled, and its steps have to be padded."""
+    quantised: Quantised | None = None
+    """What became of its weights, where they are quantised."""
 
     def block_layout(self, block_size: int) -> BlockLayout:
         facts = self.facts
@@ -81,6 +86,7 @@ def load_model(
     *,
     deterministic: bool = False,
     random_seed: int | None = None,
+    quantisation: Quantisation = Quantisation.NONE,
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
@@ -89,6 +95,10 @@ def load_model(
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
+    if quantisation.weights and (dtype == torch.float64 or device.type != "cpu"):
+        raise ValueError(
+            f"quantisation is {quantisation.value} in {dtype} on {device}; accepted: {_QUANTISED} on a CPU"
+        )
     config = read_config(directory)
     if random_seed is None:
         check_weights(directory)
@@ -97,17 +107,19 @@ def load_model(
         raise ValueError(f"deterministic on {device}; accepted: cpu")
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
-        module = _read_module(directory, dtype, experts).to(device)
+        module = _read_module(directory, dtype, experts)
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
     # Every token of a step is a token; some models would search each step for padding to warn about.
     module.config.pad_token_id = None
     module.eval().requires_grad_(requires_grad=False)
+    quantised = quantise_linears(module, device) if quantisation.weights else None
+    module.to(device)
     if deterministic:
         tile_rows(module)
     heads = _dry_run(directory, module, device)
     facts = _facts(directory, config, module, heads)
-    return Model(facts, module, dtype, device, is_deterministic=deterministic)
+    return Model(facts, module, dtype, device, is_deterministic=deterministic, quantised=quantised)
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str]) -> Any:

@@ -10,10 +10,15 @@ After He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
+
+from engine.int8_weights import Int8Linear
 
 BASE_ROWS = 16
 """With fewer, products with the weights to be read for 16 rows take hardly less time."""
@@ -31,15 +36,20 @@ def pad_rows(rows: Tensor, num_rows: int) -> Tensor:
 
 
 class TiledProduct:
-    """rows @ weight.T + bias, whatever the number of rows; weight [out, in] in any layout, bias [out]."""
+    """A product of rows [n, in] and a matrix, whatever n is; `multiply` computes it for one tile."""
 
-    __slots__ = ("_bias", "_heights", "_weight")
+    __slots__ = ("_heights", "_multiply")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = weight
-        self._bias = bias
+    def __init__(self, multiply: Callable[[Tensor], Tensor], num_inputs: int, dtype: torch.dtype) -> None:
+        self._multiply = multiply
         self._heights: tuple[int, ...] = (BASE_ROWS,)
-        self._heights = (*(height for height in TALL_ROWS if self._agrees(height)), BASE_ROWS)
+        tall = (height for height in TALL_ROWS if self._agrees(height, num_inputs, dtype))
+        self._heights = (*tall, BASE_ROWS)
+
+    @classmethod
+    def of_weight(cls, weight: Tensor, bias: Tensor | None) -> TiledProduct:
+        """Product with weight.T [in, out], plus bias [out]; the weight [out, in] in any layout."""
+        return cls(partial(F.linear, weight=weight, bias=bias), weight.shape[1], weight.dtype)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[n, in] -> [n, out]"""
@@ -47,31 +57,30 @@ class TiledProduct:
         padded = pad_rows(rows, padded_rows(num_rows))
         total = padded.shape[0]
         if total in self._heights:
-            return F.linear(padded, self._weight, self._bias)[:num_rows]
+            return self._multiply(padded)[:num_rows]
         tiles = []
         begin = 0
         for height in self._heights:
             while total - begin >= height:
-                tiles.append(F.linear(padded[begin : begin + height], self._weight, self._bias))
+                tiles.append(self._multiply(padded[begin : begin + height]))
                 begin += height
         return torch.cat(tiles)[:num_rows]
 
-    def _agrees(self, height: int) -> bool:
+    def _agrees(self, height: int, num_inputs: int, dtype: torch.dtype) -> bool:
         """Whether tiles of this height give the base's bits, wherever in the tile a row is."""
         generator = torch.Generator(device="cpu").manual_seed(height)
-        shape = (height, self._weight.shape[1])
-        rows = torch.randn(shape, generator=generator, dtype=torch.float64).to(self._weight.dtype)
-        tall = F.linear(rows, self._weight, self._bias)
+        rows = torch.randn((height, num_inputs), generator=generator, dtype=torch.float64).to(dtype)
+        tall = self._multiply(rows)
         return torch.equal(tall, self(rows)) and torch.equal(tall, self(rows.roll(1, 0)).roll(-1, 0))
 
 
 class TiledLinear(nn.Module):
     """Takes a linear layer's place, with its weights."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, product: TiledProduct) -> None:
         super().__init__()
         self.weight = weight
-        self._product = TiledProduct(weight, bias)
+        self._product = product
 
     def forward(self, hidden: Tensor) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
@@ -107,8 +116,10 @@ def _tiled(module: nn.Module) -> nn.Module | None:
     if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(module, nn.Embedding):
         return None
     bias = getattr(module, "bias", None)
+    if isinstance(module, Int8Linear):
+        return TiledLinear(weight, TiledProduct(module.multiply, weight.shape[1], module.scale.dtype))
     if isinstance(module, nn.Linear):
-        return TiledLinear(weight, bias)
+        return TiledLinear(weight, TiledProduct.of_weight(weight, bias))
     if isinstance(module, Conv1D):
-        return TiledLinear(weight.t(), bias)
+        return TiledLinear(weight.t(), TiledProduct.of_weight(weight.t(), bias))
     return TiledModule(module)

@@ -29,7 +29,7 @@ class _Experts:
 def _products(module: Any, weights: Tensor, bias_name: str) -> list[TiledProduct]:
     biases = getattr(module, bias_name) if module.has_bias else [None] * len(weights)
     return [
-        TiledProduct(weight.t() if module.is_transposed else weight, bias)
+        TiledProduct.of_weight(weight.t() if module.is_transposed else weight, bias)
         for weight, bias in zip(weights, biases, strict=True)
     ]
 

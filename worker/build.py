@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import structlog
 import torch
 
-from engine.build import EngineSettings, build, resolve_device, resolve_dtype
+from engine.build import MEBIBYTE, EngineSettings, build, resolve_device, resolve_dtype
+from engine.int8_weights import Quantised
 from engine.model_runner import ModelRunner
 from engine.sweep import sweep
 from scheduling.cost_model import Sample
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.sweep_cache import SweepKey, cached_sweep, device_name
+
+log = structlog.get_logger()
 
 
 def build_engine(config: WorkerConfig) -> Engine:
@@ -30,9 +34,12 @@ def build_engine(config: WorkerConfig) -> Engine:
         policy=config.policy,
         deterministic=config.deterministic,
         random_weights=config.random_weights,
+        quantisation=config.quantisation,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name))
     runner = built.runner
+    if runner.model.quantised is not None:
+        _tell_quantised(runner.model.quantised)
     return Engine(
         built.loop,
         runner.pool,
@@ -42,6 +49,11 @@ def build_engine(config: WorkerConfig) -> Engine:
         built.samples,
         built.sameness,
     )
+
+
+def _tell_quantised(done: Quantised) -> None:
+    before, after = (round(size / MEBIBYTE, 1) for size in (done.bytes_before, done.bytes_after))
+    log.info("weights_quantised", layers=done.num_layers, from_mb=before, to_mb=after)
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sample]:

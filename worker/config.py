@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.quantisation import Quantisation
 from kvtransfer.transport import TransportMode
 from scheduling.policies import DEFAULT, NAMES
 from scheduling.profiles import Profile
@@ -48,6 +49,7 @@ class WorkerConfig:
     """The same bits for the same tokens, whoever shares a step; proven at the start."""
     random_weights: int | None
     """The seed that weights are drawn from, for measuring; None: the checkpoint's are read."""
+    quantisation: Quantisation
     threads: int
     policy: str
     timed: Profile | None
@@ -90,12 +92,22 @@ class WorkerConfig:
         if self.deterministic and (self.timed is not None or self.device == "cuda"):
             other = "--device cuda" if self.timed is None else "--timed"
             raise ValueError(f"--deterministic is set with {other}; accepted: a CPU that computes")
+        self._check_quantisation()
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
         if self.transport is not TransportMode.GRPC and not self.shm_dir.is_dir():
             raise ValueError(
                 f"--shm-dir is {str(self.shm_dir)!r}; accepted: a directory that exists, or --transport grpc"
             )
+
+    def _check_quantisation(self) -> None:
+        if self.quantisation is Quantisation.NONE:
+            return
+        chosen = f"--quantisation is {self.quantisation.value}"
+        if self.timed is not None:
+            raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
+        if self.dtype == "float64":
+            raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
 
     @property
     def host(self) -> str:
@@ -152,6 +164,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         help="draw the weights on the device instead of reading them, for measuring: --model holds "
         "config.json and tokenizer.json",
     )
+    add(
+        "--quantisation",
+        default=Quantisation.NONE.value,
+        choices=[choice.value for choice in Quantisation],
+        help="what is kept in 8 bits: int8, the weights of linear layers (none)",
+    )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")
     add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
@@ -163,6 +181,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     given = vars(parser.parse_args(argv))
     given["security"] = security_of(given)
     given["transport"] = TransportMode(given["transport"])
+    given["quantisation"] = Quantisation(given["quantisation"])
     profile = None if given["timed"] is None else load_timed(given["timed"])
     given["timed"] = profile
     for field, default in SIZES.items():

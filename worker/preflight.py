@@ -29,7 +29,7 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
             raise ForeignFleetError("--block-size", own.block_size, other.block_size, other.worker_id)
         if other.fingerprint != own.fingerprint:
             raise ForeignFleetError(
-                "fingerprint (of weights, dtype and layout)",
+                "fingerprint (of weights, dtype, quantisation and layout)",
                 own.fingerprint,
                 other.fingerprint,
                 other.worker_id,

@@ -11,7 +11,7 @@ from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, seconds, unsigned
 from baton.credentials import Credentials
-from baton.fleet.spec import PLACEMENTS, POLICIES, WITHOUT_REDIS
+from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS
 from baton.types import Sampling, Slo, SloClass, Stop
 
 
@@ -102,6 +102,9 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--deterministic", action="store_true", help="the same bits whoever shares a step, somewhat slower"
+    )
+    command.add_argument(
+        "--quantisation", choices=QUANTISATIONS, help="what is kept in 8 bits: int8, linear layers' weights"
     )
     command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"

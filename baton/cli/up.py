@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
         timed=args.timed,
         secure=_secrets_folder(args) if args.secure else None,
         deterministic=args.deterministic,
+        quantisation=args.quantisation,
     )
     return run_to_the_end(_up(spec, Console()))
 

@@ -14,6 +14,7 @@ from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
+QUANTISATIONS = ("none", "int8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 ROUTER_HOST = "127.0.0.1"
 _REDIS_READY = re.compile("[Rr]eady to accept connections")
@@ -31,6 +32,7 @@ class FleetSpec:
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
     are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
     compute nothing and take the time it says. `deterministic` ones give the same bits whoever shares a step.
+    `quantisation` names what all workers keep in 8 bits.
     """
 
     model: Path
@@ -44,6 +46,7 @@ class FleetSpec:
     without_redis: str | None = None
     timed: str | None = None
     deterministic: bool = False
+    quantisation: str | None = None
     threads: int | None = None
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,13 +69,13 @@ class FleetSpec:
             ("policy", self.policy, POLICIES),
             ("placement", self.placement, PLACEMENTS),
             ("without_redis", self.without_redis, WITHOUT_REDIS),
+            ("quantisation", self.quantisation, QUANTISATIONS),
         ):
             if chosen is not None and chosen not in accepted:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
-        if self.deterministic and self.timed is not None:
-            raise ValueError("deterministic is set with timed: timed workers compute nothing")
+        self._check_timed()
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -85,6 +88,16 @@ class FleetSpec:
         unknown = set(self.extra_args) - {"router", "prefill", "decode"} - set(self.process_names)
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
+
+    def _check_timed(self) -> None:
+        if self.timed is None:
+            return
+        if self.deterministic:
+            raise ValueError("deterministic is set with timed: timed workers compute nothing")
+        if self.quantisation not in {None, "none"}:
+            raise ValueError(
+                f"quantisation is {self.quantisation!r} with timed: timed workers compute nothing"
+            )
 
     @property
     def router_names(self) -> tuple[str, ...]:
@@ -180,6 +193,8 @@ def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
     own = ["--worker-id", name, "--listen", "127.0.0.1:0", "--threads", str(spec.threads_per_worker)]
     if spec.deterministic:
         own.append("--deterministic")
+    if spec.quantisation is not None:
+        own += ["--quantisation", spec.quantisation]
     if around.shm_dir is not None:
         own += ["--shm-dir", str(around.shm_dir)]
     return _service(spec, around, f"{name.split('-', maxsplit=1)[0]}_worker", name, own)

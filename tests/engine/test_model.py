@@ -13,6 +13,7 @@ from engine import allow_list
 from engine.errors import ModelRefused
 from engine.fingerprint import fingerprint
 from engine.model import ModelFacts, load_model
+from engine.quantisation import Quantisation
 from tests import model_zoo
 
 CPU = torch.device("cpu")
@@ -137,6 +138,9 @@ def test_the_fingerprint_tells_weights_dtype_and_layout_apart(llama: Path, tmp_p
     same = fingerprint(llama, model.block_layout(16))
     elsewhere = Path(shutil.copytree(llama, tmp_path / "elsewhere"))
     assert fingerprint(elsewhere, model.block_layout(16)) == same
+    others = {fingerprint(llama, model.block_layout(16), quantisation=choice) for choice in Quantisation}
+    assert same in others
+    assert len(others) == len(Quantisation)
     assert fingerprint(llama, model.block_layout(4)) != same
     assert fingerprint(llama, load_model(llama, torch.float32, CPU).block_layout(16)) != same
     weights = bytearray((llama / "model.safetensors").read_bytes())

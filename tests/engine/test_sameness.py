@@ -143,7 +143,7 @@ def test_a_product_s_row_does_not_depend_on_its_neighbours(
     num_rows: int, inner: int, outer: int, data: st.DataObject
 ) -> None:
     generator = torch.Generator().manual_seed(num_rows)
-    product = TiledProduct(torch.randn(outer, inner, generator=generator), None)
+    product = TiledProduct.of_weight(torch.randn(outer, inner, generator=generator), None)
     rows = torch.randn(num_rows, inner, generator=generator)
     begin = data.draw(st.integers(0, num_rows - 1))
     end = data.draw(st.integers(begin + 1, num_rows))

@@ -24,12 +24,20 @@ from worker.config import parse_config
         ("--drain-s=-1", "--drain-s is -1.0; accepted: 0 or more"),
         ("--worker-id=a b", "--worker-id is 'a b'; accepted: printable characters without space or colon"),
         ("--redis=localhost", "--redis is 'localhost'; accepted: a URL such as redis://127.0.0.1:6379/0"),
+        (
+            "--quantisation=int8 --timed=demo-cpu",
+            "--quantisation is int8 with --timed; accepted: none, since nothing is computed",
+        ),
+        (
+            "--quantisation=int8 --dtype=float64",
+            "--quantisation is int8 with --dtype float64; accepted: auto, float32 or bfloat16",
+        ),
         ("--shm-dir=/nowhere", "--shm-dir is '/nowhere'; accepted: a directory that exists"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(flag: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        parse_config(["--model=m", f"--shm-dir={tmp_path}", flag], "decode", 1)
+        parse_config(["--model=m", f"--shm-dir={tmp_path}", *re.split(" (?=--)", flag)], "decode", 1)
 
 
 def test_the_directory_of_sockets_does_not_matter_without_shared_memory() -> None:

@@ -7,7 +7,15 @@ import pytest
 from baton.fleet import FleetSpec
 from baton.fleet.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, next_run_dir
-from baton.fleet.spec import PLACEMENTS, POLICIES, WITHOUT_REDIS, Surroundings, service_processes
+from baton.fleet.spec import (
+    PLACEMENTS,
+    POLICIES,
+    QUANTISATIONS,
+    WITHOUT_REDIS,
+    Surroundings,
+    service_processes,
+)
+from engine.quantisation import Quantisation
 from router import config
 from scheduling import policies
 from scheduling.placement import Placement
@@ -32,6 +40,8 @@ def value(arguments: list[str], flag: str) -> str:
         ({"decode": 0}, "decode is 0: a fleet needs at least 1"),
         ({"routers": 0}, "routers is 0: a fleet needs at least 1"),
         ({"placement": "random"}, "placement is 'random': it must be one of disaggregated, aggregated"),
+        ({"quantisation": "int3"}, "quantisation is 'int3': it must be one of none, int8"),
+        ({"quantisation": "int8", "timed": "p"}, "quantisation is 'int8' with timed"),
         ({"policy": "fifo"}, "policy is 'fifo': it must be one of static, dynamic, orca"),
         ({"placement": "disaggregated", "prefill": 0}, "needs at least 1"),
         ({"secure": Path("s"), "redis_url": "redis://127.0.0.1/0"}, "it must be rediss:// or unix://"),
@@ -57,7 +67,15 @@ def test_several_routers_take_consecutive_ports_or_free_ones() -> None:
 def test_the_names_are_those_that_the_services_take() -> None:
     assert set(POLICIES) == set(policies.NAMES)
     assert config.WITHOUT_REDIS == WITHOUT_REDIS
+    assert tuple(choice.value for choice in Quantisation) == QUANTISATIONS
     assert set(PLACEMENTS) == {placement.value for placement in Placement}
+
+
+def test_what_is_quantised_goes_to_workers_only() -> None:
+    spec = FleetSpec(model=MODEL, quantisation="int8")
+    for name in ("prefill-0", "decode-0"):
+        assert value(command(spec, name), "--quantisation") == "int8"
+    assert "--quantisation" not in command(spec, "router-0")
 
 
 def test_policy_and_profile_go_to_routers_and_workers_alike(tmp_path: Path, monkeypatch: Any) -> None:

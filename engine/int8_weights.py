@@ -1,0 +1,118 @@
+"""Linear layers whose weights are int8, with one scale for each output: weight[n, k] = q[n, k] · scale[n].
+
+Only weights are quantised; activations and what is added up keep the model's dtype or a wider one (W8A16 of
+Dettmers et al., "LLM.int8()", NeurIPS 2022, without its outliers: these are in the activations). Rounding is
+to the nearest and symmetric, so that zero stays zero: each weight is off by half a step of its row's largest
+/ 127 at most.
+
+Embeddings and the layer that makes the logits keep their dtype. They often share one matrix, an embedding is
+read by rows and never multiplied, and an error in a logit is not averaged out by any layer after it. Experts
+keep theirs too: transformers holds a layer's experts as one tensor that its own functions multiply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+LARGEST = 127
+"""-128 is left out, so that a weight and its negative are rounded alike."""
+PACKED_MAX_ROWS = 8
+"""torch's int8 product computes row by row: faster in bfloat16 for so many rows, slower for 16."""
+PACKED_INPUTS = 32
+"""It reads past the end of rows that are not a multiple of its vectors."""
+CHUNK_ELEMENTS = 1 << 18
+"""Weights are expanded this many at a time: 1 MiB in float32, which stays in a core's second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What came of quantising a model."""
+
+    num_layers: int
+    """Linear layers that hold int8 now."""
+    bytes_before: int
+    """Of all weights, those that stay included."""
+    bytes_after: int
+
+
+class Int8Linear(nn.Module):
+    """Takes a linear layer's place: int8 weight [out, in]; scale and bias [out] in the model's dtype."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., in] -> [..., out]"""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        return self.multiply(rows).view(*hidden.shape[:-1], -1)
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """[n, in] -> [n, out]"""
+        packed = rows.dtype == torch.bfloat16 and rows.shape[0] <= PACKED_MAX_ROWS
+        if packed and rows.shape[1] % PACKED_INPUTS == 0:
+            product = torch._weight_int8pack_mm(rows, self.weight, self.scale)  # noqa: SLF001 - torch has no public name for it
+        else:
+            product = _expanded_product(rows, self.weight).mul_(self.scale)
+        return product if self.bias is None else product.add_(self.bias)
+
+
+def _expanded_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Rows [n, in] @ weight.T, the weight [out, in] int8 expanded to the rows' dtype bit by bit."""
+    num_outputs, num_inputs = weight.shape
+    step = max(1, CHUNK_ELEMENTS // num_inputs)
+    product = rows.new_empty(rows.shape[0], num_outputs)
+    expanded = rows.new_empty(min(step, num_outputs), num_inputs)
+    for begin in range(0, num_outputs, step):
+        chunk = expanded[: min(step, num_outputs - begin)].copy_(weight[begin : begin + step])
+        torch.mm(rows, chunk.t(), out=product[:, begin : begin + step])
+    return product
+
+
+@torch.inference_mode()
+def quantise_linears(model: Any, device: torch.device) -> Quantised:
+    """Put an Int8Linear on `device` in the place of every linear layer but the one that makes the logits.
+
+    One after the other, so that no more than one layer is held twice. What stays is not moved.
+    """
+    before = _weight_bytes(model)
+    logits = model.get_output_embeddings()
+    linears = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, Conv1D)) and module is not logits
+    ]
+    for name in linears:
+        model.set_submodule(name, _quantised(model.get_submodule(name), device))
+    return Quantised(len(linears), before, _weight_bytes(model))
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight [out, in] -> int8 [out, in] and scale [out] in the weight's dtype."""
+    largest = weight.abs().amax(1).float()
+    # A row of zeros has any scale.
+    scale = (largest / LARGEST).clamp_min(torch.finfo(weight.dtype).tiny).to(weight.dtype)
+    steps = torch.round(weight.float() / scale.float()[:, None]).clamp_(-LARGEST, LARGEST)
+    return steps.to(torch.int8), scale
+
+
+def _quantised(module: nn.Module, device: torch.device) -> Int8Linear:
+    matrix, bias = module.get_parameter("weight").to(device), getattr(module, "bias", None)
+    quantised, scale = quantise(matrix.t().contiguous() if isinstance(module, Conv1D) else matrix)
+    return Int8Linear(quantised, scale, None if bias is None else bias.data.to(device))
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
