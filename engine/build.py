@@ -10,11 +10,14 @@ import torch
 
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
+from engine.cuda_graphs import CudaGraphs
+from engine.decode_graphs import Progress, untold
 from engine.detokenizer import Detokenizer
 from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
-from engine.model import DTYPES, load_model
+from engine.model import DTYPES, Model, load_model
 from engine.model_runner import ModelRunner
+from engine.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
 from engine.quantisation import Quantisation
 from engine.sameness import prove_sameness
 from engine.step_loop import StepLoop
@@ -22,8 +25,6 @@ from engine.sweep import sweep, warm_up
 from scheduling.cost_fit import fit
 from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name
-
-MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class EngineSettings:
     block_size: int
     num_blocks: int | None
     """None: as many as fit into `kv_memory_mb`."""
-    kv_memory_mb: int
+    kv_memory_mb: int | None
+    """None: CPU_MEBIBYTES on a CPU; on a GPU what is free."""
     max_num_seqs: int
     token_budget: int
     policy: str
@@ -44,6 +46,8 @@ class EngineSettings:
     random_weights: int | None = None
     """The seed that weights are drawn from; None: the checkpoint's are read."""
     quantisation: Quantisation = Quantisation.NONE
+    cuda_graphs: bool = True
+    """On a GPU decode-only steps are recorded at the start, and replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,12 @@ Measure = Callable[[ModelRunner, str], list[Sample]]
 """What steps of a runner cost, whose engine has this fingerprint."""
 
 
-def build(settings: EngineSettings, measure: Measure | None = None) -> BuiltEngine:
+def build(
+    settings: EngineSettings, measure: Measure | None = None, recording: Progress = untold
+) -> BuiltEngine:
     """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
     NotDeterministic for sameness that this machine does not keep. Without `measure` a sweep is run.
+    `recording` is told how far the recording of decode steps is.
     """
     model = load_model(
         settings.model,
@@ -76,11 +83,14 @@ def build(settings: EngineSettings, measure: Measure | None = None) -> BuiltEngi
         quantisation=settings.quantisation,
     )
     layout = model.block_layout(settings.block_size)
-    pool = KVPool(layout, _num_blocks(settings, layout), settings.device)
+    pool = KVPool(layout, _num_blocks(settings, model, layout), settings.device)
     runner = ModelRunner(model, pool)
     name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
     sameness = prove_sameness(runner) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
+    # The kernels do not compute float64; its references read tables on the host, which cannot be recorded.
+    if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
+        runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
     warm_up(runner, **sizes)
     samples = sweep(runner, **sizes) if measure is None else measure(runner, name)
     cost = fit(samples) or UNKNOWN_COST
@@ -119,13 +129,17 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def _num_blocks(settings: EngineSettings, layout: BlockLayout) -> int:
+def _num_blocks(settings: EngineSettings, model: Model, layout: BlockLayout) -> int:
     if settings.num_blocks is not None:
         return settings.num_blocks
-    num_blocks = settings.kv_memory_mb * MEBIBYTE // layout.block_bytes
-    if num_blocks == 0:
-        least = -(-layout.block_bytes // MEBIBYTE)
-        raise ValueError(
-            f"--kv-memory-mb is {settings.kv_memory_mb}; accepted for this model: {least} or more"
-        )
-    return num_blocks
+    if settings.kv_memory_mb is not None:
+        return blocks_in(layout, settings.kv_memory_mb)
+    if settings.device.type == "cpu":
+        return blocks_in(layout, CPU_MEBIBYTES)
+    return blocks_that_fit(
+        model,
+        layout,
+        CudaMemory(settings.device),
+        max_num_seqs=settings.max_num_seqs,
+        token_budget=settings.token_budget,
+    )

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from engine.attention import AttentionStep, KernelAttention, LayerOrder
 from engine.cpu_attention import CpuAttention, PoolRows
+from engine.decode_graphs import DecodeGraphs, Progress, Record
+from engine.errors import ModelRefused
 from engine.kv_pool import KVPool
 from engine.model import Model
 from engine.row_tiles import BASE_ROWS, padded_rows
@@ -35,12 +37,41 @@ class ModelRunner:
         self._rows = PoolRows(pool) if model.device.type == "cpu" else None
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
+        self._graphs: DecodeGraphs | None = None
+
+    def record_decodes(self, max_num_seqs: int, record: Record, progress: Progress) -> None:
+        """Have decode-only steps of up to `max_num_seqs` rows replayed from now on; changes no block.
+
+        Raises ModelRefused for a model whose step cannot be recorded.
+        """
+        facts = self.model.facts
+        try:
+            self._graphs = DecodeGraphs(
+                self._run,
+                record,
+                progress,
+                max_num_seqs=max_num_seqs,
+                max_blocks=-(-facts.max_context // self.pool.layout.block_size),
+                max_context=facts.max_context,
+                device=self.model.device,
+            )
+        except RuntimeError as error:
+            raise ModelRefused(
+                facts.directory, "a decode step", f"cannot be recorded ({error})", "--no-cuda-graphs"
+            ) from error
 
     def forward(self, batch: StepBatch) -> Tensor:
         """Write the step's keys and values to the pool; logits [R, vocab_size] of `batch.logit_rows`.
 
-        The logits have the model's dtype and were made in inference mode: outside it they cannot be changed.
+        On a GPU it returns when the step is queued in the current stream. The logits have the model's dtype
+        and were made in inference mode: outside it they cannot be changed. They are valid until the next step
+        is queued.
         """
+        if self._graphs is not None and self._graphs.holds(batch):
+            return self._graphs.forward(batch)
+        return self._run(batch)
+
+    def _run(self, batch: StepBatch) -> Tensor:
         num_logits = len(batch.logit_rows)
         if self.model.is_deterministic:
             batch = pad_step(batch, self.model.facts.vocab_size)

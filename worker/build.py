@@ -5,13 +5,15 @@ from __future__ import annotations
 import structlog
 import torch
 
-from engine.build import MEBIBYTE, EngineSettings, build, resolve_device, resolve_dtype
+from engine.build import EngineSettings, build, resolve_device, resolve_dtype
 from engine.int8_weights import Quantised
 from engine.model_runner import ModelRunner
+from engine.pool_size import MEBIBYTE
 from engine.sweep import sweep
 from scheduling.cost_model import Sample
 from worker.config import WorkerConfig
 from worker.engine import Engine
+from worker.recording_log import RecordingLog
 from worker.sweep_cache import SweepKey, cached_sweep, device_name
 
 log = structlog.get_logger()
@@ -35,8 +37,9 @@ def build_engine(config: WorkerConfig) -> Engine:
         deterministic=config.deterministic,
         random_weights=config.random_weights,
         quantisation=config.quantisation,
+        cuda_graphs=config.cuda_graphs,
     )
-    built = build(settings, lambda runner, name: _measure(config, runner, name))
+    built = build(settings, lambda runner, name: _measure(config, runner, name), RecordingLog())
     runner = built.runner
     if runner.model.quantised is not None:
         _tell_quantised(runner.model.quantised)
@@ -69,5 +72,6 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sampl
         num_blocks=runner.pool.num_blocks,
         max_num_seqs=seqs,
         token_budget=budget,
+        cuda_graphs=config.cuda_graphs,
     )
     return cached_sweep(config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget))

@@ -40,13 +40,15 @@ class WorkerConfig:
     block_size: int
     num_blocks: int | None
     """None: as many as fit into `kv_memory_mb`."""
-    kv_memory_mb: int
+    kv_memory_mb: int | None
+    """None: 256 on a CPU; on a GPU what weights and steps leave."""
     max_num_seqs: int
     token_budget: int
     dtype: str
     device: str
     deterministic: bool
     """The same bits for the same tokens, whoever shares a step; proven at the start."""
+    cuda_graphs: bool
     random_weights: int | None
     """The seed that weights are drawn from, for measuring; None: the checkpoint's are read."""
     quantisation: Quantisation
@@ -72,7 +74,7 @@ class WorkerConfig:
         for flag, value, low in (
             ("--block-size", self.block_size, 1),
             ("--num-blocks", 1 if self.num_blocks is None else self.num_blocks, 1),
-            ("--kv-memory-mb", self.kv_memory_mb, 1),
+            ("--kv-memory-mb", 1 if self.kv_memory_mb is None else self.kv_memory_mb, 1),
             ("--max-num-seqs", self.max_num_seqs, 1),
             ("--token-budget", self.token_budget, 1),
             ("--threads", self.threads, 0),
@@ -135,7 +137,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add("--worker-id", default=f"{role}-{process_id}", metavar="ID")
     add("--block-size", type=int, metavar="TOKENS", help=f"({SIZES['block_size']})")
     add("--num-blocks", type=int, metavar="N", help="default: what --kv-memory-mb holds")
-    add("--kv-memory-mb", default=256, type=int, metavar="MB")
+    add("--kv-memory-mb", type=int, metavar="MB", help="(256; on a GPU nine tenths of what is free)")
     add("--max-num-seqs", type=int, metavar="N", help=f"({SIZES['max_num_seqs']})")
     add(
         "--token-budget",
@@ -156,6 +158,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--deterministic",
         action="store_true",
         help="the same tokens and log-probabilities whoever shares a step (on a CPU, and somewhat slower)",
+    )
+    add(
+        "--no-cuda-graphs",
+        dest="cuda_graphs",
+        action="store_false",
+        help="on a GPU, launch decode steps kernel by kernel instead of replaying them, to debug",
     )
     add(
         "--random-weights",

@@ -39,6 +39,7 @@ class SweepKey:
     num_blocks: int
     max_num_seqs: int
     token_budget: int
+    cuda_graphs: bool
     torch: str = torch.__version__
 
     @property

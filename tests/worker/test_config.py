@@ -51,6 +51,8 @@ def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
     assert (config.host, config.advertise) == ("127.0.0.1", "")
     assert config.threads >= 1
     assert config.num_blocks is None
+    assert config.kv_memory_mb is None
+    assert config.cuda_graphs
     assert config.transport is TransportMode.AUTO
 
 
