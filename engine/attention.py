@@ -97,8 +97,8 @@ class KernelAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
-        batch, kv_layer = self._batch, self._pool.layer(layer)
-        store_kv(key, value, kv_layer, batch.slot_mapping)
+        batch, kv_layer, kv_scales = self._batch, self._pool.layer(layer), self._pool.scales(layer)
+        store_kv(key, value, kv_layer, batch.slot_mapping, kv_scales)
         if batch.max_query_len == 1:
             return paged_decode(
                 query,
@@ -109,6 +109,7 @@ class KernelAttention:
                 sliding_window=softmax.sliding_window,
                 softcap=softmax.softcap,
                 sinks=softmax.sinks,
+                kv_scales=kv_scales,
             )
         return chunked_prefill(
             query,
@@ -120,6 +121,7 @@ class KernelAttention:
             sliding_window=softmax.sliding_window,
             softcap=softmax.softcap,
             sinks=softmax.sinks,
+            kv_scales=kv_scales,
         )
 
 

@@ -7,20 +7,21 @@ rest. What depends on the step and the window alone (rows, masks) is made once a
     row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
 
 so with the pool seen as rows of num_kv_heads · head_dim numbers, a step's row indexes are the same for every
-layer and kind, counted from that layer's first row.
+layer and kind, counted from that layer's first row. 8-bit KV is gathered by `engine.quantised_rows` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention import LayerOrder, Softmax
-from engine.kv_pool import KVPool
+from engine.kv_pool import BlockLayout, KVPool
 from engine.step_batch import StepBatch
 
 # Measured on 2 KV heads of 64 in fp32, contexts of 64 to 2048 and 1 to 32 decodes: a group costs as much as
@@ -29,12 +30,46 @@ MAX_PADDING = 256
 MAX_GATHER_BYTES = 4 << 20
 
 
-class PoolRows:
-    """The pool as rows of one token's keys (or values) in one layer, and the scratch they are gathered into.
+class KVRows(Protocol):
+    """The pool as rows of one token's keys (or values) in one layer.
 
-    The scratch is kept because buffers of this size come from the kernel page by page: allocating one for
-    each layer costs ten times what filling it does.
+    layout          the pool's
+    width           num_kv_heads · head_dim, the numbers in a row
+    rows_per_block  from a row to the one of the same offset in the next block
     """
+
+    layout: BlockLayout
+    width: int
+    rows_per_block: int
+
+    def of_slots(self, slots: Tensor) -> Tensor:
+        """Rows of slots (block * block_size + offset)."""
+
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        """Write key and value [n, num_kv_heads, head_dim] to rows [n]."""
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        """Keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], valid until the next gather."""
+
+
+class Scratch:
+    """Memory that is kept, because buffers of this size come from the kernel page by page: allocating one
+    for each layer costs ten times what filling it does.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._memory = torch.empty(0, dtype=dtype)
+
+    def take(self, size: int) -> Tensor:
+        """[size], valid until it is taken again."""
+        if self._memory.numel() < size:
+            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
+            self._memory = torch.empty(1 << (size - 1).bit_length(), dtype=self._memory.dtype)
+        return self._memory[:size]
+
+
+class PoolRows:
+    """`KVRows` of a pool that is not quantised."""
 
     def __init__(self, pool: KVPool) -> None:
         layout = pool.layout
@@ -42,25 +77,23 @@ class PoolRows:
         self.width = layout.num_kv_heads * layout.head_dim
         self.rows_per_block = layout.num_layers * 2 * layout.block_size
         rows = pool.tensor.view(-1, self.width)
-        self.keys = [rows[index * 2 * layout.block_size :] for index in range(layout.num_layers)]
-        self.values = [rows[(index * 2 + 1) * layout.block_size :] for index in range(layout.num_layers)]
-        self._scratch = torch.empty(0, dtype=layout.dtype)
+        self._keys = [rows[index * 2 * layout.block_size :] for index in range(layout.num_layers)]
+        self._values = [rows[(index * 2 + 1) * layout.block_size :] for index in range(layout.num_layers)]
+        self._scratch = Scratch(layout.dtype)
 
     def of_slots(self, slots: Tensor) -> Tensor:
-        """Rows of slots (block * block_size + offset)."""
         size = self.layout.block_size
         return torch.div(slots, size, rounding_mode="floor") * (self.rows_per_block - size) + slots
 
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        self._keys[layer].index_copy_(0, rows, key.reshape(-1, self.width))
+        self._values[layer].index_copy_(0, rows, value.reshape(-1, self.width))
+
     def gather(self, layer: int, rows: Tensor) -> Tensor:
-        """Keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], valid until the next gather."""
         flat = rows.view(-1)
-        size = flat.numel() * self.width
-        if self._scratch.numel() < 2 * size:
-            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
-            self._scratch = torch.empty(1 << (2 * size - 1).bit_length(), dtype=self.layout.dtype)
-        found = self._scratch[: 2 * size].view(2, flat.numel(), self.width)
-        torch.index_select(self.keys[layer], 0, flat, out=found[0])
-        torch.index_select(self.values[layer], 0, flat, out=found[1])
+        found = self._scratch.take(2 * flat.numel() * self.width).view(2, flat.numel(), self.width)
+        torch.index_select(self._keys[layer], 0, flat, out=found[0])
+        torch.index_select(self._values[layer], 0, flat, out=found[1])
         return found.view(2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)
 
 
@@ -85,7 +118,7 @@ class CpuAttention:
 
     __slots__ = ("_batch", "_groups", "_kept", "_lens", "_order", "_rows", "_slot_rows", "_starts")
 
-    def __init__(self, rows: PoolRows, batch: StepBatch, order: LayerOrder) -> None:
+    def __init__(self, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
         self._rows = rows
         self._batch = batch
         self._order = order
@@ -101,8 +134,9 @@ class CpuAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
-        self._store(self._rows.keys[layer], key)
-        self._store(self._rows.values[layer], value)
+        if self._kept is not None:
+            key, value = key[self._kept], value[self._kept]
+        self._rows.store(layer, self._slot_rows, key, value)
         groups = self._groups.get(softmax.sliding_window)
         if groups is None:
             groups = self._groups[softmax.sliding_window] = list(self._plan(softmax.sliding_window))
@@ -111,11 +145,6 @@ class CpuAttention:
             result = _attend_group(group, query, self._rows.gather(layer, group.rows), softmax)
             output.index_copy_(0, group.tokens, result)
         return output
-
-    def _store(self, target: Tensor, tokens: Tensor) -> None:
-        if self._kept is not None:
-            tokens = tokens[self._kept]
-        target.index_copy_(0, self._slot_rows, tokens.reshape(-1, self._rows.width))
 
     def _plan(self, window: int | None) -> Iterator[Group]:
         decodes = []

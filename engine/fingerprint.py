@@ -29,7 +29,7 @@ def fingerprint(
     and no file of weights counts.
     """
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((layout.shape, str(layout.dtype))).encode())
+    digest.update(repr((layout.shape, str(layout.dtype), str(layout.stored))).encode())
     if quantisation is not Quantisation.NONE:
         digest.update(quantisation.value.encode())
     _add_file(digest, directory / "config.json")

@@ -2,6 +2,14 @@
 
     kv_pool[num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]        index 0 keys, 1 values
 
+With 8-bit KV a block is bytes, [num_blocks, block_bytes], and holds for each layer
+
+    values [2, block_size, num_kv_heads, head_dim] int8
+    scales [2, num_kv_heads, block_size] float32        a number is value · scale of its token and head
+
+each begun at a multiple of 16 bytes. A head's scales lie side by side, since that is how attention reads
+them: a row of heads for each token would cost a 32-byte access for every four bytes.
+
 A block's bytes, all layers together, are contiguous: what a handoff moves or verifies is one piece. On the
 CPU the tensor lies in a memfd: a peer that is passed the descriptor over a unix socket can read it, and the
 memory goes when the last process that holds it goes, however it ends.
@@ -18,6 +26,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.checks import KV_LIMITS
+
+ALIGNMENT = 16
+"""Bytes; the widest access of a GPU's thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
@@ -28,11 +41,17 @@ class BlockLayout:
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    """In which attention computes; keys and values are kept in it too, unless `stored` is given."""
+    stored: torch.dtype | None = None
+    """8-bit integers, one of KV_LIMITS, with a scale for each token, head, and key or value."""
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "block_size", "num_kv_heads", "head_dim"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} is {getattr(self, field)}; accepted: at least 1")
+        if self.stored is not None and self.stored not in KV_LIMITS:
+            accepted = ", ".join(map(str, KV_LIMITS))
+            raise ValueError(f"stored is {self.stored}; accepted: None, {accepted}")
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
@@ -40,13 +59,31 @@ class BlockLayout:
 
     @property
     def block_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        if self.stored is None:
+            return math.prod(self.shape) * self.dtype.itemsize
+        return self.num_layers * self.layer_bytes
+
+    @property
+    def scales_offset(self) -> int:
+        """Where in a layer's bytes its scales begin, in a block of 8-bit KV."""
+        return _aligned(2 * self.block_size * self.num_kv_heads * self.head_dim)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Of one layer's values and scales in a block of 8-bit KV."""
+        scales = 2 * self.num_kv_heads * self.block_size
+        return self.scales_offset + _aligned(scales * torch.float32.itemsize)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 class KVPool:
     """`num_blocks` blocks of `layout` on `device`, zeroed.
 
-    tensor       [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim]
+    tensor       [num_blocks, num_layers, 2, block_size, num_kv_heads, head_dim], of 8-bit KV
+                 [num_blocks, block_bytes] uint8
     fd           the memfd behind it, owned by the pool; None on a GPU
     block_bytes  size of one block; block b begins at byte b * block_bytes of `fd`
     """
@@ -60,15 +97,24 @@ class KVPool:
         self.device = device or torch.device("cpu")
         self.fd: int | None = None
         self._bytes: memoryview | None = None
+        shape: tuple[int, ...] = layout.shape
+        dtype = layout.dtype
+        if layout.stored is not None:
+            shape, dtype = (layout.block_bytes,), torch.uint8
         if self.device.type == "cpu":
-            self.tensor = self._map_shared()
+            self.tensor = self._map_shared(dtype).view(num_blocks, *shape)
         else:
-            self.tensor = torch.zeros((num_blocks, *layout.shape), dtype=layout.dtype, device=self.device)
-        self._layers = [self.tensor[:, index] for index in range(layout.num_layers)]
+            self.tensor = torch.zeros((num_blocks, *shape), dtype=dtype, device=self.device)
+        self._layers = [self._layer(index) for index in range(layout.num_layers)]
+        self._scales = [self._layer_scales(index) for index in range(layout.num_layers)]
 
     def layer(self, index: int) -> Tensor:
-        """View of one layer, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
+        """View of one layer's numbers as stored, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
         return self._layers[index]
+
+    def scales(self, index: int) -> Tensor | None:
+        """View of one layer's scales, [num_blocks, 2, num_kv_heads, block_size]; None but for 8-bit KV."""
+        return self._scales[index]
 
     def block_bytes_view(self, block: int) -> memoryview:
         """Block `block`'s bytes, writable, without a copy; only where the pool is in host memory."""
@@ -84,7 +130,26 @@ class KVPool:
             os.close(self.fd)
             self.fd = None
 
-    def _map_shared(self) -> Tensor:
+    def _layer(self, index: int) -> Tensor:
+        layout = self.layout
+        if layout.stored is None:
+            return self.tensor[:, index]
+        begin = index * layout.layer_bytes
+        shape = layout.shape[1:]
+        values = self.tensor[:, begin : begin + math.prod(shape)].view(layout.stored)
+        return values.view(self.num_blocks, *shape)
+
+    def _layer_scales(self, index: int) -> Tensor | None:
+        layout = self.layout
+        if layout.stored is None:
+            return None
+        shape = 2, layout.num_kv_heads, layout.block_size
+        begin = index * layout.layer_bytes + layout.scales_offset
+        num_bytes = math.prod(shape) * torch.float32.itemsize
+        scales = self.tensor[:, begin : begin + num_bytes].view(torch.float32)
+        return scales.view(self.num_blocks, *shape)
+
+    def _map_shared(self, dtype: torch.dtype) -> Tensor:
         size = self.num_blocks * self.block_bytes
         self.fd = os.memfd_create("kv_pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
@@ -92,4 +157,4 @@ class KVPool:
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         mapped = mmap.mmap(self.fd, size)
         self._bytes = memoryview(mapped)
-        return torch.frombuffer(mapped, dtype=self.layout.dtype).view(self.num_blocks, *self.layout.shape)
+        return torch.frombuffer(mapped, dtype=dtype)

@@ -58,10 +58,13 @@ class Model:
     """Its matrix products are tiled, and its steps have to be padded."""
     quantised: Quantised | None = None
     """What became of its weights, where they are quantised."""
+    stored: torch.dtype | None = None
+    """What its keys and values are kept in, where that is not `dtype`."""
 
     def block_layout(self, block_size: int) -> BlockLayout:
         facts = self.facts
-        return BlockLayout(facts.num_layers, block_size, facts.num_kv_heads, facts.head_dim, self.dtype)
+        sizes = facts.num_layers, block_size, facts.num_kv_heads, facts.head_dim
+        return BlockLayout(*sizes, self.dtype, self.stored)
 
     @torch.inference_mode()
     def forward(
@@ -119,7 +122,10 @@ def load_model(
         tile_rows(module)
     heads = _dry_run(directory, module, device)
     facts = _facts(directory, config, module, heads)
-    return Model(facts, module, dtype, device, is_deterministic=deterministic, quantised=quantised)
+    stored = torch.int8 if quantisation.kv else None
+    return Model(
+        facts, module, dtype, device, is_deterministic=deterministic, quantised=quantised, stored=stored
+    )
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str]) -> Any:

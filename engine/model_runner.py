@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention import AttentionStep, KernelAttention, LayerOrder
-from engine.cpu_attention import CpuAttention, PoolRows
+from engine.cpu_attention import CpuAttention, KVRows, PoolRows
 from engine.decode_graphs import DecodeGraphs, Progress, Record
 from engine.errors import ModelRefused
 from engine.kv_pool import KVPool
 from engine.model import Model
+from engine.quantised_rows import QuantisedRows
 from engine.row_tiles import BASE_ROWS, padded_rows
 from engine.step_batch import StepBatch
 from engine.tiled_attention import Heights, TiledAttention
@@ -34,7 +35,9 @@ class ModelRunner:
             )
         self.model = model
         self.pool = pool
-        self._rows = PoolRows(pool) if model.device.type == "cpu" else None
+        self._rows: KVRows | None = None
+        if model.device.type == "cpu":
+            self._rows = PoolRows(pool) if pool.layout.stored is None else QuantisedRows(pool)
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
         self._graphs: DecodeGraphs | None = None

@@ -10,8 +10,15 @@ class Quantisation(enum.Enum):
 
     NONE = "none"
     INT8 = "int8"
+    KV8 = "kv8"
+    INT8_KV8 = "int8+kv8"
 
     @property
     def weights(self) -> bool:
         """Whether linear layers hold int8 weights (`engine.int8_weights`)."""
-        return self is Quantisation.INT8
+        return self in {Quantisation.INT8, Quantisation.INT8_KV8}
+
+    @property
+    def kv(self) -> bool:
+        """Whether the pool holds int8 keys and values (`engine.kv_pool`)."""
+        return self in {Quantisation.KV8, Quantisation.INT8_KV8}

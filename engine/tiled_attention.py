@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention import LayerOrder, Softmax
-from engine.cpu_attention import MAX_GATHER_BYTES, PoolRows, group_by_length
+from engine.cpu_attention import MAX_GATHER_BYTES, KVRows, group_by_length
 from engine.step_batch import StepBatch
 
 # Shorter ones waste less on short contexts, and cost a few calls more on long ones.
@@ -97,7 +97,7 @@ class TiledAttention:
     )  # fmt: skip
 
     def __init__(
-        self, rows: PoolRows, batch: StepBatch, order: LayerOrder, share: int, heights: Heights
+        self, rows: KVRows, batch: StepBatch, order: LayerOrder, share: int, heights: Heights
     ) -> None:
         self._rows = rows
         self._batch = batch
@@ -112,8 +112,7 @@ class TiledAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
-        for target, tokens in ((self._rows.keys[layer], key), (self._rows.values[layer], value)):
-            target.index_copy_(0, self._slot_rows, tokens[self._kept].reshape(-1, self._rows.width))
+        self._rows.store(layer, self._slot_rows, key[self._kept], value[self._kept])
         groups = self._groups.get(softmax.sliding_window)
         if groups is None:
             groups = self._groups[softmax.sliding_window] = list(self._plan(softmax.sliding_window))

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+KV_LIMITS = {torch.int8: 127.0}
+"""The dtypes that KV may be quantised to, and the largest magnitude used of each."""
 MAX_HEAD_DIM = 256
 
 
@@ -24,14 +26,25 @@ class KVLayerShape:
     head_dim: int
 
 
-def check_kv_layer(kv_layer: Tensor) -> KVLayerShape:
+def check_kv_layer(kv_layer: Tensor, kv_scales: Tensor | None = None) -> KVLayerShape:
+    """`kv_scales[num_blocks, 2, num_kv_heads, block_size]` float32 where `kv_layer` is quantised."""
     check_shape("kv_layer", kv_layer, "num_blocks", 2, "block_size", "num_kv_heads", "head_dim")
-    check_dtype("kv_layer", kv_layer, *FLOAT_DTYPES)
+    check_dtype("kv_layer", kv_layer, *(FLOAT_DTYPES if kv_scales is None else KV_LIMITS))
     check_rows("kv_layer", kv_layer)
     num_blocks, _, block_size, num_kv_heads, head_dim = kv_layer.shape
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         raise ValueError(f"kv_layer has head_dim {head_dim}; accepted: 1 to {MAX_HEAD_DIM}")
+    if kv_scales is not None:
+        check_shape("kv_scales", kv_scales, num_blocks, 2, num_kv_heads, block_size)
+        check_dtype("kv_scales", kv_scales, torch.float32)
+        check_rows("kv_scales", kv_scales)
+        check_same_device(kv_layer.device, [("kv_scales", kv_scales)])
     return KVLayerShape(num_blocks, block_size, num_kv_heads, head_dim)
+
+
+def scales_strides(kv_scales: Tensor | None) -> tuple[int | None, ...]:
+    """Of a block, a kind and a head; within a head, scales lie side by side."""
+    return (None, None, None) if kv_scales is None else kv_scales.stride()[:3]
 
 
 def check_shape(field: str, tensor: Tensor, *expected: int | str) -> None:

@@ -176,7 +176,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--quantisation",
         default=Quantisation.NONE.value,
         choices=[choice.value for choice in Quantisation],
-        help="what is kept in 8 bits: int8, the weights of linear layers (none)",
+        help="what is kept in 8 bits: int8, the weights of linear layers; kv8, keys and values (none)",
     )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")

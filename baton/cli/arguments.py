@@ -104,7 +104,9 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "--deterministic", action="store_true", help="the same bits whoever shares a step, somewhat slower"
     )
     command.add_argument(
-        "--quantisation", choices=QUANTISATIONS, help="what is kept in 8 bits: int8, linear layers' weights"
+        "--quantisation",
+        choices=QUANTISATIONS,
+        help="what is kept in 8 bits: int8, linear layers' weights; kv8, keys and values",
     )
     command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"

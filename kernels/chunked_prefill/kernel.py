@@ -23,7 +23,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import KVLayerShape, check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import (
+    KVLayerShape,
+    check_dtype,
+    check_rows,
+    check_same_device,
+    check_shape,
+    scales_strides,
+)
 from kernels.chunked_prefill.reference import chunked_prefill_reference
 from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
@@ -66,6 +73,10 @@ def _chunked_prefill_kernel(
     stride_kv_kind,
     stride_kv_slot,
     stride_kv_head,
+    scales_ptr,  # None: not quantised
+    stride_scales_block,
+    stride_scales_kind,
+    stride_scales_head,
     stride_table,
     scale,
     softcap,
@@ -105,6 +116,11 @@ def _chunked_prefill_kernel(
     if window is not None:
         first = tl.maximum(before_chunk + query_begin - window + 1, 0)
     keys = kv_ptr + kv_head * stride_kv_head
+    key_scales = None
+    value_scales = None
+    if scales_ptr is not None:
+        key_scales = scales_ptr + kv_head * stride_scales_head
+        value_scales = key_scales + stride_scales_kind
     m, total, acc = attend_tiles(
         q,
         before_chunk + local,
@@ -115,6 +131,9 @@ def _chunked_prefill_kernel(
         keys + stride_kv_kind,
         stride_kv_block,
         stride_kv_slot,
+        key_scales,
+        value_scales,
+        stride_scales_block,
         scale,
         softcap,
         window,
@@ -144,6 +163,7 @@ def chunked_prefill(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's last tokens, its chunk, over its whole context.
 
@@ -154,7 +174,7 @@ def chunked_prefill(
     token, `paged_decode` is the faster op.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
-    shape = check_attention(query, kv_layer, block_tables, context_lens, softmax)
+    shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     _check_chunks(query, context_lens, cu_seqlens_q)
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         return chunked_prefill_reference(
@@ -167,10 +187,11 @@ def chunked_prefill(
             sliding_window=sliding_window,
             softcap=softcap,
             sinks=sinks,
+            kv_scales=kv_scales,
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel():
-        _launch(query, kv_layer, block_tables, context_lens, cu_seqlens_q, softmax, shape, out)
+        _launch(query, kv_layer, kv_scales, block_tables, context_lens, cu_seqlens_q, softmax, shape, out)
     return out
 
 
@@ -196,6 +217,7 @@ def _check_chunks(query: Tensor, context_lens: Tensor, cu_seqlens_q: Tensor) -> 
 def _launch(
     query: Tensor,
     kv_layer: Tensor,
+    kv_scales: Tensor | None,
     block_tables: Tensor,
     context_lens: Tensor,
     cu_seqlens_q: Tensor,
@@ -224,6 +246,8 @@ def _launch(
         kv_layer.stride(1),
         kv_layer.stride(2),
         kv_layer.stride(3),
+        kv_scales,
+        *scales_strides(kv_scales),
         block_tables.stride(0),
         softmax.scale,
         softmax.softcap,

@@ -20,6 +20,7 @@ def chunked_prefill_reference(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Arguments and result as for `kernels.chunked_prefill.chunked_prefill`."""
     softmax = Softmax(scale, sliding_window, softcap, sinks)
@@ -27,5 +28,7 @@ def chunked_prefill_reference(
     chunks = pairwise(cu_seqlens_q.tolist())
     for seq, ((begin, end), context_len) in enumerate(zip(chunks, context_lens.tolist(), strict=True)):
         if begin < end:
-            out[begin:end] = attend_paged(query[begin:end], kv_layer, block_tables[seq], context_len, softmax)
+            out[begin:end] = attend_paged(
+                query[begin:end], kv_layer, kv_scales, block_tables[seq], context_len, softmax
+            )
     return out

@@ -42,13 +42,19 @@ class Softmax:
 
 
 def check_attention(
-    query: Tensor, kv_layer: Tensor, block_tables: Tensor, context_lens: Tensor, softmax: Softmax
+    query: Tensor,
+    kv_layer: Tensor,
+    kv_scales: Tensor | None,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    softmax: Softmax,
 ) -> KVLayerShape:
     """Everything that is known without reading a tensor's content, which on a GPU would stall the step."""
-    shape = check_kv_layer(kv_layer)
+    shape = check_kv_layer(kv_layer, kv_scales)
     check_shape("query", query, "num_tokens", "num_q_heads", shape.head_dim)
     check_dtype("query", query, *FLOAT_DTYPES)
-    check_dtype("query", query, kv_layer.dtype)
+    if kv_scales is None:
+        check_dtype("query", query, kv_layer.dtype)
     check_rows("query", query)
     _check_group(query.shape[1], shape.num_kv_heads)
     check_shape("context_lens", context_lens, "num_seqs")

@@ -3,6 +3,10 @@
 Online softmax (Milakov and Gimelshein 2018) over KV tiles, as in FlashAttention (Dao et al. 2022): for each
 row a running maximum m, total = Σ 2^(s - m) and acc = Σ 2^(s - m) v, with scores s in units of log2.
 Tiles are aligned to absolute positions, so the order of a row's additions depends on its position alone.
+
+Of 8-bit KV a tile is multiplied as it is stored, since its integers are exact in every dtype of a query; a
+key's scale then multiplies its column of scores and a value's its column of weights. That is M products for
+each KV row instead of head_dim, and rounds nothing that quantising has not.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -35,6 +39,9 @@ def attend_tiles(
     v_ptr,
     stride_block,
     stride_slot,
+    k_scales_ptr,  # of slot 0 of block 0, for this KV head; None where KV is not quantised
+    v_scales_ptr,
+    stride_scales_block,
     scale,
     softcap,
     window,
@@ -61,10 +68,13 @@ def attend_tiles(
         real = readable[:, None] & (dims < HEAD_DIM)[None, :]
         k = tl.load(k_ptr + row[:, None] + dims[None, :], mask=real, other=0.0)
         v = tl.load(v_ptr + row[:, None] + dims[None, :], mask=real, other=0.0)
-        if DOT_IN_FP32:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        if DOT_IN_FP32 or k_scales_ptr is not None:
+            k = k.to(q.dtype)
+            v = v.to(q.dtype)
         s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if k_scales_ptr is not None:
+            place = block * stride_scales_block + n % BLOCK_SIZE
+            s *= tl.load(k_scales_ptr + place, mask=readable, other=0.0)[None, :]
         if softcap is not None:
             s = softcap * (2.0 * tl.sigmoid(2.0 * s / softcap) - 1.0)  # softcap · tanh(s / softcap)
         visible = readable[None, :] & (n[None, :] <= q_pos[:, None])
@@ -76,6 +86,8 @@ def attend_tiles(
         p = tl.exp2(s - m_finite[:, None])
         shrink = tl.exp2(m - m_finite)
         total = total * shrink + tl.sum(p, axis=1)
+        if v_scales_ptr is not None:
+            p *= tl.load(v_scales_ptr + place, mask=readable, other=0.0)[None, :]
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         m = m_next
     return m, total, acc

@@ -7,7 +7,12 @@ from kernels.paged_attention.arguments import Softmax
 
 
 def attend_paged(
-    query: Tensor, kv_layer: Tensor, block_table: Tensor, context_len: int, softmax: Softmax
+    query: Tensor,
+    kv_layer: Tensor,
+    kv_scales: Tensor | None,
+    block_table: Tensor,
+    context_len: int,
+    softmax: Softmax,
 ) -> Tensor:
     """Causal attention of the last `len(query)` positions of a context over its blocks.
 
@@ -20,7 +25,11 @@ def attend_paged(
     positions = torch.arange(first, context_len, device=kv_layer.device)
     block_size = kv_layer.shape[2]
     blocks, offsets = block_table[positions // block_size].long(), positions % block_size
-    return attend(query, kv_layer[blocks, 0, offsets], kv_layer[blocks, 1, offsets], softmax)
+    key, value = kv_layer[blocks, 0, offsets], kv_layer[blocks, 1, offsets]
+    if kv_scales is not None:
+        key = key * kv_scales[blocks, 0, :, offsets][..., None]
+        value = value * kv_scales[blocks, 1, :, offsets][..., None]
+    return attend(query, key, value, softmax)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:

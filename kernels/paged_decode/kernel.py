@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import KVLayerShape
+from kernels.checks import KVLayerShape, scales_strides
 from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
@@ -58,6 +58,10 @@ def _paged_decode_kernel(
     stride_kv_kind,
     stride_kv_slot,
     stride_kv_head,
+    scales_ptr,  # None: not quantised
+    stride_scales_block,
+    stride_scales_kind,
+    stride_scales_head,
     stride_table,
     scale,
     softcap,
@@ -90,6 +94,11 @@ def _paged_decode_kernel(
     q = tl.load(q_rows[:, None] + dims[None, :], mask=real, other=0.0)
     q_pos = tl.zeros([M], tl.int32) + (context_len - 1)
     keys = kv_ptr + kv_head * stride_kv_head
+    key_scales = None
+    value_scales = None
+    if scales_ptr is not None:
+        key_scales = scales_ptr + kv_head * stride_scales_head
+        value_scales = key_scales + stride_scales_kind
     m, total, acc = attend_tiles(
         q,
         q_pos,
@@ -100,6 +109,9 @@ def _paged_decode_kernel(
         keys + stride_kv_kind,
         stride_kv_block,
         stride_kv_slot,
+        key_scales,
+        value_scales,
+        stride_scales_block,
         scale,
         softcap,
         window,
@@ -182,6 +194,7 @@ def paged_decode(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    kv_scales: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
     """Attention of sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
@@ -193,7 +206,7 @@ def paged_decode(
     KV; a sequence's result is the same in any batch of equal `num_splits` and table width.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
-    shape = check_attention(query, kv_layer, block_tables, context_lens, softmax)
+    shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     if query.shape[0] != context_lens.shape[0]:
         raise ValueError(
             f"query has {query.shape[0]} tokens; accepted: {context_lens.shape[0]}, as context_lens has"
@@ -210,16 +223,18 @@ def paged_decode(
             sliding_window=sliding_window,
             softcap=softcap,
             sinks=sinks,
+            kv_scales=kv_scales,
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel():
-        _launch(query, kv_layer, block_tables, context_lens, softmax, shape, num_splits, out)
+        _launch(query, kv_layer, kv_scales, block_tables, context_lens, softmax, shape, num_splits, out)
     return out
 
 
 def _launch(
     query: Tensor,
     kv_layer: Tensor,
+    kv_scales: Tensor | None,
     block_tables: Tensor,
     context_lens: Tensor,
     softmax: Softmax,
@@ -248,6 +263,8 @@ def _launch(
         kv_layer.stride(1),
         kv_layer.stride(2),
         kv_layer.stride(3),
+        kv_scales,
+        *scales_strides(kv_scales),
         block_tables.stride(0),
         softmax.scale,
         softmax.softcap,

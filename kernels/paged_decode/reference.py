@@ -17,6 +17,7 @@ def paged_decode_reference(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    kv_scales: Tensor | None = None,
 ) -> Tensor:
     """Arguments and result as for `kernels.paged_decode.paged_decode`."""
     softmax = Softmax(scale, sliding_window, softcap, sinks)
@@ -24,6 +25,6 @@ def paged_decode_reference(
     for seq, context_len in enumerate(context_lens.tolist()):
         if context_len > 0:
             out[seq : seq + 1] = attend_paged(
-                query[seq : seq + 1], kv_layer, block_tables[seq], context_len, softmax
+                query[seq : seq + 1], kv_layer, kv_scales, block_tables[seq], context_len, softmax
             )
     return out

@@ -5,6 +5,8 @@
 
 key, value [num_tokens, num_kv_heads, head_dim], kv_layer [num_blocks, 2, block_size, num_kv_heads, head_dim],
 all of one dtype; slot_mapping [num_tokens] int64, where a negative slot means that the token is not kept.
+An int8 kv_layer gets what `kernels.store_kv.quantise` makes of each row, and kv_scales [num_blocks, 2,
+num_kv_heads, block_size] float32 the rows' scales.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -16,12 +18,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import (
+    FLOAT_DTYPES,
+    KV_LIMITS,
     KVLayerShape,
     check_dtype,
     check_kv_layer,
     check_rows,
     check_same_device,
     check_shape,
+    scales_strides,
 )
 from kernels.launch import can_launch, next_power_of_2
 from kernels.store_kv.reference import store_kv_reference
@@ -29,6 +34,23 @@ from kernels.store_kv.reference import store_kv_reference
 # One program moves one token: 2 × num_kv_heads × head_dim elements (4 KiB for 8 heads of 128 in 16 bits),
 # which four warps load and store in 16-byte pieces.
 NUM_WARPS = 4
+# A float32 of this size has no fraction bits, so that adding it rounds to integers.
+ROUNDER = tl.constexpr(1.5 * 2**23)
+
+
+@triton.jit
+def quantise_rows(x, LIMIT: tl.constexpr):
+    """What `quantise` makes of a tile [rows, dims], zeros where there is no dimension: float32 integers, and
+    scales [rows].
+    """
+    x = x.to(tl.float32)
+    size = tl.where(tl.abs(x) <= float("inf"), tl.abs(x), float("inf"))  # the maximum would pass over a NaN
+    scales = tl.div_rn(tl.max(size, axis=1), LIMIT)
+    usable = (scales > 0.0) & (scales < float("inf"))
+    values = tl.div_rn(x, tl.where(usable, scales, 1.0)[:, None])
+    values = tl.where(usable[:, None], values, 0.0)
+    values = (values + ROUNDER) - ROUNDER
+    return tl.minimum(tl.maximum(values, -LIMIT), LIMIT), scales
 
 
 @triton.jit
@@ -45,6 +67,11 @@ def _store_kv_kernel(
     stride_kv_kind,
     stride_kv_slot,
     stride_kv_head,
+    scales_ptr,  # None: not quantised
+    stride_scales_block,
+    stride_scales_kind,
+    stride_scales_head,
+    LIMIT: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     HEADS_PAD: tl.constexpr,
@@ -58,26 +85,36 @@ def _store_kv_kernel(
     heads = tl.arange(0, HEADS_PAD)[:, None]
     dims = tl.arange(0, HEAD_PAD)[None, :]
     real = (heads < NUM_HEADS) & (dims < HEAD_DIM)
-    target = kv_ptr + (slot // BLOCK_SIZE) * stride_kv_block + (slot % BLOCK_SIZE) * stride_kv_slot
+    block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    target = kv_ptr + block * stride_kv_block + offset * stride_kv_slot
     target += heads * stride_kv_head + dims
     key = tl.load(key_ptr + token * stride_key_token + heads * stride_key_head + dims, mask=real)
-    tl.store(target, key, mask=real)
     value = tl.load(value_ptr + token * stride_value_token + heads * stride_value_head + dims, mask=real)
-    tl.store(target + stride_kv_kind, value, mask=real)
+    if scales_ptr is not None:
+        key, key_scales = quantise_rows(tl.where(real, key, 0.0), LIMIT)
+        value, value_scales = quantise_rows(tl.where(real, value, 0.0), LIMIT)
+        rows = tl.arange(0, HEADS_PAD)
+        target_scales = scales_ptr + block * stride_scales_block + rows * stride_scales_head + offset
+        tl.store(target_scales, key_scales, mask=rows < NUM_HEADS)
+        tl.store(target_scales + stride_scales_kind, value_scales, mask=rows < NUM_HEADS)
+    tl.store(target, key.to(kv_ptr.dtype.element_ty), mask=real)
+    tl.store(target + stride_kv_kind, value.to(kv_ptr.dtype.element_ty), mask=real)
 
 
-def store_kv(key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor) -> None:
+def store_kv(
+    key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor, kv_scales: Tensor | None = None
+) -> None:
     """Write each token's key and value to its slot of `kv_layer`, in place; a negative slot is skipped.
 
     Slots of one call are distinct. On the CPU a slot past the pool's end is refused; on a GPU that check
     would stall the step, and slots are the block manager's to get right.
     """
-    shape = _check(key, value, kv_layer, slot_mapping)
+    shape = check_store(key, value, kv_layer, slot_mapping, kv_scales)
     num_tokens = slot_mapping.shape[0]
     if num_tokens == 0:
         return
     if not can_launch(_store_kv_kernel, kv_layer.device):
-        store_kv_reference(key, value, kv_layer, slot_mapping)
+        store_kv_reference(key, value, kv_layer, slot_mapping, kv_scales)
         return
     _store_kv_kernel[(num_tokens,)](
         key,
@@ -92,6 +129,9 @@ def store_kv(key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor)
         kv_layer.stride(1),
         kv_layer.stride(2),
         kv_layer.stride(3),
+        kv_scales,
+        *scales_strides(kv_scales),
+        LIMIT=KV_LIMITS.get(kv_layer.dtype),
         BLOCK_SIZE=shape.block_size,
         NUM_HEADS=shape.num_kv_heads,
         HEADS_PAD=next_power_of_2(shape.num_kv_heads),
@@ -101,14 +141,16 @@ def store_kv(key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor)
     )
 
 
-def _check(key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor) -> KVLayerShape:
-    shape = check_kv_layer(kv_layer)
+def check_store(
+    key: Tensor, value: Tensor, kv_layer: Tensor, slot_mapping: Tensor, kv_scales: Tensor | None = None
+) -> KVLayerShape:
+    shape = check_kv_layer(kv_layer, kv_scales)
     check_shape("slot_mapping", slot_mapping, "num_tokens")
     check_dtype("slot_mapping", slot_mapping, torch.int64)
     check_rows("slot_mapping", slot_mapping)
     for field, tensor in (("key", key), ("value", value)):
         check_shape(field, tensor, slot_mapping.shape[0], shape.num_kv_heads, shape.head_dim)
-        check_dtype(field, tensor, kv_layer.dtype)
+        check_dtype(field, tensor, *(FLOAT_DTYPES if kv_scales is not None else (kv_layer.dtype,)))
         check_rows(field, tensor)
     check_same_device(kv_layer.device, [("key", key), ("value", value), ("slot_mapping", slot_mapping)])
     if not slot_mapping.is_cuda and slot_mapping.numel():

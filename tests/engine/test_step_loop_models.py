@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,9 @@ class Engine:
         *,
         num_blocks: int = NUM_BLOCKS,
         cost: CostModel = UNKNOWN_COST,
+        stored: torch.dtype | None = None,
     ) -> None:
+        model = replace(model, stored=stored)
         self.pool = KVPool(model.block_layout(SIZE), num_blocks)
         self.blocks = BlockManager(num_blocks, SIZE)
         facts = model.facts
@@ -194,6 +198,23 @@ def test_a_handed_over_sequence_equals_one_that_stayed(
         engine.blocks.check_integrity([], 0)
 
 
+def test_8_bit_kv_is_handed_over_with_its_scales(model: Model) -> None:
+    source, target, alone = (Engine(model, 7, stored=torch.int8) for _ in range(3))
+    request = spec(1, PROMPTS[1], stop=NO_EOS)
+    alone.finish(Decode(request))
+    source.finish(Prefill(request))
+    target.finish(Receive(request), Decode(spec(2, PROMPTS[2], stop=NO_EOS)))
+    (told,) = [one for report in target.reports for one in report.received]
+    offered = [block for report in source.reports for filled in report.filled for block in filled.blocks]
+    target.pool.tensor[list(told.blocks)] = 0xFF
+    for theirs, own in zip(offered[:3], told.blocks, strict=False):
+        target.pool.block_bytes_view(own)[:] = source.pool.block_bytes_view(theirs)
+    (first,) = [report.tokens for report in source.reports if report.tokens.handles]
+    first = TokenColumns(first.handles, first.choices, first.indexes, first.token_ids, first.finish_reasons)
+    target.finish(KVArrived(1, 3, first))
+    assert target.tokens(1) == alone.tokens(1)
+
+
 def test_text_is_the_tokenizers_decoding_up_to_the_stop_string(directory: Path, model: Model) -> None:
     tokens = stock_generate(directory, PROMPTS[0], 16).tokens
     text = Tokenizer.from_file(str(directory / "tokenizer.json")).decode(tokens)
@@ -205,9 +226,13 @@ def test_text_is_the_tokenizers_decoding_up_to_the_stop_string(directory: Path, 
     assert engine.reports[-1].tokens.finish_reasons == [FinishReason.STOP]
 
 
+@pytest.mark.parametrize("stored", [None, torch.int8], ids=["kv", "kv8"])
 @pytest.mark.parametrize("cost", [UNKNOWN_COST, DEAR_TOKENS], ids=["recompute", "swap"])
-def test_history_changes_no_bit_of_a_deterministic_model(directory: Path, cost: CostModel) -> None:
+def test_history_changes_no_bit_of_a_deterministic_model(
+    directory: Path, cost: CostModel, stored: torch.dtype | None
+) -> None:
     model = load_model(directory, torch.float32, torch.device("cpu"), deterministic=True)
+    make = partial(Engine, model, stored=stored)
     sampling = SamplingParams(temperature=0.8, top_p=0.9, seed=5, logprobs=2, repetition_penalty=1.3, n=2)
     greedy = SamplingParams(temperature=0.0, logprobs=1)
     longest = StopRules(24, min_tokens=24)
@@ -217,7 +242,7 @@ def test_history_changes_no_bit_of_a_deterministic_model(directory: Path, cost: 
         spec(3, PROMPTS[3], sampling=sampling, stop=longest),
         spec(4, PROMPTS[4], sampling=greedy, stop=longest),
     ]
-    tight, alone, again = Engine(model, num_blocks=24, cost=cost), Engine(model), Engine(model, 3)
+    tight, alone, again = make(num_blocks=24, cost=cost), make(), make(3)
     tight.finish(*(Decode(spec(10 + n, [n], 1)) for n in range(9)))  # so far outputs were short
     tight.finish(*(Decode(one) for one in specs))
     for one in specs:
@@ -225,7 +250,7 @@ def test_history_changes_no_bit_of_a_deterministic_model(directory: Path, cost: 
     again.finish(Decode(spec(20, PROMPTS[4], 2)))  # leaves its prompt in the cache
     again.finish(*(Decode(one) for one in specs[::-1]))
     # As it goes on after a death: some tokens are known, and computed as part of the prompt.
-    resumed = Engine(model)
+    resumed = make()
     known = alone.tokens(3)[:9]
     resumed.finish(Decode(spec(3, PROMPTS[3], sampling=sampling, stop=longest, outputs=known)))
     assert sum(len(report.preempted) for report in tight.reports) > 0

@@ -101,10 +101,12 @@ async def make_receiver() -> AsyncIterator[MakeReceiver]:
         *,
         num_blocks: int = 64,
         layers: int = 4,
+        stored: torch.dtype | None = None,
         fingerprint: str = "model",
         limits: ReceiverLimits | None = None,
     ) -> Receiver:
-        pool = KVPool(BlockLayout(layers, BLOCK_SIZE, 2, 64, torch.float32), num_blocks)
+        layout = BlockLayout(layers, BLOCK_SIZE, 2, 64, torch.float32, stored)
+        pool = KVPool(layout, num_blocks)
         receiver = Receiver(pool, BLOCK_SIZE, fingerprint, mode, limits)
         made.append(receiver)
         return receiver

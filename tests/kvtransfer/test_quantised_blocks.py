@@ -1,0 +1,33 @@
+"""Blocks of 8-bit KV travel as any others: with their scales, and to nobody who would read them otherwise."""
+
+import pytest
+import torch
+
+from kvtransfer.errors import LayoutMismatchError
+from kvtransfer.transport import TransportMode
+from tests.kvtransfer.conftest import BOTH, MakeReceiver, StartSender, fence_of, task_of, wrong_blocks
+
+pytestmark = pytest.mark.integration
+
+
+@BOTH
+async def test_values_and_scales_arrive_byte_by_byte(
+    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
+) -> None:
+    sender, receiver = await start_sender(stored="int8"), make_receiver(mode, stored=torch.int8)
+    task = task_of(sender, fence_of(), 5)
+    sender.offer_all(task.fence, 5, token_id=42)
+    result = await receiver.receive(task)
+    assert result.num_verified_blocks == 5
+    assert wrong_blocks(receiver, task) == []
+    assert result.num_bytes == 5 * 4 * (2 * 16 * 2 * 64 + 2 * 2 * 16 * 4)
+
+
+async def test_blocks_that_are_stored_otherwise_are_a_mismatch(
+    start_sender: StartSender, make_receiver: MakeReceiver
+) -> None:
+    sender, receiver = await start_sender(stored="int8"), make_receiver(TransportMode.GRPC)
+    task = task_of(sender, fence_of(), 5)
+    sender.offer_all(task.fence, 5, token_id=42)
+    with pytest.raises(LayoutMismatchError, match="block_bytes is 17408"):
+        await receiver.receive(task)
