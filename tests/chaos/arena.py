@@ -156,6 +156,8 @@ class Arena:
             self.redis.start()
             return
         async with self._reviving[name]:
+            if self._is_back(name):
+                return
             for left in reversed(range(START_TRIES)):
                 try:
                     await self.fleet.revive(name)
@@ -165,6 +167,11 @@ class Arena:
                     await asyncio.sleep(0.2)
                 else:
                     return
+
+    def _is_back(self, name: str) -> bool:
+        """Whether it runs although it was struck: it had died by itself just then, and was undertaken."""
+        process = self.fleet.process(name)
+        return process.running and process.pid not in self._killed
 
     async def rejoined(self, name: str, limit_s: float) -> None:
         """Routers are connected to it again, or the time is up."""
