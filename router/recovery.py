@@ -14,6 +14,10 @@ FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
 """Before the attempt after the second failure, and the longest before any: a fleet that has only one worker
 left, which cannot do what is asked of it just now, would use up all attempts in a moment.
 """
+DOUBT_S = 8.0
+"""Before the last word on a request whose workers were lost and may be back: a host that swaps, or that is
+moved, stands still for seconds.
+"""
 
 
 def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None:
@@ -22,7 +26,7 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
         return
     group.failures += 1
     group.failed_with = reason
-    # Workers that were lost may be back in a moment, as they were: the last word waits for them.
+    # Workers that were lost may be back, as they were: the last word waits for them.
     is_in_doubt = is_too_much(group) and bool(group.lost_with)
     final = (is_too_much(group) and not is_in_doubt) or group.failures >= MAX_FAILURES
     book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
@@ -32,7 +36,7 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     book.counters.retried_attempts += 1
     tell_failures(book, group.session)
     group.avoided |= {worker_key}
-    _start_again(book, group, LONGEST_REST_S if is_in_doubt else _rest_s(group.failures))
+    _start_again(book, group, DOUBT_S if is_in_doubt else _rest_s(group.failures))
 
 
 def is_too_much(group: Group) -> bool:

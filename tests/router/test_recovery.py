@@ -35,7 +35,7 @@ from router.events import (
     WorkerLost,
 )
 from router.fleet import WorkerLoad
-from router.recovery import LONGEST_REST_S
+from router.recovery import DOUBT_S
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
@@ -63,7 +63,7 @@ CHORES = TimerFired(Timer(TimerKind.CHORES))
 def killed(core: RouterCore, event: Arrived) -> list[Action]:
     """What comes of it when the worker that gets it dies, and does not come back."""
     worker_key = dispatched(core, tell(core, event), event.session)
-    return tell(core, WorkerLost(worker_key, "it died")) + tell(core, CHORES, now=1.0 + LONGEST_REST_S)
+    return tell(core, WorkerLost(worker_key, "it died")) + tell(core, CHORES, now=1.0 + DOUBT_S)
 
 
 def told_of(actions: list[Action]) -> list[int]:
@@ -117,7 +117,7 @@ class Cuts:
             (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
             joined = WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST)
             self.told += tell(self.core, joined, now=self.now)
-        self.now += LONGEST_REST_S
+        self.now += DOUBT_S
         self.told += tell(self.core, CHORES, now=self.now)
         return self.told
 
@@ -146,7 +146,7 @@ def test_the_last_word_waits_for_workers_that_may_be_back_in_a_moment() -> None:
     worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=2)), 0)
     told = tell(core, WorkerLost(worker_key, "the link was cut"))
     (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
-    told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + LONGEST_REST_S)
+    told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + DOUBT_S)
     assert [one.final for one in told if isinstance(one, AttemptFailed)] == [False]
     assert [one for one in told if isinstance(one, Enqueue)]
 
