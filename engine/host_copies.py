@@ -63,7 +63,12 @@ class StepUpload:
         ]
 
 
-_DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
+_DTYPES = {
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.float32): torch.float32,
+}
 
 
 def _places(columns: Sequence[NDArray[Any]]) -> tuple[list[int], int]:

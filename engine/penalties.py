@@ -27,7 +27,9 @@ class TokenCounts:
             self._counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
         self._in_prompt[row].zero_()
         self._in_prompt[row, self._index(prompt_token_ids)] = True
-        self._counts[row] = torch.bincount(self._index(output_token_ids), minlength=self._shape[1])
+        # Not bincount, which asks a GPU how long its result is.
+        tokens = self._index(output_token_ids)
+        self._counts[row].zero_().index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
 
     def add(self, rows: Tensor, token_ids: Tensor) -> None:
         """Count one more generated token in each of `rows` (distinct); both [r] int64."""
@@ -50,6 +52,10 @@ class TokenCounts:
         repeated = torch.where(logits < 0, logits * repetition, logits / repetition)
         logits = torch.where(in_output | self._in_prompt[rows], repeated, logits)
         return logits - presence * in_output - frequency * counts
+
+    def seen(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Of `rows`: whether the prompt holds a token (bool), and its occurrences in the output (int32)."""
+        return self._in_prompt[rows], self._counts[rows]
 
     def _index(self, token_ids: Sequence[int]) -> Tensor:
         return torch.tensor(token_ids, dtype=torch.int64, device=self._device)

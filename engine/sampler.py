@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.device_sampler import draw_on_device
 from engine.host_copies import Download
 from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.noise import uniforms
@@ -55,6 +56,10 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
+    # float64 is for comparing implementations, wherever it runs.
+    if logits.is_cuda and logits.dtype != torch.float64 and not is_plain.all():
+        token_ids, broken, logprobs = draw_on_device(logits, table, indexes, first_row)
+        return Sampled(*_fetch(token_ids, broken), None if logprobs is None else Logprobs(*logprobs()))
     largest, greedy = logits.max(dim=-1)
     broken = ~torch.isfinite(largest)
     if is_plain.all():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from engine.host_copies import StepUpload
 from engine.penalties import TokenCounts
 from scheduling.request import SamplingParams
 
@@ -37,6 +41,7 @@ class SamplingTable:
         """Tokens that may not be drawn while fewer than `min_tokens` are out."""
         self.bias: list[tuple[tuple[int, float], ...]] = [()] * max_rows
         self.counts = TokenCounts(max_rows, vocab_size, device)
+        self._upload = None if device.type == "cpu" else StepUpload(device)
 
     def set(
         self,
@@ -79,3 +84,9 @@ class SamplingTable:
         self.bias[target] = self.bias[source]
         if self.has_penalties[source]:
             self.counts.move(source, target)
+
+    def upload(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
+        """What a step's draws need of the host, where the logits are; in one copy."""
+        if self._upload is None:
+            return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
+        return self._upload(columns)

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,3 +11,9 @@ def interpreter() -> Iterator[Interpreter]:
     interpreter = Interpreter()
     yield interpreter
     interpreter.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing that was compiled before counts."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

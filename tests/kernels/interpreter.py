@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
-OPS = ("store_kv", "paged_decode", "chunked_prefill")
+OPS = ("store_kv", "paged_decode", "chunked_prefill", "sample_rows", "top_logits")
 REPOSITORY = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 60.0

@@ -1,0 +1,102 @@
+"""Draws on a GPU: what rows ask for goes up in one copy, and their tokens stay there until they are fetched.
+
+What is drawn is what `engine.sampler` says, with logits in float32 and weights in whole numbers
+(`kernels/sample_rows`): a token differs where the noise, which is the same, comes within rounding of a
+boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.host_copies import Download
+from engine.noise import uniforms
+from engine.sampling_table import SamplingTable
+from kernels.logit_rows.arguments import Edits, Seen, Way
+from kernels.sample_rows import sample_rows
+from kernels.top_logits import top_logits
+
+LogprobColumns = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
+"""Rows of the table [r] that want them, the chosen tokens' [r], and the most likely tokens and theirs
+[r, most alternatives of any row].
+"""
+
+
+def draw_on_device(
+    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int
+) -> tuple[Tensor, Tensor, Callable[[], LogprobColumns] | None]:
+    """Token ids and whether rows are broken, both [rows] on the device, and how to wait for log-probabilities
+    if somebody wants them; arguments as for `engine.sampler.sample`. Nothing here waits for the device.
+    """
+    rows = slice(first_row, first_row + logits.shape[0])
+    wanted = np.flatnonzero(table.num_logprobs[rows] >= 0)
+    ways, places, *edits = table.upload([_ways(table, rows, indexes), wanted, *_edits(table, rows, indexes)])
+    tokens = sample_rows(
+        logits,
+        ways,
+        Edits(*edits) if edits else None,
+        Seen(*table.counts.seen(rows)) if table.has_penalties[rows].any() else None,
+        with_log_totals=bool(len(wanted)),
+    )
+    if tokens.log_totals is None:
+        return tokens.token_ids, tokens.is_broken, None
+    most = min(int(table.num_logprobs[rows].max()), logits.shape[1])
+    told = _logprobs(logits[places], tokens.token_ids[places], tokens.log_totals[places], most)
+    wait = told.numpy if told.device.type == "cpu" else Download(told).wait
+    return tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most)
+
+
+def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDArray[np.float64]:
+    columns = {
+        Way.TEMPERATURE: table.temperature[rows],
+        Way.TOP_K: table.top_k[rows],
+        Way.TOP_P: table.top_p[rows],
+        Way.MIN_P: table.min_p[rows],
+        Way.REPETITION: table.repetition[rows],
+        Way.PRESENCE: table.presence[rows],
+        Way.FREQUENCY: table.frequency[rows],
+        Way.NOISE: uniforms(table.seed[rows], table.choice[rows], indexes.astype(np.uint64)),
+    }
+    return np.stack([columns[way] for way in Way]).astype(np.float64)
+
+
+def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Tokens, values and offsets of `Edits`; nothing where no row has any."""
+    is_banning = indexes < table.min_tokens[rows]
+    edited = np.flatnonzero(table.has_bias[rows] | is_banning)
+    if not len(edited):
+        return []
+    lengths = np.zeros(len(indexes) + 1, dtype=np.int32)
+    edits: list[tuple[int, float]] = []
+    for place in edited.tolist():
+        row = rows.start + place
+        values = dict(table.bias[row])
+        if is_banning[place]:
+            values |= dict.fromkeys(table.banned[row], float("-inf"))
+        edits.extend(sorted(values.items()))
+        lengths[place + 1] = len(values)
+    tokens, numbers = zip(*edits, strict=True)
+    return [
+        np.array(tokens, dtype=np.int32),
+        np.array(numbers, dtype=np.float32),
+        np.cumsum(lengths, dtype=np.int32),
+    ]
+
+
+def _logprobs(logits: Tensor, token_ids: Tensor, log_totals: Tensor, most: int) -> Tensor:
+    """[r, 1 + 2 · most] float64: the chosen tokens' log-probabilities, the likeliest tokens, and theirs."""
+    chosen = logits.gather(-1, token_ids.unsqueeze(-1)).double() - log_totals.unsqueeze(-1)
+    if most == 0:
+        return chosen
+    values, top = top_logits(logits, most)
+    return torch.cat((chosen, top.double(), values.double() - log_totals.unsqueeze(-1)), dim=-1)
+
+
+def _columns(told: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> LogprobColumns:
+    return rows, told[:, 0], told[:, 1 : 1 + most].astype(np.int64), told[:, 1 + most :]

@@ -1,0 +1,7 @@
+"""The next token of every row of logits: penalties, temperature, top-k, top-p, min-p and the draw."""
+
+from kernels.logit_rows.arguments import Edits, Seen, Way
+from kernels.sample_rows.kernel import Tokens, sample_rows
+from kernels.sample_rows.reference import sample_rows_reference
+
+__all__ = ["Edits", "Seen", "Tokens", "Way", "sample_rows", "sample_rows_reference"]

@@ -1,0 +1,6 @@
+"""The largest logits of each row, and whose they are."""
+
+from kernels.top_logits.kernel import top_logits
+from kernels.top_logits.reference import top_logits_reference
+
+__all__ = ["top_logits", "top_logits_reference"]

@@ -1,0 +1,100 @@
+"""What goes to a device and comes back: the same draws as on the host, here by the kernels' references."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import engine.device_sampler
+from engine.device_sampler import draw_on_device
+from engine.noise import uniforms
+from engine.sampler import Logprobs, sample
+from engine.sampling_table import SamplingTable
+from kernels.logit_rows.arguments import Way
+from kernels.sample_rows import Tokens, sample_rows
+from scheduling.request import SamplingParams
+
+VOCAB = 50
+NUM_ROWS = 40
+FIRST_ROW = 3
+CPU = torch.device("cpu")
+
+
+def params(rng: random.Random) -> SamplingParams:
+    return SamplingParams(
+        temperature=rng.choice((0.0, 0.4, 1.0, 5.0)),
+        top_k=rng.choice((0, 1, 9, 2**32 - 1)),
+        top_p=rng.choice((1.0, 0.9, 0.3)),
+        min_p=rng.choice((0.0, 0.1, 1.0)),
+        repetition_penalty=rng.choice((1.0, 1.0, 1.4, 0.8)),
+        presence_penalty=rng.choice((0.0, 0.0, 1.0)),
+        frequency_penalty=rng.choice((0.0, 0.0, -0.5)),
+        logit_bias=tuple(
+            (token, rng.uniform(-5, 5)) for token in rng.sample(range(VOCAB), rng.choice((0, 3)))
+        ),
+        seed=rng.getrandbits(64),
+        logprobs=rng.choice((None, 0, 5)),
+    )
+
+
+def filled_table(rows: list[SamplingParams]) -> SamplingTable:
+    table = SamplingTable(len(rows), VOCAB, CPU)
+    for row, one in enumerate(rows):
+        rng = random.Random(row)
+        table.set(
+            row,
+            one,
+            rng.randrange(16),
+            prompt_token_ids=rng.choices(range(VOCAB), k=6),
+            output_token_ids=rng.choices(range(VOCAB), k=row % 7),
+            min_tokens=rng.choice((0, 4)),
+            banned=(5, 41, 2),
+        )
+    return table
+
+
+def test_a_device_draws_what_the_host_draws() -> None:
+    rng = random.Random(1)
+    rows = [params(rng) for _ in range(NUM_ROWS)]
+    here, there = filled_table(rows), filled_table(rows)
+    indexes = np.arange(NUM_ROWS - FIRST_ROW, dtype=np.int64) % 7
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(len(indexes), VOCAB, generator=generator) * 3
+        expected = sample(logits, here, indexes, FIRST_ROW)
+        token_ids, is_broken, wait = draw_on_device(logits, there, indexes, FIRST_ROW)
+        assert token_ids.tolist() == expected.token_ids.tolist()
+        assert not is_broken.any()
+        assert expected.logprobs is not None
+        assert wait is not None
+        assert_close(Logprobs(*wait()), expected.logprobs)
+        # What was drawn counts in the next draw.
+        indexes = indexes + 1
+
+
+def assert_close(got: Logprobs, expected: Logprobs) -> None:
+    assert got.rows.tolist() == expected.rows.tolist()
+    np.testing.assert_allclose(got.chosen, expected.chosen, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(got.top_token_ids, expected.top_token_ids)
+    np.testing.assert_allclose(got.top_logprobs, expected.top_logprobs, rtol=0, atol=1e-12)
+
+
+def test_noise_is_the_bits_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels get it ready made, in 53 bits; it is never computed a second way."""
+    given: list[Tensor] = []
+
+    def spy(logits: Tensor, ways: Tensor, *others: Any, **options: Any) -> Tokens:
+        given.append(ways)
+        return sample_rows(logits, ways, *others, **options)
+
+    monkeypatch.setattr(engine.device_sampler, "sample_rows", spy)
+    table = filled_table([SamplingParams(seed=2**64 - 1 - row) for row in range(4)])
+    indexes = np.array([0, 7, 4096], dtype=np.int64)
+    draw_on_device(torch.zeros(3, VOCAB), table, indexes, 1)
+    noise = uniforms(table.seed[1:], table.choice[1:], indexes.astype(np.uint64))
+    assert given[0][Way.NOISE].tolist() == noise.tolist()
