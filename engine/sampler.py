@@ -58,8 +58,8 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     # float64 is for comparing implementations, wherever it runs.
     if logits.is_cuda and logits.dtype != torch.float64 and not is_plain.all():
-        token_ids, broken, logprobs = draw_on_device(logits, table, indexes, first_row)
-        return Sampled(*_fetch(token_ids, broken), None if logprobs is None else Logprobs(*logprobs()))
+        token_ids, broken, told = draw_on_device(logits, table, indexes, first_row)
+        return Sampled(*_fetch(token_ids, broken), None if told is None else Logprobs(*told()))
     largest, greedy = logits.max(dim=-1)
     broken = ~torch.isfinite(largest)
     if is_plain.all():

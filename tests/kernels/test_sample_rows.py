@@ -190,11 +190,11 @@ def test_a_row_without_any_token_left_draws_one_all_the_same(interpreter: Interp
 
 
 def test_logits_may_be_rows_of_something_wider(interpreter: Interpreter) -> None:
-    logits, *others = make_rows(300).arguments([4, 25, 31])
+    logits, ways, edits, seen = make_rows(300).arguments([4, 25, 31])
     wider = torch.full((3, 320), torch.nan)
     wider[:, :300] = logits
-    got = interpreter.run("sample_rows", wider[:, :300], *others)
-    assert got.token_ids.tolist() == sample_rows_reference(logits, *others)[0].tolist()
+    got = interpreter.run("sample_rows", wider[:, :300], ways, edits, seen)
+    assert got.token_ids.tolist() == sample_rows_reference(logits, ways, edits, seen)[0].tolist()
 
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
