@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.copy_stream import Mark
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason
@@ -78,6 +79,9 @@ class StepReport:
     tokens: TokenColumns = field(default_factory=TokenColumns)
     filled: list[Filled] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
+    behind: Mark | None = None
+    """With `filled` or `received`: copies from or to their blocks wait for it. On a GPU the steps that write
+    to the former, or used the latter before, may still be under way."""
     prefilled: list[Prefilled] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)

@@ -21,6 +21,7 @@ from engine.batch import Batch, ChunkRow
 from engine.block_manager import BlockManager
 from engine.block_tables import BlockTables
 from engine.commands import Command, SetCost
+from engine.copy_stream import mark_steps
 from engine.detokenizer import Detokenizer
 from engine.groups import Groups
 from engine.report import Load, StepReport
@@ -29,7 +30,7 @@ from engine.sampler import Sampled, sample, sample_each
 from engine.sequence import Goal, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.step_batch import StepBatch
-from engine.swap_space import SwapSpace
+from engine.swap_space import SwapSpace, default_slots
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
@@ -55,7 +56,7 @@ class StepLoop:
 
     `pool` is the runner's KV [num_blocks, ...], of which the loop copies the partial blocks of forks; its
     device is where the steps run. `detokenizer` is None for a model without a tokenizer. `num_swap_blocks` of
-    host memory are for sequences that give up their place in the pool, by default half as many as it has.
+    host memory are for sequences that give up their place in the pool; by default see `default_slots`.
     `clock` is monotonic, in seconds. A `deterministic` loop draws for each row alone.
     """
 
@@ -85,7 +86,7 @@ class StepLoop:
             limits.max_num_seqs, max_blocks, blocks.block_size, limits.vocab_size, pool.device
         )
         self._tables = BlockTables(blocks, fingerprint, reserves_maximum=policy.reserves_maximum)
-        swap = SwapSpace(pool, blocks.num_blocks // 2 if num_swap_blocks is None else num_swap_blocks)
+        swap = SwapSpace(pool, default_slots(pool) if num_swap_blocks is None else num_swap_blocks)
         self._groups = Groups(self._tables, self._batch, blocks, swap, limits, detokenizer, clock)
         self._clock = clock
         self._policy = policy
@@ -310,6 +311,7 @@ class StepLoop:
             tokens=built.finish_tokens(),
             filled=built.filled,
             received=built.received,
+            behind=mark_steps(self._pool.device) if built.filled or built.received else None,
             prefilled=built.prefilled,
             failures=built.failures,
             preempted=built.preempted,

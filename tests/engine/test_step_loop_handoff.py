@@ -304,3 +304,12 @@ def test_logprobs_of_the_first_tokens_come_again() -> None:
     assert list(again.logprob_rows)[:2] == [0, 1]
     assert list(again.logprobs)[:2] == list(told.logprobs)
     assert list(again.top_token_ids)[:4] == list(told.top_token_ids)
+
+
+def test_reports_of_blocks_to_copy_say_what_the_copies_wait_for() -> None:
+    source, target = Driver(token_budget=5), Driver()
+    hand_over(source, target, spec(1, list(range(21)), 9))
+    for report in source.reports + target.reports:
+        assert (report.behind is not None) == bool(report.filled or report.received)
+    assert any(report.behind for report in source.reports)
+    assert any(report.behind for report in target.reports)

@@ -44,3 +44,21 @@ def test_a_slot_that_nobody_holds_is_noticed() -> None:
 def test_less_than_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="num_slots is -1; accepted: 0 or more"):
         SwapSpace(torch.zeros(1, 1), -1)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_steps_and_copies_wait_for_each_other_and_nobody_else_does() -> None:
+    pool = torch.zeros(64, 1 << 20, device="cuda")
+    swap = SwapSpace(pool, 64)
+    slow = torch.randn(8192, 8192, device="cuda")
+    for content in (1.0, 2.0, 3.0):
+        for _ in range(4):
+            slow = slow @ slow.sigmoid() / 8192
+        pool.fill_(content)
+        slots = swap.store(range(32))
+        pool.fill_(-1.0)
+        swap.load(slots, range(32, 64))
+        swap.release(slots)
+        assert (pool[32:] == content).all()
+        assert (pool[:32] == -1.0).all()
+    assert swap.bytes_per_s > 4e9, "page-locked memory is faster than is assumed of ordinary memory"
