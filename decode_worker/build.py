@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
-from kvtransfer.receiver import Receiver
+from kvtransfer.receiver import Receiver, ReceiverLimits
 from worker.main import RoleContext
 from worker.sender import build_sender
+from worker.staging import target_of
 
 
 async def build(context: RoleContext) -> DecodeSide:
-    """The receiver's side, and the sender's where the pool can be offered."""
+    """The receiver's side, and the sender's for when it leaves."""
     config, engine = context.config, context.engine
-    receiver = Receiver(engine.pool, config.block_size, engine.fingerprint, config.transport, tls=context.tls)
+    limits = ReceiverLimits()
+    target = target_of(engine.pool, limits)
+    receiver = Receiver(
+        target, config.block_size, engine.fingerprint, config.transport, limits, tls=context.tls
+    )
     receiving = ReceiverSide(receiver, context.submit, context.metrics)
-    sending = None if engine.pool.fd is None else await build_sender(context)
-    return DecodeSide(receiving, sending)
+    return DecodeSide(receiving, await build_sender(context))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from engine.commands import Cancel, Command, KVArrived, KVFailed
+from engine.copy_stream import Mark
 from engine.report import Received, StepReport
 from kvtransfer.errors import (
     HandoffTimeoutError,
@@ -57,7 +58,7 @@ class ReceiverSide:
 
     def on_report(self, report: StepReport) -> None:
         for received in report.received:
-            self._on_received(received)
+            self._on_received(received, report.behind)
         for handle in report.freed:
             pending = self._pending.get(handle)
             if pending is not None and pending.task is None:
@@ -79,7 +80,7 @@ class ReceiverSide:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._receiver.close()
 
-    def _on_received(self, received: Received) -> None:
+    def _on_received(self, received: Received, behind: Mark | None) -> None:
         pending = self._pending.get(received.handle)
         if pending is None:
             self._submit(KVFailed(received.handle, "cancelled"))
@@ -90,6 +91,7 @@ class ReceiverSide:
             blocks=received.blocks,
             hashes=received.hashes,
             num_held=received.num_held,
+            behind=behind,
         )
         pending.task = asyncio.create_task(self._receive(received.handle, task), name="kv-receive")
         pending.task.add_done_callback(lambda done: self._on_done(received.handle, done))

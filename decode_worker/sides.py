@@ -10,33 +10,29 @@ from worker.sender_side import SenderSide
 
 
 class DecodeSide:
-    """Implements `worker.role.RoleSide`. `sending` is None where the pool cannot be offered."""
+    """Implements `worker.role.RoleSide`."""
 
     tasks = frozenset({Task.RECEIVE, Task.DECODE})
+    can_offer = True
 
-    def __init__(self, receiving: ReceiverSide, sending: SenderSide | None) -> None:
+    def __init__(self, receiving: ReceiverSide, sending: SenderSide) -> None:
         self._receiving = receiving
         self._sending = sending
-        self.can_offer = sending is not None
 
     def begin(self, handle: int, dispatch: Dispatch) -> None:
         self._receiving.begin(handle, dispatch)
 
     def offer(self, handle: int, fence: Fence) -> None:
-        assert self._sending is not None, "asked of a side without the task"
         self._sending.offer(handle, fence)
 
     def on_report(self, report: StepReport) -> None:
         self._receiving.on_report(report)
-        if self._sending is not None:
-            self._sending.on_report(report)
+        self._sending.on_report(report)
 
     def cancel(self, handle: int) -> None:
         self._receiving.cancel(handle)
-        if self._sending is not None:
-            self._sending.cancel(handle)
+        self._sending.cancel(handle)
 
     async def close(self) -> None:
         await self._receiving.close()
-        if self._sending is not None:
-            await self._sending.close()
+        await self._sending.close()

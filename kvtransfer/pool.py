@@ -1,8 +1,13 @@
-"""What a handoff needs of a KV pool."""
+"""What a handoff needs of a KV pool, on either side."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from kvtransfer.receiver_handoff import BlockCopy
 
 
 class BlockPool(Protocol):
@@ -20,3 +25,88 @@ class BlockPool(Protocol):
 
     def block_bytes_view(self, block: int) -> memoryview:
         """The block's memory itself, writable, `block_bytes` long."""
+
+
+class BlockSource(Protocol):
+    """A sender's blocks, as receivers can read them."""
+
+    @property
+    def pool(self) -> BlockPool:
+        """What they read."""
+
+    def begin(self, handle: int, num_blocks: int) -> None:
+        """A handoff of so many blocks, which will be shown."""
+
+    def show(
+        self,
+        handle: int,
+        first_index: int,
+        blocks: Sequence[int],
+        behind: Any,
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Calls `ready` with where in `pool` these blocks of the engine's pool can be read, or `failed`.
+
+        `first_index` is the position of the first one in the sequence; `behind` is the engine's own word for
+        when they have their content. Neither is called once the handoff has ended.
+        """
+
+    def end(self, handle: int) -> None:
+        """The handoff is over: nobody is to read its blocks."""
+
+    def close(self) -> None:
+        """When every handoff is over."""
+
+
+class BlockTarget(Protocol):
+    """A receiver's blocks, as they can be written to and verified."""
+
+    @property
+    def pool(self) -> BlockPool:
+        """What is written to first."""
+
+    def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
+        """The same copies with their targets in `pool`, which are theirs until the context ends."""
+
+    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
+        """What is in these places of `pool` has been verified: it is in the engine's blocks on return.
+
+        However it ends: from then on nothing writes to them any more. `behind` is the engine's own word for
+        when nothing else does.
+        """
+
+    def close(self) -> None: ...
+
+
+class InPlace:
+    """A pool in host memory is read from and written to where it is."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+
+    def begin(self, handle: int, num_blocks: int) -> None:
+        pass
+
+    def show(
+        self,
+        handle: int,
+        first_index: int,
+        blocks: Sequence[int],
+        behind: Any,
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        ready(blocks)
+
+    def end(self, handle: int) -> None:
+        pass
+
+    def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
+        return contextlib.nullcontext(copies)
+
+    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import structlog
@@ -28,7 +29,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers
-from kvtransfer.pool import BlockPool
+from kvtransfer.pool import BlockTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
@@ -56,6 +57,11 @@ class ReceiverLimits:
     """In flight at once, over all handoffs."""
 
 
+def most_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
+    """Being fetched or verified at once."""
+    return limits.max_batches * _batch_blocks(block_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiveTask:
     """The blocks of one sequence; the first `num_held` are not asked for."""
@@ -65,6 +71,8 @@ class ReceiveTask:
     blocks: Sequence[int]
     hashes: Sequence[bytes]
     num_held: int
+    behind: Any = None
+    """The engine's own word for when nothing else writes to the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +91,19 @@ class ReceiveResult:
 
 
 class Receiver:
-    """Receives handoffs into `pool`. Lives on the event loop; copies and checksums run on threads."""
+    """Receives handoffs into `target`. Lives on the event loop; copies and checksums run on threads."""
 
     def __init__(
         self,
-        pool: BlockPool,
+        target: BlockTarget,
         block_size: int,
         fingerprint: str,
         mode: TransportMode,
         limits: ReceiverLimits | None = None,
         tls: FleetTls | None = None,
     ) -> None:
-        self.pool = pool
+        self.target = target
+        self.pool = target.pool
         self.block_size = block_size
         self.fingerprint = fingerprint
         self.mode = mode
@@ -118,6 +127,7 @@ class Receiver:
         await asyncio.gather(*self._goodbyes, return_exceptions=True)
         await self.peers.close()
         self.executor.shutdown()
+        self.target.close()
 
     def _say_goodbye(self, peer: Peer, fence: Fence, reason: str) -> None:
         """So that the sender frees now and not when its deadline has passed."""
@@ -232,11 +242,19 @@ class _Receive:
     async def _fetch(self, reader: BlockReader, copies: list[BlockCopy]) -> None:
         if self._first_fetch_s is None:
             self._first_fetch_s = self._loop.time()
-        await reader.read(self._task.fence, copies)
-        pool, targets = self._receiver.pool, [copy.target_block for copy in copies]
-        found = await run_to_end(self._receiver.executor, lambda stop: checksum_blocks(pool, targets, stop))
-        for copy, checksum in zip(copies, found, strict=True):
-            self._handoff.put_checksum(copy, checksum)
+        receiver = self._receiver
+        with receiver.target.place(copies) as placed:
+            await reader.read(self._task.fence, placed)
+            places = [copy.target_block for copy in placed]
+            found = await run_to_end(
+                receiver.executor, lambda stop: checksum_blocks(receiver.pool, places, stop)
+            )
+            good = {
+                place: copy.target_block
+                for copy, place, checksum in zip(copies, places, found, strict=True)
+                if self._handoff.put_checksum(copy, checksum)
+            }
+            await receiver.target.accept(list(good), list(good.values()), self._task.behind)
         self._num_fetched += len(copies)
         self._progress()
 
@@ -313,8 +331,12 @@ class _NotYetKnownError(KVTransferError):
     pass
 
 
+def _batch_blocks(block_bytes: int) -> int:
+    return max(1, BATCH_BYTES // block_bytes)
+
+
 def _batches(copies: Sequence[BlockCopy], block_bytes: int) -> Iterator[list[BlockCopy]]:
-    size = max(1, BATCH_BYTES // block_bytes)
+    size = _batch_blocks(block_bytes)
     for start in range(0, len(copies), size):
         yield list(copies[start : start + size])
 

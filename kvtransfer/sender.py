@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -23,7 +25,7 @@ from kvtransfer.errors import (
 from kvtransfer.fence import FenceGuard, GroupKey, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockPool
+from kvtransfer.pool import BlockSource
 from kvtransfer.verify import checksum_blocks
 from scheduling.request import Fence
 
@@ -54,13 +56,13 @@ class Handoffs:
     def __init__(
         self,
         incarnation: str,
-        pool: BlockPool,
+        source: BlockSource,
         guard: FenceGuard,
         on_over: Callable[[int, Outcome], None],
         limits: SenderLimits | None = None,
     ) -> None:
         self._incarnation = incarnation
-        self._pool = pool
+        self._source = source
         self._guard = guard
         self._on_over = on_over
         self._limits = limits or SenderLimits()
@@ -76,6 +78,7 @@ class Handoffs:
     def close(self) -> None:
         for handle in list(self._by_handle):
             self.abort(handle, "the sender stops")
+        self._source.close()
         self._executor.shutdown(cancel_futures=True)
 
     # The engine's side.
@@ -85,16 +88,26 @@ class Handoffs:
         entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), self._limits))
         self._by_handle[handle] = entry
         self._by_attempt[_attempt_key(fence)] = entry
+        self._source.begin(handle, num_blocks)
         self._arm(entry)
 
-    def fill(self, handle: int, first_index: int, places: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Blocks have their final content; they are offered once their checksums have been taken."""
+    def fill(
+        self,
+        handle: int,
+        first_index: int,
+        blocks: Sequence[int],
+        hashes: Sequence[bytes],
+        behind: Any = None,
+    ) -> None:
+        """Blocks have their final content, by `behind` where that is given.
+
+        They are offered once they can be read and their checksums have been taken.
+        """
         entry = self._by_handle.get(handle)
-        if entry is None:
-            return
-        entry.handoff.fill(first_index, places, hashes)
-        checksums = self._loop.run_in_executor(self._executor, checksum_blocks, self._pool, tuple(places))
-        checksums.add_done_callback(lambda done: self._on_checksums(entry, first_index, done))
+        if entry is not None:
+            ready = partial(self._on_readable, entry, first_index, hashes)
+            failed = partial(self._on_failed, entry)
+            self._source.show(handle, first_index, blocks, behind, ready, failed)
 
     def commit(self, handle: int, commit: Commit) -> None:
         """The prompt is complete and its first tokens are known."""
@@ -169,16 +182,27 @@ class Handoffs:
             raise StaleFenceError(fence, *newest)
         raise UnknownFenceError(fence)
 
+    def _on_readable(
+        self, entry: Sending, first_index: int, hashes: Sequence[bytes], places: Sequence[int]
+    ) -> None:
+        entry.handoff.fill(first_index, places, hashes)
+        pool = self._source.pool
+        checksums = self._loop.run_in_executor(self._executor, checksum_blocks, pool, tuple(places))
+        checksums.add_done_callback(lambda done: self._on_checksums(entry, first_index, done))
+
     def _on_checksums(self, entry: Sending, first_index: int, done: asyncio.Future[list[int]]) -> None:
         if done.cancelled() or entry.handoff.outcome is not None:
             return
         error = done.exception()
         if error is not None:
-            log.error("kv_checksum_failed", fence=describe(entry.handoff.fence), exc_info=error)
-            self.abort(entry.handle, f"checksum failed: {error}")
+            self._on_failed(entry, error)
             return
         entry.handoff.put_checksums(first_index, done.result())
         entry.changed.set()
+
+    def _on_failed(self, entry: Sending, error: BaseException) -> None:
+        log.error("kv_offer_failed", fence=describe(entry.handoff.fence), exc_info=error)
+        self.abort(entry.handle, f"its blocks cannot be offered: {error}")
 
     def _arm(self, entry: Sending) -> None:
         if entry.timer is not None:
@@ -202,4 +226,5 @@ class Handoffs:
         self._ended[key] = entry.handoff.fence, outcome
         if len(self._ended) > REMEMBERED_OUTCOMES:
             self._ended.popitem(last=False)
+        self._source.end(entry.handle)
         self._on_over(entry.handle, outcome)

@@ -9,7 +9,4 @@ from worker.sender_side import SenderSide
 
 async def build(context: RoleContext) -> SenderSide:
     """The sender's side alone."""
-    if context.engine.pool.fd is None:
-        device = context.engine.pool.device.type
-        raise ValueError(f"--device is {device}; accepted by a prefill worker: cpu")
     return await build_sender(context)

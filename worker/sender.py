@@ -7,18 +7,20 @@ from kvtransfer.transport import TransportMode
 from kvtransfer.transports.shm import ShmServer
 from worker.main import RoleContext
 from worker.sender_side import EngineSide, SenderSide
+from worker.staging import source_of
 
 
 async def build_sender(context: RoleContext) -> SenderSide:
-    """The sender's side, its service, and the socket that hands out the pool."""
-    config, pool = context.config, context.engine.pool
+    """The sender's side, its service, and the socket that hands out what it offers."""
+    config = context.config
+    source = source_of(context.engine, config.block_size)
     shm = None
     if config.transport is not TransportMode.GRPC:
-        shm = ShmServer(pool, context.incarnation, config.shm_dir)
+        shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
         await shm.start()
     side = SenderSide(
         context.incarnation,
-        pool,
+        source,
         config.block_size,
         context.guard,
         engine=EngineSide(context.submit, context.fail),
@@ -26,5 +28,5 @@ async def build_sender(context: RoleContext) -> SenderSide:
         shm=shm,
     )
     layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
-    context.server.add(KVTransferService(side.handoffs, pool, layout))
+    context.server.add(KVTransferService(side.handoffs, source.pool, layout))
     return side

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import structlog
 
 from engine.commands import Command, Release
+from engine.copy_stream import Mark
 from engine.report import Filled, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits
 from kvtransfer.manifest import FINISHED, Commit
-from kvtransfer.pool import BlockPool
+from kvtransfer.pool import BlockSource
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
@@ -45,7 +46,7 @@ class SenderSide:
     def __init__(
         self,
         incarnation: str,
-        pool: BlockPool,
+        source: BlockSource,
         block_size: int,
         guard: FenceGuard,
         *,
@@ -54,7 +55,7 @@ class SenderSide:
         shm: ShmServer | None = None,
         limits: SenderLimits | None = None,
     ) -> None:
-        self.handoffs = Handoffs(incarnation, pool, guard, self._on_over, limits)
+        self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits)
         self._block_size = block_size
         self._engine = engine
         self._metrics = metrics
@@ -77,9 +78,9 @@ class SenderSide:
             self.handoffs.abort(failure.handle, failure.message)
         for filled in report.filled:
             if filled.handle in self._parts:
-                self._on_part(filled)
+                self._on_part(filled, report.behind)
             else:
-                self._on_filled(filled, report.tokens)
+                self._on_filled(filled, report)
         for handle in report.freed:
             self.handoffs.abort(handle, "the sequence has ended")
             self._specs.pop(handle, None)
@@ -93,14 +94,14 @@ class SenderSide:
         if self._shm is not None:
             await self._shm.close()
 
-    def _on_filled(self, filled: Filled, tokens: TokenColumns) -> None:
+    def _on_filled(self, filled: Filled, report: StepReport) -> None:
         spec = self._specs.get(filled.handle)
         if spec is None:
             return
-        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes)
+        self._fill(filled, report.behind)
         if not filled.complete:
             return
-        first_tokens = _first_tokens(filled.handle, tokens)
+        first_tokens = _first_tokens(filled.handle, report.tokens)
         if len(first_tokens.token_ids) != len(spec.choices):
             return  # sampling failed: the engine's failure ends the handoff
         if all(reason != FinishReason.NONE for reason in first_tokens.finish_reasons):
@@ -109,11 +110,14 @@ class SenderSide:
             num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
             self.handoffs.commit(filled.handle, Commit(num_tokens, first_tokens))
 
-    def _on_part(self, filled: Filled) -> None:
+    def _on_part(self, filled: Filled, behind: Mark | None) -> None:
         """All of a part's blocks come in one report; its tokens are its router's to hand on."""
         self.handoffs.begin(filled.handle, self._parts[filled.handle], len(filled.blocks))
-        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes)
+        self._fill(filled, behind)
         self.handoffs.commit(filled.handle, Commit(filled.num_tokens, TokenColumns()))
+
+    def _fill(self, filled: Filled, behind: Mark | None) -> None:
+        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes, behind)
 
     def _on_over(self, handle: int, outcome: Outcome) -> None:
         self._engine.submit(Release(handle))

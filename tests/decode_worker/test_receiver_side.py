@@ -5,9 +5,11 @@ import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
+import torch
 
 from decode_worker.receiver_side import ReceiverSide
 from engine.commands import Cancel, Command, KVArrived, KVFailed
+from engine.copy_stream import mark_steps
 from engine.report import Load, Received, StepReport
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
@@ -17,6 +19,7 @@ from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
+BEHIND = mark_steps(torch.device("cpu"))
 RESULT = ReceiveResult(
     num_verified_blocks=3,
     num_corrupt_blocks=1,
@@ -62,7 +65,7 @@ class Scene:
 
     def set_aside(self, handle: int) -> None:
         received = Received(handle, (4, 5, 6), (b"a", b"b", b"c"), num_held=1)
-        self.side.on_report(StepReport(load=LOAD, received=[received]))
+        self.side.on_report(StepReport(load=LOAD, received=[received], behind=BEHIND))
 
     async def until_answered(self) -> None:
         async with asyncio.timeout(5):
@@ -89,6 +92,7 @@ async def test_blocks_set_aside_are_fetched_and_the_engine_is_told(scene: Scene)
     assert scene.engine == [KVArrived(1, 3, RESULT.first_tokens, first_token_age_s=RESULT.exposed_s)]
     [task] = scene.receiver.tasks
     assert (task.blocks, task.num_held, task.source_address) == ((4, 5, 6), 1, "host:1")
+    assert task.behind is BEHIND, "a step that used the blocks before may still be under way"
     assert scene.outcomes("corrupt") == 1
     assert scene.metrics.registry.get_sample_value("baton_kv_blocks_corrupt_total") == 1
     assert scene.metrics.registry.get_sample_value("baton_kv_blocks_skipped_total") == 1

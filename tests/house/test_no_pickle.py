@@ -12,7 +12,7 @@ FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "
 # What pickles under the hood. A pool of processes does, over pipes that only parent and child hold.
 UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
 POOLS = {"router.tokenizer_pool": "texts and token ids, to and from processes that it starts itself"}
-THREADS_ONLY = {"concurrent.futures.ThreadPoolExecutor", "concurrent.futures.Executor"}
+THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 # Methods that unpickle unless told otherwise.

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.pool import InPlace
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
 from kvtransfer.transport import TransportMode
 from scheduling.request import Fence
@@ -107,7 +108,7 @@ async def make_receiver() -> AsyncIterator[MakeReceiver]:
     ) -> Receiver:
         layout = BlockLayout(layers, BLOCK_SIZE, 2, 64, torch.float32, stored)
         pool = KVPool(layout, num_blocks)
-        receiver = Receiver(pool, BLOCK_SIZE, fingerprint, mode, limits)
+        receiver = Receiver(InPlace(pool), BLOCK_SIZE, fingerprint, mode, limits)
         made.append(receiver)
         return receiver
 

@@ -16,6 +16,7 @@ from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
 from kvtransfer.manifest import Commit
+from kvtransfer.pool import InPlace
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transports.shm import ShmServer
@@ -41,7 +42,7 @@ class Sender:
         self.pool = KVPool(layout, options.blocks)
         limits = SenderLimits(options.open_within_s, options.acknowledge_within_s)
         self.guard = FenceGuard()
-        self.handoffs = Handoffs("source", self.pool, self.guard, on_over, limits)
+        self.handoffs = Handoffs("source", InPlace(self.pool), self.guard, on_over, limits)
 
     def begin(self, handle: int, fence: dict[str, object], num_blocks: int) -> None:
         named = Fence(**fence)  # type: ignore[arg-type]  # from JSON

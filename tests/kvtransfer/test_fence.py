@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import StaleFenceError
 from kvtransfer.fence import FenceGuard
+from kvtransfer.pool import InPlace
 from kvtransfer.sender import Handoffs
 from scheduling.request import Fence
 
@@ -50,7 +51,7 @@ def test_one_session_of_two_routers_is_two_that_neither_end_each_other() -> None
 
 async def test_a_handoff_is_opened_by_its_own_routers_receiver_only() -> None:
     pool = KVPool(BlockLayout(1, 16, 1, 8, torch.float32), 4)
-    handoffs = Handoffs("source", pool, FenceGuard(), lambda handle, outcome: None)
+    handoffs = Handoffs("source", InPlace(pool), FenceGuard(), lambda handle, outcome: None)
     one, other = (dataclasses.replace(FENCE, router_id=name) for name in ("one", "other"))
     handoffs.begin(1, one, num_blocks=1)
     handoffs.begin(2, other, num_blocks=2)

@@ -2,16 +2,19 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+import torch
 
 from engine.commands import Command, Release
+from engine.copy_stream import mark_steps
 from engine.report import Failure, Filled, Load, StepReport
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
+from kvtransfer.pool import BlockSource, InPlace
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
@@ -39,12 +42,18 @@ class BytesPool:
 class Scene:
     """A sender's side whose engine and router are lists."""
 
-    def __init__(self, limits: SenderLimits | None = None) -> None:
+    def __init__(self, limits: SenderLimits | None = None, source: BlockSource | None = None) -> None:
         self.engine: list[Command] = []
         self.failed: list[tuple[int, FailureReason, str]] = []
         engine = EngineSide(self.engine.append, lambda *failure: self.failed.append(failure))
         self.side = SenderSide(
-            "source", BytesPool(), 4, FenceGuard(), engine=engine, metrics=WorkerMetrics(), limits=limits
+            "source",
+            source or InPlace(BytesPool()),
+            4,
+            FenceGuard(),
+            engine=engine,
+            metrics=WorkerMetrics(),
+            limits=limits,
         )
 
     def begin(self, handle: int, choices: tuple[int, ...] = (0,)) -> SequenceSpec:
@@ -162,3 +171,34 @@ async def test_a_stranger_can_neither_give_up_nor_acknowledge_for_the_receiver(s
     with pytest.raises(FenceBrokenError):
         scene.side.handoffs.acknowledge(stranger, 0)
     assert scene.engine == [Release(1)]
+
+
+class SlowSource(InPlace):
+    """Remembers what is to be shown."""
+
+    def __init__(self) -> None:
+        super().__init__(BytesPool())
+        self.shown: list[tuple[int, int, tuple[int, ...], object]] = []
+
+    def show(
+        self,
+        handle: int,
+        first_index: int,
+        blocks: Sequence[int],
+        behind: object,
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.shown.append((handle, first_index, tuple(blocks), behind))
+
+
+async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:
+    source = SlowSource()
+    scene = Scene(source=source)
+    spec = scene.begin(1)
+    scene.side.offer(2, dataclasses.replace(spec.fence, request_id="moves"))
+    mark = mark_steps(torch.device("cpu"))
+    filled = [Filled(handle, 0, (5,), (b"a",), complete=False) for handle in (1, 2)]
+    scene.report(filled=filled, behind=mark)
+    assert source.shown == [(1, 0, (5,), mark), (2, 0, (5,), mark)]
+    await scene.side.close()

@@ -1,0 +1,207 @@
+"""Host memory between blocks on a device and their handoffs.
+
+    sender     block on the device ──store──▶ slot ◀──read── receiver
+    receiver   sender ──▶ slot ──checksum──▶ ──load──▶ block on the device
+
+What is offered names slots, so receivers and transports know of no device. A slot has one owner: the handoff
+that it was given to, until that is over and no copy writes to it any more; or a batch that is being received,
+until it is on the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from kvtransfer.pool import BlockPool
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.threads import run_to_end
+
+
+class DeviceCopies(Protocol):
+    """Copies between the engine's blocks and slots of host memory. Calls return when they are done, so they
+    belong on a thread; `behind` is the engine's own word for what they wait for.
+    """
+
+    @property
+    def slots(self) -> BlockPool: ...
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Any) -> None: ...
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Any) -> None: ...
+
+
+class _FreeSlots:
+    """Lowest first, so that neighbours are taken together and go in one copy."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self, num_slots: int) -> list[int]:
+        assert num_slots <= len(self), (num_slots, len(self))
+        return [self._free.pop() for _ in range(num_slots)]
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        self._free.extend(slots)
+        self._free.sort(reverse=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Staged:
+    """What one handoff has of the staging memory."""
+
+    num_blocks: int
+    slots: list[int] = field(default_factory=list)
+    """One for each block, in their order; none until there is room for all."""
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    """Copies to begin then."""
+    copies: set[Future[None]] = field(default_factory=set)
+    is_over: bool = False
+
+
+class SendStaging:
+    """Implements `BlockSource` for blocks on a device.
+
+    A handoff gets slots for all of its blocks when the first are shown, or waits for its turn: if handoffs
+    took them block by block, several could each wait for what another one holds. Lives on the event loop.
+    """
+
+    def __init__(self, copies: DeviceCopies) -> None:
+        self._copies = copies
+        self._free = _FreeSlots(copies.slots.num_blocks)
+        self._staged: dict[int, _Staged] = {}
+        self._queue: deque[_Staged] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-store")
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._copies.slots
+
+    def begin(self, handle: int, num_blocks: int) -> None:
+        self._staged[handle] = _Staged(num_blocks)
+
+    def show(
+        self,
+        handle: int,
+        first_index: int,
+        blocks: Sequence[int],
+        behind: Any,
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        staged = self._staged[handle]
+        # Whoever made the staging memory saw to that: what the engine takes in fits.
+        assert staged.num_blocks <= self.pool.num_blocks, (staged.num_blocks, self.pool.num_blocks)
+        copy = partial(self._copy, staged, first_index, blocks, behind, ready, failed)
+        if staged.slots:
+            copy()
+            return
+        if not staged.waiting:
+            self._queue.append(staged)
+        staged.waiting.append(copy)
+        self._serve()
+
+    def end(self, handle: int) -> None:
+        staged = self._staged.pop(handle)
+        staged.is_over = True
+        if staged.waiting:
+            self._queue.remove(staged)
+        for copy in list(staged.copies):
+            copy.cancel()  # one that runs goes on, and is waited for
+        self._free_if_idle(staged)
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def _serve(self) -> None:
+        """Slots for who has waited longest, as far as they go."""
+        while self._queue and self._queue[0].num_blocks <= len(self._free):
+            staged = self._queue.popleft()
+            staged.slots = self._free.take(staged.num_blocks)
+            waiting, staged.waiting = staged.waiting, []
+            for copy in waiting:
+                copy()
+
+    def _copy(
+        self,
+        staged: _Staged,
+        first_index: int,
+        blocks: Sequence[int],
+        behind: Any,
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        slots = staged.slots[first_index : first_index + len(blocks)]
+        copy = self._executor.submit(self._copies.store, blocks, slots, behind)
+        staged.copies.add(copy)
+        on_done = partial(self._on_copied, staged, slots, ready, failed)
+        copy.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
+
+    def _on_copied(
+        self,
+        staged: _Staged,
+        slots: Sequence[int],
+        ready: Callable[[Sequence[int]], None],
+        failed: Callable[[BaseException], None],
+        copy: Future[None],
+    ) -> None:
+        staged.copies.remove(copy)
+        if staged.is_over:
+            self._free_if_idle(staged)
+            return
+        error = copy.exception()
+        if error is None:
+            ready(slots)
+        else:
+            failed(error)
+
+    def _free_if_idle(self, staged: _Staged) -> None:
+        if staged.is_over and not staged.copies:
+            self._free.give_back(staged.slots)
+            staged.slots = []
+            self._serve()
+
+
+class ReceiveStaging:
+    """Implements `BlockTarget` for blocks on a device. `copies` has slots for all batches in flight."""
+
+    def __init__(self, copies: DeviceCopies) -> None:
+        self._copies = copies
+        self._free = _FreeSlots(copies.slots.num_blocks)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-load")
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._copies.slots
+
+    @contextlib.contextmanager
+    def place(self, copies: Sequence[BlockCopy]) -> Iterator[Sequence[BlockCopy]]:
+        slots = self._free.take(len(copies))
+        try:
+            yield [
+                dataclasses.replace(copy, target_block=slot) for copy, slot in zip(copies, slots, strict=True)
+            ]
+        finally:
+            self._free.give_back(slots)
+
+    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
+        def load(stop: threading.Event) -> None:
+            if not stop.is_set():
+                self._copies.load(places, blocks, behind)
+
+        await run_to_end(self._executor, load)
+
+    def close(self) -> None:
+        self._executor.shutdown()

@@ -1,0 +1,58 @@
+"""Which pools take part in handoffs where they are, and how much of the host's memory the others get."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import pytest
+import torch
+
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.pool import InPlace
+from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.staging import ReceiveStaging, SendStaging
+from scheduling.cost_model import UNKNOWN_COST
+from worker import staging
+from worker.engine import Engine
+from worker.engine_thread import Loop
+from worker.staging import source_of, target_of
+
+LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
+ELSEWHERE = torch.device("meta")
+"""Not host memory either."""
+
+
+def engine_of(pool: KVPool, max_context: int = 160) -> Engine:
+    return Engine(cast(Loop, None), pool, "name", max_context, UNKNOWN_COST, ())
+
+
+async def test_a_pool_in_host_memory_is_used_where_it_is() -> None:
+    engine = engine_of(KVPool(LAYOUT, 4))
+    for end in (source_of(engine, 16), target_of(engine.pool, ReceiverLimits())):
+        assert isinstance(end, InPlace)
+        assert end.pool is engine.pool
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "allowed_blocks", "expected"),
+    [(64, 40, 40), (64, 3, 10), (5, 40, 5)],
+    ids=["as allowed", "the longest sequence has room", "no more than there are"],
+)
+async def test_what_is_offered_from_elsewhere_has_bounded_host_memory(
+    num_blocks: int, allowed_blocks: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "SEND_BYTES", allowed_blocks * LAYOUT.block_bytes)
+    source = source_of(engine_of(KVPool(LAYOUT, num_blocks, ELSEWHERE)), 16)
+    assert isinstance(source, SendStaging)
+    assert source.pool.num_blocks == expected
+    assert source.pool.fd is not None, "other processes map it"
+    source.close()
+
+
+async def test_what_is_received_elsewhere_has_slots_for_all_that_is_in_flight() -> None:
+    limits = dataclasses.replace(ReceiverLimits(), max_batches=3)
+    target = target_of(KVPool(LAYOUT, 64, ELSEWHERE), limits)
+    assert isinstance(target, ReceiveStaging)
+    assert target.pool.num_blocks == 3 * (4 * 1024 * 1024 // LAYOUT.block_bytes)
+    target.close()
