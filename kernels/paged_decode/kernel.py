@@ -26,7 +26,7 @@ from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
 from kernels.paged_decode.reference import paged_decode_reference
-from kernels.paged_decode.splits import MAX_SPLITS, SplitPlan, choose_num_splits, plan_splits
+from kernels.paged_decode.splits import MAX_SPLITS, MIN_SPLIT_LEN, choose_num_splits
 
 NUM_WARPS = 4  # the dot's 16 rows are a single warp's worth: more warps serve only the loads
 # A tile is two dependent loads, table entry then KV, and Triton spends half the stages on the first: five
@@ -35,14 +35,20 @@ NUM_STAGES = 5
 
 
 @triton.jit
-def _first_visible(context_len, window):
+def _share_out(context_len, window, num_splits, least_split_len, TILE: tl.constexpr):
+    """One sequence's splits: its first visible position, where the first split begins, how long each is, and
+    how many have something to read.
+    """
     first = tl.zeros_like(context_len)
     if window is not None:
         first = tl.maximum(context_len - window, 0)
-    return first
+    begin = first // TILE * TILE
+    span = context_len - begin
+    split_len = tl.maximum(tl.cdiv(tl.cdiv(span, num_splits), TILE) * TILE, least_split_len)
+    return first, begin, split_len, tl.cdiv(span, split_len)
 
 
-@triton.jit(do_not_specialize=["split_len", "window"])
+@triton.jit(do_not_specialize=["stride_table", "least_split_len", "window"])
 def _paged_decode_kernel(
     q_ptr,
     kv_ptr,
@@ -66,7 +72,7 @@ def _paged_decode_kernel(
     scale,
     softcap,
     window,
-    split_len,
+    least_split_len,
     GROUP: tl.constexpr,
     M: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -79,8 +85,11 @@ def _paged_decode_kernel(
     kv_head = tl.program_id(1).to(tl.int64)
     num_q_heads = tl.num_programs(1) * GROUP
     context_len = tl.load(context_lens_ptr + seq)
-    first = _first_visible(context_len, window)
-    split_start = (first // split_len + tl.program_id(2)) * split_len
+    num_splits = tl.num_programs(2)
+    first, first_split, split_len, num_used = _share_out(
+        context_len, window, num_splits, least_split_len, TILE
+    )
+    split_start = first_split + tl.program_id(2) * split_len
     begin = tl.maximum(first, split_start)
     end = tl.minimum(context_len, split_start + split_len)
     if partial_acc_ptr is not None and begin >= end:
@@ -124,15 +133,14 @@ def _paged_decode_kernel(
     )
 
     row = seq * num_q_heads + heads
-    if partial_acc_ptr is None:
+    if partial_acc_ptr is None or num_used == 1:
         sink = None
         if sinks_ptr is not None:
             sink = tl.load(sinks_ptr + heads, mask=rows < GROUP, other=0.0)
         out = normalise(m, total, acc, sink)
         out_rows = out_ptr + row * HEAD_DIM
         tl.store(out_rows[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
-    else:
-        num_splits = tl.num_programs(2)
+    if partial_acc_ptr is not None and num_used > 1:
         part = row * num_splits + tl.program_id(2)
         totals_ptr = partial_stats_ptr + tl.num_programs(0).to(tl.int64) * num_q_heads * num_splits
         tl.store(partial_stats_ptr + part, m, mask=rows < GROUP)
@@ -140,7 +148,7 @@ def _paged_decode_kernel(
         tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=real)
 
 
-@triton.jit(do_not_specialize=["num_splits", "split_len", "window"])
+@triton.jit(do_not_specialize=["num_splits", "least_split_len", "window"])
 def _combine_kernel(
     partial_stats_ptr,
     partial_acc_ptr,
@@ -148,20 +156,26 @@ def _combine_kernel(
     sinks_ptr,
     out_ptr,
     num_splits,
-    split_len,
+    least_split_len,
     window,
     SPLITS_PAD: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """Sum acc and total of the splits that had something to read, each times 2^(m_split - m)."""
+    """Sum acc and total of the splits that had something to read, each times 2^(m_split - m).
+
+    Where one split had everything, it has written the output itself.
+    """
     seq = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = seq * tl.num_programs(1) + head
     context_len = tl.load(context_lens_ptr + seq)
-    first_split = _first_visible(context_len, window) // split_len
+    _, _, _, num_used = _share_out(context_len, window, num_splits, least_split_len, TILE)
+    if num_used == 1:
+        return
     splits = tl.arange(0, SPLITS_PAD)
-    written = splits < tl.cdiv(context_len, split_len) - first_split
+    written = splits < num_used
     part = row * num_splits + splits
     totals_ptr = partial_stats_ptr + tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * num_splits
     m_split = tl.load(partial_stats_ptr + part, mask=written, other=float("-inf"))
@@ -201,9 +215,9 @@ def paged_decode(
 
     A sequence of length 0 gives zeros. float64, which exists to compare implementations with each other, is
     always computed by the reference. Entries of `block_tables` that no visible position needs are never
-    read. The table's width bounds the grid: pass `block_tables[:, :blocks of the longest context]`.
-    `num_splits` (1 to 64, chosen from the device by default) bounds the programs that share one sequence's
-    KV; a sequence's result is the same in any batch of equal `num_splits` and table width.
+    read. `num_splits` (1 to 64, by default chosen from the device, the table's width and the batch's size)
+    bounds the programs that share one sequence's KV; a sequence's result is the same in any batch of equal
+    `num_splits`. The launch depends on sizes alone, so that it can be recorded in a CUDA graph.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
@@ -246,9 +260,13 @@ def _launch(
     group = num_q_heads // shape.num_kv_heads
     head_pad = pad_to_dot(head_dim)
     tile = tile_len(head_pad, query.element_size())
-    plan = _plan(query, block_tables, softmax, shape, num_splits, tile)
-    partial_stats, partial_acc = _partials(query, plan)
-    _paged_decode_kernel[(num_seqs, shape.num_kv_heads, plan.num_splits)](
+    # Who asks for splits gets them, however short.
+    least_split_len = MIN_SPLIT_LEN if num_splits is None else tile
+    if num_splits is None:
+        capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
+        num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, _num_sms(query.device))
+    partial_stats, partial_acc = _partials(query, num_splits)
+    _paged_decode_kernel[(num_seqs, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
         block_tables,
@@ -269,7 +287,7 @@ def _launch(
         softmax.scale,
         softmax.softcap,
         softmax.sliding_window,
-        plan.split_len,
+        least_split_len,
         GROUP=group,
         M=pad_to_dot(group),
         BLOCK_SIZE=shape.block_size,
@@ -287,29 +305,15 @@ def _launch(
             context_lens,
             softmax.sinks,
             out,
-            plan.num_splits,
-            plan.split_len,
+            num_splits,
+            least_split_len,
             softmax.sliding_window,
             SPLITS_PAD=MAX_SPLITS,
             HEAD_DIM=head_dim,
             HEAD_PAD=next_power_of_2(head_dim),
+            TILE=tile,
             num_warps=NUM_WARPS,
         )
-
-
-def _plan(
-    query: Tensor,
-    block_tables: Tensor,
-    softmax: Softmax,
-    shape: KVLayerShape,
-    num_splits: int | None,
-    tile: int,
-) -> SplitPlan:
-    capacity = block_tables.shape[1] * shape.block_size
-    if num_splits is None:
-        num_rows = query.shape[0] * shape.num_kv_heads
-        num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, _num_sms(query.device))
-    return plan_splits(capacity, softmax.sliding_window, num_splits, tile)
 
 
 def _num_sms(device: torch.device) -> int:
@@ -319,12 +323,12 @@ def _num_sms(device: torch.device) -> int:
     return int(properties.multi_processor_count)
 
 
-def _partials(query: Tensor, plan: SplitPlan) -> tuple[Tensor | None, Tensor | None]:
+def _partials(query: Tensor, num_splits: int) -> tuple[Tensor | None, Tensor | None]:
     """Where splits leave (m, total) and acc for `_combine_kernel`; None where one split covers everything."""
-    if plan.num_splits == 1:
+    if num_splits == 1:
         return None, None
     num_seqs, num_q_heads, head_dim = query.shape
-    rows = (num_seqs, num_q_heads, plan.num_splits)
+    rows = (num_seqs, num_q_heads, num_splits)
     stats = torch.empty((2, *rows), dtype=torch.float32, device=query.device)
     acc = torch.empty((*rows, head_dim), dtype=torch.float32, device=query.device)
     return stats, acc

@@ -88,6 +88,20 @@ def test_result_is_the_same_alone_and_in_a_batch(interpreter: Interpreter, num_s
         assert torch.equal(alone[0], batch[s])
 
 
+@pytest.mark.parametrize("num_splits", [2, 5, 64])
+@pytest.mark.parametrize("feature", ["plain", "all"])
+def test_each_sequence_is_cut_by_its_own_length(
+    interpreter: Interpreter, feature: str, num_splits: int
+) -> None:
+    """However wide the table is: in a recorded step it always has room for the longest context."""
+    case = make_case([1, 64, 65, 300, 129, 0], num_kv_heads=1)
+    kv_layer, tables, lengths = case.paged()
+    wide = torch.cat([tables, torch.full((6, 500), PADDING, dtype=torch.int32)], dim=1)
+    query, arguments = case.query(6, 2), features(feature, 2)
+    got = interpreter.run("paged_decode", query, kv_layer, wide, lengths, num_splits=num_splits, **arguments)
+    assert_equals_reference(got, query, case, arguments)
+
+
 def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
     case = make_case([17, 70])
     kv_layer, tables, lengths = case.paged()
@@ -147,6 +161,23 @@ def test_compiled_kernel_equals_reference(
     if "sinks" in arguments:
         arguments["sinks"] = arguments["sinks"].cuda()
     got = paged_decode(query, *case.paged(), num_splits=num_splits, **arguments)
+    assert_equals_reference(got, query, case, arguments)
+
+
+@pytest.mark.gpu
+def test_a_launch_replays_for_other_lengths() -> None:
+    """Nothing of a recorded launch depends on the lengths that it was recorded with."""
+    lengths = [0, 5000, 17, 300, 64, 8192]
+    case = make_case(lengths, num_kv_heads=8, head_dim=128, dtype=torch.bfloat16).to("cuda")
+    kv_layer, tables, _ = case.paged()
+    query, arguments = case.query(len(lengths), 32), features("plain", 32)
+    held = torch.zeros(len(lengths), dtype=torch.int32, device="cuda")
+    paged_decode(query, kv_layer, tables, held, **arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = paged_decode(query, kv_layer, tables, held, **arguments)
+    held.copy_(case.paged()[2])
+    graph.replay()
     assert_equals_reference(got, query, case, arguments)
 
 
