@@ -49,13 +49,15 @@ def scales_strides(kv_scales: Tensor | None) -> tuple[int | None, ...]:
 
 def check_shape(field: str, tensor: Tensor, *expected: int | str) -> None:
     """`expected` gives each dimension's size, or the name of one that may have any size."""
-    sizes = tuple(tensor.shape)
-    fits = len(sizes) == len(expected) and all(
-        isinstance(want, str) or size == want for size, want in zip(sizes, expected, strict=True)
-    )
-    if not fits:
-        accepted = ", ".join(map(str, expected))
-        raise ValueError(f"{field} has shape {list(sizes)}; accepted: [{accepted}]")
+    sizes = tensor.shape
+    if len(sizes) == len(expected):
+        for size, want in zip(sizes, expected, strict=True):
+            if size != want and not isinstance(want, str):
+                break
+        else:
+            return
+    accepted = ", ".join(map(str, expected))
+    raise ValueError(f"{field} has shape {list(sizes)}; accepted: [{accepted}]")
 
 
 def check_dtype(field: str, tensor: Tensor, *accepted: torch.dtype) -> None:
@@ -72,4 +74,4 @@ def check_rows(field: str, tensor: Tensor) -> None:
 def check_same_device(device: torch.device, fields: Sequence[tuple[str, Tensor | None]]) -> None:
     for field, tensor in fields:
         if tensor is not None and tensor.device != device:
-            raise ValueError(f"{field} is on {tensor.device}; accepted: {device}, where kv_layer is")
+            raise ValueError(f"{field} is on {tensor.device}; accepted: {device}")

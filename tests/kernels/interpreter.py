@@ -17,14 +17,26 @@ from typing import Any, NoReturn
 
 import torch
 
-OPS = ("store_kv", "paged_decode", "chunked_prefill", "sample_rows", "top_logits")
+OPS = (
+    "store_kv",
+    "paged_decode",
+    "chunked_prefill",
+    "sample_rows",
+    "top_logits",
+    "add_rms_norm",
+    "rope_store_kv",
+    "gated_activation",
+    "gather_blocks",
+    "scatter_blocks",
+)
+PACKAGES = {"gather_blocks": "copy_blocks", "scatter_blocks": "copy_blocks"}  # the others' are called as they
 REPOSITORY = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 60.0
 
 
 class Interpreter:
-    """`run(op, *args, **kwargs)` as the public wrapper `kernels.<op>.<op>`, but interpreted."""
+    """`run(op, *args, **kwargs)` as the public wrapper `kernels.<package>.<op>`, but interpreted."""
 
     def __init__(self) -> None:
         self._connection, childs_end = Pipe()
@@ -63,9 +75,10 @@ def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
     # Fills what torch.empty returns with NaN, so that output which no program writes shows.
     torch.use_deterministic_algorithms(True)
-    ops = {op: getattr(import_module(f"kernels.{op}"), op) for op in OPS}
-    for op in OPS:
-        setattr(import_module(f"kernels.{op}.kernel"), f"{op}_reference", _refuse_reference)
+    packages = {op: f"kernels.{PACKAGES.get(op, op)}" for op in OPS}
+    ops = {op: getattr(import_module(package), op) for op, package in packages.items()}
+    for op, package in packages.items():
+        setattr(import_module(f"{package}.kernel"), f"{op}_reference", _refuse_reference)
     connection.send_bytes(pickle.dumps("ready"))
     while True:
         try:

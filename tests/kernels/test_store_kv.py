@@ -6,20 +6,13 @@ from torch import Tensor
 
 from kernels.store_kv import store_kv, store_kv_reference
 from tests.kernels.interpreter import Interpreter
+from tests.kernels.tensors import randn, same_bits
 
 LAYER = 1
 
 
 def nan_pool(block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full((5, 3, 2, block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype)
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def assert_holds_only(pool: Tensor, key: Tensor, value: Tensor, slots: list[int]) -> None:
