@@ -28,6 +28,7 @@ OPS = (
     "gated_activation",
     "gather_blocks",
     "scatter_blocks",
+    "invariant_linear",
 )
 PACKAGES = {"gather_blocks": "copy_blocks", "scatter_blocks": "copy_blocks"}  # the others' are called as they
 REPOSITORY = Path(__file__).parents[2]
