@@ -13,7 +13,8 @@ rounded once; transformers rounds each product and their sum.
 
 query, out [num_tokens, num_q_heads, head_dim], key, value [num_tokens, num_kv_heads, head_dim], kv_layer
 [num_blocks, 2, block_size, num_kv_heads, head_dim], all of one dtype; cos, sin [num_tokens, rotary_dim],
-whose two halves are equal; slot_mapping [num_tokens] int64.
+whose two halves are equal; slot_mapping [num_tokens] int64. An int8 kv_layer, with kv_scales [num_blocks, 2,
+num_kv_heads, block_size] float32, gets what `kernels.store_kv.quantise` makes of the rows that another gets.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -27,15 +28,17 @@ from torch import Tensor
 from kernels.add_rms_norm.kernel import weighted
 from kernels.checks import (
     FLOAT_DTYPES,
+    KV_LIMITS,
     KVLayerShape,
     check_dtype,
     check_rows,
     check_same_device,
     check_shape,
+    scales_strides,
 )
 from kernels.launch import can_launch, next_power_of_2
 from kernels.rope_store_kv.reference import rope_store_kv_reference
-from kernels.store_kv.kernel import check_store
+from kernels.store_kv.kernel import check_store, in_steps, largest, quantise_rows
 
 # A program takes up to 8 heads of one token, of the queries or of keys and values: each thread then holds 16
 # bytes of 16-bit heads of 128, and even one token is spread over several programs.
@@ -54,6 +57,8 @@ def _rotate_heads(
     sin,
     norm_ptr,  # [HEAD_DIM], or None
     eps,
+    scales,  # [heads] pointers to each head's scale, or None: not quantised
+    LIMIT: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
@@ -64,6 +69,7 @@ def _rotate_heads(
     paired = pairs < HALF
     first = tl.load(source + pairs, mask=real & paired, other=0.0)
     second = tl.load(source + HALF + pairs, mask=real & paired, other=0.0)
+    dtype: tl.constexpr = first.dtype
     if REST_PAD > 0:
         beyond = 2 * HALF + tl.arange(0, REST_PAD)[None, :]
         rest = tl.load(source + beyond, mask=real & (beyond < HEAD_DIM), other=0.0)
@@ -81,9 +87,20 @@ def _rotate_heads(
         if REST_PAD > 0:
             weight = tl.load(norm_ptr + beyond, mask=beyond < HEAD_DIM, other=0.0)
             rest = weighted(wide_rest * scale, weight, UNIT_OFFSET)
-    first, second = first.to(tl.float32), second.to(tl.float32)
-    tl.store(target + pairs, first * cos - second * sin, mask=kept & paired)
-    tl.store(target + HALF + pairs, second * cos + first * sin, mask=kept & paired)
+    wide_first, wide_second = first.to(tl.float32), second.to(tl.float32)
+    first = (wide_first * cos - wide_second * sin).to(dtype)
+    second = (wide_second * cos + wide_first * sin).to(dtype)
+    if scales is not None:
+        most = tl.maximum(largest(first), largest(second))
+        if REST_PAD > 0:
+            most = tl.maximum(most, largest(rest))
+        own = tl.div_rn(most, LIMIT)
+        tl.store(scales[:, None], own[:, None], mask=kept)
+        first, second = in_steps(first, own, LIMIT), in_steps(second, own, LIMIT)
+        if REST_PAD > 0:
+            rest = in_steps(rest, own, LIMIT)
+    tl.store(target + pairs, first, mask=kept & paired)
+    tl.store(target + HALF + pairs, second, mask=kept & paired)
     if REST_PAD > 0:
         tl.store(target + beyond, rest, mask=kept & (beyond < HEAD_DIM))
 
@@ -112,7 +129,12 @@ def _rope_store_kv_kernel(
     stride_kv_kind,
     stride_kv_slot,
     stride_kv_head,
+    scales_ptr,  # None: not quantised
+    stride_scales_block,
+    stride_scales_kind,
+    stride_scales_head,
     eps,
+    LIMIT: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     NUM_Q_HEADS: tl.constexpr,
@@ -136,7 +158,7 @@ def _rope_store_kv_kernel(
         source = query_ptr + token * stride_query_token + heads * stride_query_head
         target = out_ptr + (token * NUM_Q_HEADS + heads) * HEAD_DIM
         _rotate_heads(
-            source, target, real, real, cos, sin, query_norm_ptr, eps,
+            source, target, real, real, cos, sin, query_norm_ptr, eps, None, None,
             UNIT_OFFSET, HEAD_DIM, HALF, HALF_PAD, REST_PAD,
         )  # fmt: skip
     else:
@@ -147,15 +169,22 @@ def _rope_store_kv_kernel(
         kept = real & (slot >= 0)
         dims = tl.arange(0, HEAD_PAD)[None, :]
         source = value_ptr + token * stride_value_token + heads * stride_value_head
-        value = tl.load(source + dims, mask=real & (dims < HEAD_DIM))
-        target = kv_ptr + (slot // BLOCK_SIZE) * stride_kv_block + (slot % BLOCK_SIZE) * stride_kv_slot
-        target += heads * stride_kv_head
+        value = tl.load(source + dims, mask=real & (dims < HEAD_DIM), other=0.0)
+        block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+        place = kv_ptr + block * stride_kv_block + offset * stride_kv_slot
+        place += heads * stride_kv_head
+        scales = None
+        if scales_ptr is not None:
+            rows = (tile - query_tiles) * HEADS + tl.arange(0, HEADS)
+            scales = scales_ptr + block * stride_scales_block + rows * stride_scales_head + offset
+            value, value_scales = quantise_rows(value, LIMIT)
+            tl.store((scales + stride_scales_kind)[:, None], value_scales[:, None], mask=kept)
         source = key_ptr + token * stride_key_token + heads * stride_key_head
         _rotate_heads(
-            source, target, real, kept, cos, sin, key_norm_ptr, eps,
+            source, place, real, kept, cos, sin, key_norm_ptr, eps, scales, LIMIT,
             UNIT_OFFSET, HEAD_DIM, HALF, HALF_PAD, REST_PAD,
         )  # fmt: skip
-        tl.store(target + stride_kv_kind + dims, value, mask=kept & (dims < HEAD_DIM))
+        tl.store(place + stride_kv_kind + dims, value, mask=kept & (dims < HEAD_DIM))
 
 
 def rope_store_kv(
@@ -166,6 +195,7 @@ def rope_store_kv(
     sin: Tensor,
     kv_layer: Tensor,
     slot_mapping: Tensor,
+    kv_scales: Tensor | None = None,
     *,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
@@ -178,10 +208,10 @@ def rope_store_kv(
     `query_norm` and `key_norm` [head_dim] are weights, `eps` and `unit_offset` as in `add_rms_norm`. float64
     is computed by the reference.
     """
-    shape = _check(query, key, value, cos, sin, kv_layer, slot_mapping, query_norm, key_norm)
+    shape = _check(query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales, query_norm, key_norm)
     if query.dtype == torch.float64 or not can_launch(_rope_store_kv_kernel, kv_layer.device):
         return rope_store_kv_reference(
-            query, key, value, cos, sin, kv_layer, slot_mapping,
+            query, key, value, cos, sin, kv_layer, slot_mapping, kv_scales,
             query_norm=query_norm, key_norm=key_norm, eps=eps, unit_offset=unit_offset,
         )  # fmt: skip
     num_tokens, num_q_heads, head_dim = query.shape
@@ -215,7 +245,10 @@ def rope_store_kv(
         kv_layer.stride(1),
         kv_layer.stride(2),
         kv_layer.stride(3),
+        kv_scales,
+        *scales_strides(kv_scales),
         eps,
+        LIMIT=KV_LIMITS.get(kv_layer.dtype),
         UNIT_OFFSET=unit_offset,
         BLOCK_SIZE=shape.block_size,
         NUM_Q_HEADS=num_q_heads,
@@ -239,13 +272,14 @@ def _check(
     sin: Tensor,
     kv_layer: Tensor,
     slot_mapping: Tensor,
+    kv_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
 ) -> KVLayerShape:
-    shape = check_store(key, value, kv_layer, slot_mapping)
+    shape = check_store(key, value, kv_layer, slot_mapping, kv_scales)
     num_tokens = slot_mapping.shape[0]
     check_shape("query", query, num_tokens, "num_q_heads", shape.head_dim)
-    check_dtype("query", query, kv_layer.dtype)
+    check_dtype("query", query, key.dtype)
     check_rows("query", query)
     for field, table in (("cos", cos), ("sin", sin)):
         check_shape(field, table, num_tokens, "rotary_dim")
@@ -258,7 +292,7 @@ def _check(
     for field, weight in (("query_norm", query_norm), ("key_norm", key_norm)):
         if weight is not None:
             check_shape(field, weight, shape.head_dim)
-            check_dtype(field, weight, kv_layer.dtype)
+            check_dtype(field, weight, key.dtype)
             check_rows(field, weight)
     tensors = (
         ("query", query),

@@ -15,18 +15,19 @@ def rope_store_kv_reference(
     sin: Tensor,
     kv_layer: Tensor,
     slot_mapping: Tensor,
+    kv_scales: Tensor | None = None,
     *,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 1e-6,
     unit_offset: bool = False,
 ) -> Tensor:
-    """Arguments as for `kernels.rope_store_kv.rope_store_kv`; `kv_layer` is written in place."""
+    """Arguments as for `kernels.rope_store_kv.rope_store_kv`; the pool is written in place."""
     if query_norm is not None:
         query = add_rms_norm_reference(query, None, query_norm, eps, unit_offset=unit_offset)
     if key_norm is not None:
         key = add_rms_norm_reference(key, None, key_norm, eps, unit_offset=unit_offset)
-    store_kv_reference(_rotate(key, cos, sin), value, kv_layer, slot_mapping)
+    store_kv_reference(_rotate(key, cos, sin), value, kv_layer, slot_mapping, kv_scales)
     return _rotate(query, cos, sin)
 
 

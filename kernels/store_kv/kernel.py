@@ -43,14 +43,24 @@ def quantise_rows(x, LIMIT: tl.constexpr):
     """What `quantise` makes of a tile [rows, dims], zeros where there is no dimension: float32 integers, and
     scales [rows].
     """
-    x = x.to(tl.float32)
-    size = tl.where(tl.abs(x) <= float("inf"), tl.abs(x), float("inf"))  # the maximum would pass over a NaN
-    scales = tl.div_rn(tl.max(size, axis=1), LIMIT)
-    usable = (scales > 0.0) & (scales < float("inf"))
-    values = tl.div_rn(x, tl.where(usable, scales, 1.0)[:, None])
-    values = tl.where(usable[:, None], values, 0.0)
-    values = (values + ROUNDER) - ROUNDER
-    return tl.minimum(tl.maximum(values, -LIMIT), LIMIT), scales
+    scales = tl.div_rn(largest(x), LIMIT)
+    return in_steps(x, scales, LIMIT), scales
+
+
+@triton.jit
+def largest(x):
+    """Of each row of a tile the largest magnitude, [rows] float32; infinite where one is no number."""
+    x = tl.abs(x.to(tl.float32))
+    return tl.max(tl.where(x <= float("inf"), x, float("inf")), axis=1)
+
+
+@triton.jit
+def in_steps(x, scales, LIMIT: tl.constexpr):
+    """The integers of a tile whose rows have these scales, as float32."""
+    usable = ((scales > 0.0) & (scales < float("inf")))[:, None]
+    values = tl.div_rn(x.to(tl.float32), tl.where(usable, scales[:, None], 1.0))
+    values = (tl.where(usable, values, 0.0) + ROUNDER) - ROUNDER
+    return tl.minimum(tl.maximum(values, -LIMIT), LIMIT)
 
 
 @triton.jit
