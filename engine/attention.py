@@ -18,6 +18,7 @@ from engine.kv_pool import KVPool
 from engine.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.paged_decode import paged_decode
+from kernels.rope_store_kv import rope_store_kv
 from kernels.store_kv import store_kv
 
 # No mask is registered under this name, so transformers builds none: visibility is the step's business.
@@ -39,6 +40,32 @@ class AttentionStep(Protocol):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         """Store key and value [T, num_kv_heads, head_dim]; give query's [T, num_q_heads, head_dim] output."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """How a layer normalises each head before it is rotated; weights [head_dim], None where it does not."""
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    eps: float = 1e-6
+    unit_offset: bool = False
+
+
+class FusedStep(AttentionStep, Protocol):
+    """What the layers of a fused model (`engine.fusion`) call in place of `attend`."""
+
+    def rotate_and_attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        norms: HeadNorms,
+        softmax: Softmax,
+    ) -> Tensor:
+        """As `attend`, of a query and a key that are yet to be normed and rotated by cos and sin [T, R]."""
 
 
 def paged_attention(
@@ -83,7 +110,7 @@ class LayerOrder:
 
 
 class KernelAttention:
-    """A step on a GPU: one launch stores, one attends.
+    """`FusedStep` of one batch, as on a GPU: one launch stores, one attends.
 
     Decode-only steps use the kernel that splits the context; in mixed steps decodes are chunks of one token.
     """
@@ -97,8 +124,45 @@ class KernelAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
-        batch, kv_layer, kv_scales = self._batch, self._pool.layer(layer), self._pool.scales(layer)
-        store_kv(key, value, kv_layer, batch.slot_mapping, kv_scales)
+        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
+        store_kv(key, value, kv_layer, self._batch.slot_mapping, kv_scales)
+        return self._attend(query, kv_layer, kv_scales, softmax)
+
+    def rotate_and_attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        norms: HeadNorms,
+        softmax: Softmax,
+    ) -> Tensor:
+        self._order.enter(layer)
+        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
+        target, slots = kv_layer, self._batch.slot_mapping
+        if kv_scales is not None:
+            # A head's scale is known only once it is rotated, so that comes first: to a block for each token.
+            target = key.new_empty(len(key), 2, 1, *key.shape[1:])
+            slots = torch.arange(len(key), device=key.device)
+        rotated = rope_store_kv(
+            query,
+            key,
+            value,
+            *rotation,
+            target,
+            slots,
+            query_norm=norms.query,
+            key_norm=norms.key,
+            eps=norms.eps,
+            unit_offset=norms.unit_offset,
+        )
+        if kv_scales is not None:
+            store_kv(target[:, 0, 0], target[:, 1, 0], kv_layer, self._batch.slot_mapping, kv_scales)
+        return self._attend(rotated, kv_layer, kv_scales, softmax)
+
+    def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
+        batch = self._batch
         if batch.max_query_len == 1:
             return paged_decode(
                 query,

@@ -48,6 +48,8 @@ class EngineSettings:
     quantisation: Quantisation = Quantisation.NONE
     cuda_graphs: bool = True
     """On a GPU decode-only steps are recorded at the start, and replayed."""
+    fusion: bool = True
+    """On a GPU the model's layers are fused, where they fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def build(
         settings.dtype,
         settings.device,
         deterministic=settings.deterministic,
+        fused=settings.fusion and settings.device.type == "cuda",
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
     )

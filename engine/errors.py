@@ -1,6 +1,7 @@
 """What can go wrong in the engine through no fault of its own.
 
 EngineError
+├── FusionDiffers     a fused part gives something else than what it was to replace
 ├── ModelRefused      a model directory that cannot be served as its makers meant it
 └── NotDeterministic  this machine gives a token other logits in other company
 """
@@ -13,6 +14,16 @@ from pathlib import Path
 
 class EngineError(Exception):
     """Root of the tree."""
+
+
+class FusionDiffers(EngineError):
+    """Fused, `part` gives something else than before, by `difference` relative to what it gave."""
+
+    def __init__(self, part: str, difference: float, tolerance: float) -> None:
+        super().__init__(f"{part} differs by {difference:.1e} once fused; accepted: {tolerance:.0e}")
+        self.part = part
+        self.difference = difference
+        self.tolerance = tolerance
 
 
 class ModelRefused(EngineError):

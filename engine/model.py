@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import transformers
 from torch import Tensor
 
 from engine.allow_list import Config, read_config
-from engine.attention import ATTENTION, AttentionStep, LayerOrder, Softmax
+from engine.attention import ATTENTION, AttentionStep
 from engine.checkpoint import check_tokenizer, check_weights
-from engine.errors import ModelRefused
+from engine.dry_run import Asked, dry_run
+from engine.errors import FusionDiffers, ModelRefused
+from engine.fusion import NOT_FUSED, FusionReport, fuse
 from engine.int8_weights import Quantised, quantise_linears
 from engine.kv_pool import BlockLayout
 from engine.quantisation import Quantisation
@@ -22,7 +25,6 @@ from engine.tiled_experts import EXPERTS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 _QUANTISED = "float32 or bfloat16"
-DRY_RUN_TOKENS = 2
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
 _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
 
@@ -60,6 +62,13 @@ class Model:
     """What became of its weights, where they are quantised."""
     stored: torch.dtype | None = None
     """What its keys and values are kept in, where that is not `dtype`."""
+    fusion: FusionReport = NOT_FUSED
+    """What of it was replaced by fused modules."""
+
+    @property
+    def is_fused(self) -> bool:
+        """Its steps have to be a `FusedStep`."""
+        return bool(self.fusion.replaced)
 
     def block_layout(self, block_size: int) -> BlockLayout:
         facts = self.facts
@@ -88,13 +97,15 @@ def load_model(
     device: torch.device,
     *,
     deterministic: bool = False,
+    fused: bool = False,
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
-    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step. With a
-    `random_seed` the weights are drawn on the device and none are read: for measuring, not for answers.
+    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step. Of a `fused`
+    one the parts that fit are replaced by fused ones (`engine.fusion`), where these were seen to do the same.
+    With a `random_seed` weights are drawn on the device and none are read: for measuring, not for answers.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
@@ -108,6 +119,37 @@ def load_model(
     check_tokenizer(directory)
     if deterministic and device.type != "cpu":
         raise ValueError(f"deterministic on {device}; accepted: cpu")
+    if deterministic and fused:
+        raise ValueError("fused is True; accepted: False with deterministic")
+    load = partial(
+        _load,
+        directory,
+        config,
+        dtype,
+        device,
+        deterministic=deterministic,
+        random_seed=random_seed,
+        quantisation=quantisation,
+    )
+    try:
+        return load(fused=fused)
+    except FusionDiffers as error:
+        report = FusionReport(reason=str(error))
+    # What was merged is not what was read any more.
+    return replace(load(fused=False), fusion=report)
+
+
+def _load(
+    directory: Path,
+    config: Config,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    deterministic: bool,
+    fused: bool,
+    random_seed: int | None,
+    quantisation: Quantisation,
+) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
         module = _read_module(directory, dtype, experts)
@@ -120,12 +162,11 @@ def load_model(
     module.to(device)
     if deterministic:
         tile_rows(module)
-    heads = _dry_run(directory, module, device)
-    facts = _facts(directory, config, module, heads)
+    asked = dry_run(directory, module, device)
+    facts = _facts(directory, config, module, asked)
+    fusion = fuse(module, asked) if fused else NOT_FUSED
     stored = torch.int8 if quantisation.kv else None
-    return Model(
-        facts, module, dtype, device, is_deterministic=deterministic, quantised=quantised, stored=stored
-    )
+    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 
 
 def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str]) -> Any:
@@ -171,63 +212,7 @@ def _draw_module(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    num_layers: int
-    num_q_heads: int
-    num_kv_heads: int
-    head_dim: int
-
-
-class _DryRun:
-    """Stands in for a step: notes what each layer asks for and answers zeros."""
-
-    def __init__(self) -> None:
-        self.order = LayerOrder()
-        self.shapes: set[tuple[int, int, int, int]] = set()
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
-        self.order.enter(layer)
-        self.shapes.add((query.shape[1], key.shape[1], key.shape[2], value.shape[2]))
-        return torch.zeros_like(query)
-
-
-def _dry_run(directory: Path, module: Any, device: torch.device) -> _Heads:
-    """One step without a pool: every layer must call the attention function once, all with the same heads."""
-    step = _DryRun()
-    tokens = torch.zeros(1, DRY_RUN_TOKENS, dtype=torch.int64, device=device)
-    positions = torch.arange(DRY_RUN_TOKENS, device=device)[None]
-    rows = torch.tensor([DRY_RUN_TOKENS - 1], device=device)
-    try:
-        with torch.inference_mode():
-            logits = module(
-                input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=rows, step=step
-            ).logits
-    except (AssertionError, TypeError) as error:
-        raise _bypassed(directory, str(error)) from error
-    num_layers = module.config.num_hidden_layers
-    if step.order.next_layer != num_layers:
-        raise _bypassed(directory, f"{step.order.next_layer} of {num_layers} layers called it")
-    if logits.shape[:2] != (1, 1):
-        raise ModelRefused(directory, "logits", f"have shape {list(logits.shape)}", "only the rows asked for")
-    (num_q_heads, num_kv_heads, head_dim, value_dim), *others = step.shapes
-    if others or value_dim != head_dim or num_q_heads % num_kv_heads:
-        raise ModelRefused(
-            directory, "attention heads", f"are {sorted(step.shapes)}", "the same sizes in all layers"
-        )
-    return _Heads(num_layers, num_q_heads, num_kv_heads, head_dim)
-
-
-def _bypassed(directory: Path, found: str) -> ModelRefused:
-    return ModelRefused(
-        directory,
-        "attention",
-        f"does not go through the attention function ({found})",
-        "one call for each layer",
-    )
-
-
-def _facts(directory: Path, config: Config, module: Any, heads: _Heads) -> ModelFacts:
+def _facts(directory: Path, config: Config, module: Any, asked: Asked) -> ModelFacts:
     loaded = module.config
     eos = module.generation_config.eos_token_id
     if eos is None:
@@ -238,9 +223,9 @@ def _facts(directory: Path, config: Config, module: Any, heads: _Heads) -> Model
         architecture=config["model_type"],
         vocab_size=loaded.vocab_size,
         max_context=loaded.max_position_embeddings,
-        num_layers=heads.num_layers,
-        num_q_heads=heads.num_q_heads,
-        num_kv_heads=heads.num_kv_heads,
-        head_dim=heads.head_dim,
+        num_layers=len(asked.softmaxes),
+        num_q_heads=asked.num_q_heads,
+        num_kv_heads=asked.num_kv_heads,
+        head_dim=asked.head_dim,
         eos_token_ids=eos_ids,
     )

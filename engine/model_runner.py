@@ -36,7 +36,7 @@ class ModelRunner:
         self.model = model
         self.pool = pool
         self._rows: KVRows | None = None
-        if model.device.type == "cpu":
+        if model.device.type == "cpu" and not model.is_fused:
             self._rows = PoolRows(pool) if pool.layout.stored is None else QuantisedRows(pool)
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)

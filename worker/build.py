@@ -6,6 +6,7 @@ import structlog
 import torch
 
 from engine.build import EngineSettings, build, resolve_device, resolve_dtype
+from engine.fusion import FusionReport
 from engine.int8_weights import Quantised
 from engine.model_runner import ModelRunner
 from engine.pool_size import MEBIBYTE
@@ -38,9 +39,12 @@ def build_engine(config: WorkerConfig) -> Engine:
         random_weights=config.random_weights,
         quantisation=config.quantisation,
         cuda_graphs=config.cuda_graphs,
+        fusion=config.fusion,
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name), RecordingLog())
     runner = built.runner
+    if settings.fusion and device.type == "cuda":
+        _tell_fused(runner.model.fusion)
     if runner.model.quantised is not None:
         _tell_quantised(runner.model.quantised)
     return Engine(
@@ -52,6 +56,13 @@ def build_engine(config: WorkerConfig) -> Engine:
         built.samples,
         built.sameness,
     )
+
+
+def _tell_fused(done: FusionReport) -> None:
+    if done.replaced:
+        log.info("modules_fused", **done.replaced)
+    else:
+        log.warning("not_fused", reason=done.reason)
 
 
 def _tell_quantised(done: Quantised) -> None:
@@ -73,5 +84,6 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sampl
         max_num_seqs=seqs,
         token_budget=budget,
         cuda_graphs=config.cuda_graphs,
+        fusion=config.fusion,
     )
     return cached_sweep(config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget))

@@ -52,6 +52,8 @@ class WorkerConfig:
     random_weights: int | None
     """The seed that weights are drawn from, for measuring; None: the checkpoint's are read."""
     quantisation: Quantisation
+    fusion: bool
+    """On a GPU the model's layers are fused, where they fit."""
     threads: int
     policy: str
     timed: Profile | None
@@ -177,6 +179,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         default=Quantisation.NONE.value,
         choices=[choice.value for choice in Quantisation],
         help="what is kept in 8 bits: int8, the weights of linear layers; kv8, keys and values (none)",
+    )
+    add(
+        "--no-fusion",
+        dest="fusion",
+        action="store_false",
+        help="on a GPU, keep the model's own modules instead of fused ones, to debug",
     )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")

@@ -40,6 +40,7 @@ class SweepKey:
     max_num_seqs: int
     token_budget: int
     cuda_graphs: bool
+    fusion: bool
     torch: str = torch.__version__
 
     @property

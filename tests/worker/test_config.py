@@ -54,6 +54,12 @@ def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
     assert config.kv_memory_mb is None
     assert config.cuda_graphs
     assert config.transport is TransportMode.AUTO
+    assert config.fusion
+
+
+def test_fusion_can_be_turned_off(tmp_path: Path) -> None:
+    config = parse_config(["--model=m", f"--shm-dir={tmp_path}", "--no-fusion"], "decode", 1)
+    assert not config.fusion
 
 
 def test_an_unknown_choice_leaves_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from scheduling.cost_model import Sample
 from tests.scheduling.steps import DEMO, measure
 from worker.sweep_cache import SweepKey, cached_sweep, device_name
 
-KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True)
+KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True)
 
 
 class Sweep:
