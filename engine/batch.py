@@ -44,15 +44,19 @@ class Batch:
         self.handles = np.zeros(max_rows, dtype=np.int64)
         self.choices = np.zeros(max_rows, dtype=np.int64)
         self.token_ids = np.zeros(max_rows, dtype=np.int64)
-        """The newest token of each row, whose KV is not written yet."""
+        """The newest token of each row, whose KV is not written yet; -1 - p where it is the p-th that the
+        step in flight draws.
+        """
         self.positions = np.zeros(max_rows, dtype=np.int64)
         self.num_outputs = np.zeros(max_rows, dtype=np.int64)
+        """Tokens in flight included."""
+        self._limits = np.zeros(max_rows, dtype=np.int64)
         self.block_tables = np.zeros((max_rows, max_blocks), dtype=np.int32)
         self.sampling = SamplingTable(max_rows, vocab_size, device)
         self.due_times = DueTimes(max_rows)
         self._columns = (
-            self.handles, self.choices, self.token_ids, self.positions, self.num_outputs, self.block_tables,
-            *self.due_times.columns,
+            self.handles, self.choices, self.token_ids, self.positions, self.num_outputs, self._limits,
+            self.block_tables, *self.due_times.columns,
         )  # fmt: skip
         self._block_size = block_size
         self._upload = None if device.type == "cpu" else StepUpload(device)
@@ -69,7 +73,7 @@ class Batch:
         return int(self.positions[: self.num_rows].sum()) + self.num_rows
 
     def join(self, sequence: Sequence) -> None:
-        """Add a row; everything but its newest token is computed, or that too if `advance` adds the next."""
+        """Add a row; everything but its newest token is computed, or that too if `launched` adds the next."""
         row = self.num_rows
         assert row < self.max_rows
         group = sequence.group
@@ -81,6 +85,7 @@ class Batch:
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.positions[row] = len(prompt) + len(outputs) - 1
         self.num_outputs[row] = len(outputs)
+        self._limits[row] = group.rules.limit
         self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, sequence.due)
         self.sampling.set(
             row,
@@ -116,19 +121,28 @@ class Batch:
         self.block_tables[sequence.row, len(sequence.block_table)] = block
         sequence.block_table.append(block)
 
-    def advance(self, token_ids: NDArray[np.int64], first_row: int, now_s: float) -> None:
-        """Append one token, drawn at `now_s`, to each row from `first_row`."""
+    def launched(self, first_row: int) -> list[Sequence]:
+        """A step that appends one token to each row from `first_row` is in flight.
+
+        Answers the choices that it gives the last one they may have.
+        """
         rows = slice(first_row, self.num_rows)
-        self.token_ids[rows] = token_ids
+        self.token_ids[rows] = -1 - self._rows[: self.num_rows - first_row]
         self.positions[rows] += 1
         self.num_outputs[rows] += 1
-        self.due_times.advance(first_row, self.num_rows, now_s)
+        full = np.flatnonzero(self.num_outputs[rows] >= self._limits[rows])
+        return [self.sequences[first_row + place] for place in full.tolist()]
 
-    def decode_load(self, now_s: float) -> DecodeLoad:
-        """All rows, as a step rule sees them."""
-        n = self.num_rows
-        due = self.due_times
-        return DecodeLoad(n, self.num_context_tokens, due.slack_s(n, now_s), due.gap_limit_s(n))
+    def landed(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """The tokens of `rows` that were in flight; no later step has appended to these."""
+        self.token_ids[rows] = token_ids
+
+    def decode_load(self, at_s: float) -> DecodeLoad:
+        """All rows, as a step rule sees them that begins at `at_s`, when what is in flight is over."""
+        n, due = self.num_rows, self.due_times
+        is_pending = self.token_ids[:n] < 0
+        slack_s = due.slack_s(n, at_s, is_pending if is_pending.any() else None)
+        return DecodeLoad(n, self.num_context_tokens, slack_s, due.gap_limit_s(n))
 
     def rows_at_block_start(self) -> list[Sequence]:
         """Choices whose newest token begins a block."""

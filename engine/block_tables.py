@@ -26,6 +26,17 @@ class BlockTables:
         self._size = blocks.block_size
         self._fingerprint = fingerprint
         self.reserves_maximum = reserves_maximum
+        self._held: list[int] | None = None
+
+    def hold_back(self, held: list[int] | None) -> None:
+        """Blocks that are dropped from now on go to `held`, with their references: the step that was launched
+        last may still write to them. With None there is no such step.
+        """
+        self._held = held
+
+    def give_back(self, held: list[int]) -> None:
+        """The step that they were held back for is over."""
+        self._blocks.free(held)
 
     def hash_full_blocks(self, spec: SequenceSpec, output_token_ids: Sequence[int]) -> list[bytes]:
         """Identities of the full blocks of the prompt and some output."""
@@ -90,18 +101,19 @@ class BlockTables:
 
         The last ones include a partial block, which is told but not shared.
         """
-        first, num_full = group.num_filled_blocks, group.num_computed_tokens // self._size
+        num_tokens = group.num_settled_tokens
+        first, num_full = group.num_filled_blocks, num_tokens // self._size
         for index in range(first, num_full):
             self._blocks.register(group.block_table[index], group.block_hashes[index])
         group.num_filled_blocks = num_full
-        is_complete = group.num_remaining_tokens == 0
+        is_complete = num_tokens == len(group.context)
         end = len(group.block_table) if is_complete else num_full
         if end == first:
             return None
         hashes = self.hash_all_blocks(group) if is_complete else group.block_hashes
         blocks = tuple(group.block_table[first:end])
         hashes_of = tuple(hashes[first:end])
-        return Filled(group.handle, first, blocks, hashes_of, is_complete, group.num_computed_tokens)
+        return Filled(group.handle, first, blocks, hashes_of, is_complete, num_tokens)
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """Replace the group's table by one for each of its choices.
@@ -118,13 +130,10 @@ class BlockTables:
         return 0 if has_block or choice.num_reserved_blocks else 1
 
     def grow(self, choice: Choice, position: int) -> int | None:
-        """The newest token, at `position`, begins a block: share the one before it.
+        """The block to append to the choice's table for its newest token, at `position`, unless it has one.
 
-        Answers the block to append to the choice's table, unless it has one there. The caller has seen that a
-        block which is not promised is there.
+        The caller has seen that a block which is not promised is there.
         """
-        if choice.num_registered_blocks * self._size < position:
-            self._register_next(choice)
         if len(choice.block_table) * self._size > position:
             return None
         if choice.num_reserved_blocks:
@@ -149,7 +158,7 @@ class BlockTables:
         index_of = {block: index for index, block in enumerate(blocks)}
         tables = tuple(tuple(index_of[block] for block in choice.block_table) for choice in group.sequences)
         for choice in group.sequences:
-            self._register_written(choice)
+            self.register_written(choice)
         hashes = tuple(self._blocks.hash_of(block) for block in blocks)
         for choice in group.sequences:
             self.return_choice(choice)
@@ -176,10 +185,18 @@ class BlockTables:
     def return_choice(self, choice: Choice) -> None:
         """Drop what a choice holds; full blocks of its output stay cached."""
         if choice.block_table:
-            self._register_written(choice)
-        self._blocks.free(choice.block_table)
+            self.register_written(choice)
+        self._drop(choice.block_table)
         self._blocks.unreserve(choice.num_reserved_blocks)
         choice.block_table, choice.num_reserved_blocks = [], 0
+
+    def register_written(self, choice: Choice) -> None:
+        """Share the full blocks of a running choice, up to the KV of all but its newest token."""
+        # A block that the newest token would fill is not full; nor is one of a chunk in flight.
+        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        num_written = min([num_written, *choice.group.pending_chunks[:1]])
+        while (choice.num_registered_blocks + 1) * self._size <= num_written:
+            self._register_next(choice)
 
     def share_written(self, choice: Choice, num_blocks: int | None = None) -> tuple[list[int], int]:
         """One more reference to a choice's first blocks, by default all that are written to.
@@ -204,7 +221,7 @@ class BlockTables:
 
     def return_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds."""
-        self._blocks.free(group.block_table)
+        self._drop(group.block_table)
         self._blocks.unreserve(group.num_reserved_blocks)
         group.block_table, group.num_reserved_blocks = [], 0
 
@@ -219,7 +236,8 @@ class BlockTables:
         for group in groups:
             holders += [group, *group.sequences]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
-        self._blocks.check_integrity((holder.block_table for holder in holders), num_reserved)
+        tables = [*(holder.block_table for holder in holders), self._held or ()]
+        self._blocks.check_integrity(tables, num_reserved)
 
     def _start_choice(self, choice: Choice) -> tuple[int, int] | None:
         """Share the group's blocks; the first choice takes the partial last one, the others copy it."""
@@ -234,18 +252,20 @@ class BlockTables:
         choice.num_reserved_blocks = self._blocks_to_start(group, 1) - len(choice.block_table)
         group.num_reserved_blocks -= choice.num_reserved_blocks
         assert group.num_reserved_blocks >= 0
-        choice.num_registered_blocks = len(group.block_hashes)
-        choice.last_hash = self._last_hash(group)
+        # Those of the last chunk follow when it is over.
+        num_filled = choice.num_registered_blocks = group.num_filled_blocks
+        choice.last_hash = group.block_hashes[num_filled - 1] if num_filled else self._root(group.spec)
         return copy
 
-    def _register_written(self, choice: Choice) -> None:
-        # The newest token's KV is not written; a block that it would fill is not full.
-        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
-        while (choice.num_registered_blocks + 1) * self._size <= num_written:
-            self._register_next(choice)
+    def _drop(self, table: Sequence[int]) -> None:
+        if self._held is None:
+            self._blocks.free(table)
+        else:
+            self._held.extend(table)
 
     def _register_next(self, choice: Choice) -> None:
-        choice.last_hash = choice.hash_next_block(self._size)
+        index, hashes = choice.num_registered_blocks, choice.group.block_hashes
+        choice.last_hash = hashes[index] if index < len(hashes) else choice.hash_next_block(self._size)
         self._blocks.register(choice.block_table[choice.num_registered_blocks], choice.last_hash)
         choice.num_registered_blocks += 1
 
@@ -253,9 +273,6 @@ class BlockTables:
         if group.goal is not Goal.DECODE or self.reserves_maximum:
             return self.most_blocks(group, num_choices)
         return blocks_needed(len(group.context), 1, num_choices, self._size)
-
-    def _last_hash(self, group: SequenceGroup) -> bytes:
-        return group.block_hashes[-1] if group.block_hashes else self._root(group.spec)
 
     def _root(self, spec: SequenceSpec) -> bytes:
         return chain_root(self._fingerprint, spec.cache_salt)

@@ -56,14 +56,20 @@ class DueTimes:
     def get(self, row: int) -> Due:
         return Due(float(self._mean_due[row]), float(self.next_due[row]))
 
-    def advance(self, begin: int, end: int, now_s: float) -> None:
-        """Rows `begin` to `end` got a token at `now_s`."""
-        rows = slice(begin, end)
-        self._mean_due[rows] = next_due(self._mean_due[rows], self._tpot[rows], now_s)
-        np.minimum(self._mean_due[rows], self._itl[rows] + now_s, out=self.next_due[rows])
+    def advance(self, rows: NDArray[np.int64], now_s: float) -> None:
+        """Each of `rows` got a token at `now_s`."""
+        mean_due = next_due(self._mean_due[rows], self._tpot[rows], now_s)
+        self._mean_due[rows] = mean_due
+        self.next_due[rows] = np.minimum(mean_due, self._itl[rows] + now_s)
 
-    def slack_s(self, num_rows: int, now_s: float) -> float:
-        return least_slack(self.next_due[:num_rows], self._hope[:num_rows], now_s)
+    def slack_s(self, num_rows: int, now_s: float, is_pending: NDArray[np.bool_] | None = None) -> float:
+        """Of the first `num_rows` at `now_s`, when those that are pending [num_rows] get a token first."""
+        rows = slice(num_rows)
+        due = self.next_due[rows]
+        if is_pending is not None:
+            mean_due = next_due(self._mean_due[rows], self._tpot[rows], now_s)
+            due = np.where(is_pending, np.minimum(mean_due, self._itl[rows] + now_s), due)
+        return least_slack(due, self._hope[rows], now_s)
 
     def gap_limit_s(self, num_rows: int) -> float:
         return float(self._gap_limit[:num_rows].min(initial=math.inf))

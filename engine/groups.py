@@ -22,14 +22,12 @@ from engine.commands import (
     Release,
     SequenceCommand,
 )
-from engine.detokenizer import Detokenizer
-from engine.due_times import after_first_token
+from engine.detokenizer import Detokenizer, TextStream
 from engine.forecast import WITHOUT_BLOCKS, Forecast
 from engine.moving import Mover
-from engine.output import OutputStream
 from engine.preempter import Preempter
 from engine.queues import Queues
-from engine.report import Failure, Prefilled
+from engine.report import Failure
 from engine.report_builder import ReportBuilder
 from engine.room import Room
 from engine.sequence import Goal, Phase, SequenceGroup
@@ -114,7 +112,8 @@ class Groups:
             self.queues.begin_prefill(group)
         if has_room:
             self._admit_waiting()
-        return [group for group in self.queues.prefilling.values() if group.num_remaining_tokens == 0]
+        prefilling = self.queues.prefilling.values()
+        return [group for group in prefilling if group.num_settled_tokens == len(group.context)]
 
     def prefill_work(self, now_s: float) -> list[PrefillWork]:
         """What is to be computed, after taking what has become cached in the meantime."""
@@ -123,13 +122,16 @@ class Groups:
             self.publish_blocks(group)
         return self.queues.prefill_work(now_s)
 
-    def finish_prefill(self, group: SequenceGroup) -> None:
-        """The context is complete: say so and make the choices, to take the rows promised to them."""
+    def finish_prefill(self, group: SequenceGroup) -> bool:
+        """The context is complete, or will be when the step in flight is over: make the choices, to take the
+        rows promised to them. Answers whether that is news.
+        """
         self.queues.leave_prefill(group)
-        if not group.is_resuming:
-            self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
-            group.sequences = [self._new_choice(group, index) for index in group.spec.choices]
+        is_new = not group.is_resuming
+        if is_new:
+            group.sequences = [group.new_choice(index, self._new_text()) for index in group.spec.choices]
         group.phase = Phase.RUNNING
+        return is_new
 
     def publish_blocks(self, group: SequenceGroup) -> None:
         """Share the blocks filled since the last time and, if they are to be handed over, report them."""
@@ -137,15 +139,20 @@ class Groups:
         if filled is not None and group.goal is Goal.HOLD:
             self.report.filled.append(filled)
 
+    def settle_chunk(self, group: SequenceGroup) -> None:
+        """The group's chunk that was launched first is over: its KV is there."""
+        group.pending_chunks.pop(0)
+        # Choices that run have the blocks by now, and share them as they do their own.
+        if group.phase is not Phase.ENDED and group.block_table:
+            self.publish_blocks(group)
+
     def hold(self, group: SequenceGroup) -> None:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
-        for choice in group.sequences:
-            self._batch.leave(choice)
         group.sequences = []
         group.phase = Phase.HELD
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
-        """First tokens are out: a block table for each choice that goes on; the others leave.
+        """First tokens are drawn: a block table for each choice that goes on; the others leave.
 
         Answers the (source, target) copies to make before the next step.
         """
@@ -163,6 +170,11 @@ class Groups:
             self._batch.set_blocks(choice)
         return copies
 
+    @property
+    def is_short_of_blocks(self) -> bool:
+        """Whether `grow_rows` has to preempt."""
+        return self._preempter.num_short() > 0
+
     def grow_rows(self, cost: CostModel) -> None:
         """Give a block to each choice whose newest token begins one; where there are none, preempt."""
         while (num_short := self._preempter.num_short()) > 0:
@@ -179,7 +191,8 @@ class Groups:
         """A running choice has its last token; the group ends with the last choice."""
         group = choice.group
         self._forecast.observe(choice)
-        self._batch.leave(choice)
+        if choice.row >= 0:
+            self._batch.leave(choice)
         self._tables.return_choice(choice)
         self._room.note_return()
         group.sequences.remove(choice)
@@ -191,7 +204,7 @@ class Groups:
     ) -> None:
         """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
         parts = list(self._parts.get(group.handle, ()))
-        if not parts:
+        if group.phase is Phase.ENDED or not parts:
             return
         tables = [part.block_table for part in parts]
         tables += [choice.block_table for part in parts for choice in part.sequences]
@@ -200,6 +213,12 @@ class Groups:
             self._end(part)
         if is_wrong:
             self._tables.forget(tables)
+
+    def give_back(self, held: list[int]) -> None:
+        """The step that blocks were held back for is over."""
+        if held:
+            self._tables.give_back(held)
+            self._room.note_return()
 
     def check_integrity(self) -> None:
         """Assert that the groups' references and promises are all there are."""
@@ -242,15 +261,8 @@ class Groups:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
 
-    def _new_choice(self, group: SequenceGroup, index: int) -> Choice:
-        stream = None if self._detokenizer is None else self._detokenizer.stream()
-        choice = Choice(group, index, OutputStream(group.rules, stream))
-        # Delivered output has had its effect on the text, as if it had been generated here.
-        for token_id in group.spec.output_token_ids:
-            choice.output.push(token_id)
-        if group.first_tokens is not None:
-            choice.due = after_first_token(group.spec.tpot_ms, group.spec.itl_ms, group.first_token_s)
-        return choice
+    def _new_text(self) -> TextStream | None:
+        return None if self._detokenizer is None else self._detokenizer.stream()
 
     # Handed over from elsewhere
 
@@ -270,7 +282,7 @@ class Groups:
         del self.queues.receiving[group.key]
         self._tables.accept(group, arrived.num_verified_blocks)
         if group.goal is Goal.CACHE:
-            self.report.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
+            self.report.add_prefilled(group)
             self._end(group)
             return
         group.receives = False
@@ -373,6 +385,7 @@ class Groups:
         self._tables.return_context(group)
         self._preempter.forget(group)
         self._room.note_return()
+        group.phase = Phase.ENDED
         parts = self._parts[group.handle]
         parts.remove(group)
         if not parts:
@@ -381,12 +394,5 @@ class Groups:
 
     def _hand_back(self) -> None:
         for parts in list(self._parts.values()):
-            if all(_has_not_begun(group) for group in parts):
+            if not any(group.has_begun for group in parts):
                 self.fail(parts[0], FailureReason.DRAINING, "this worker is draining")
-
-
-def _has_not_begun(group: SequenceGroup) -> bool:
-    if group.is_resuming:
-        return False
-    has_computed = group.num_computed_tokens > group.num_cached_tokens
-    return group.phase is Phase.WAITING or (group.phase is Phase.PREFILLING and not has_computed)

@@ -1,8 +1,7 @@
 """A step's copies between host and device: one up and one down, and none that the host waits for awake.
 
 A copy costs its call, some microseconds, whatever it carries; from pageable memory it also stops the host
-until everything before it has run. Used for devices with a memory of their own; on a CPU there is nothing to
-copy.
+until everything before it has run. On a CPU there is nothing to copy.
 """
 
 from __future__ import annotations
@@ -99,17 +98,27 @@ class _Staging:
         return self._memory[:num_bytes]
 
 
+def upload(column: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy of one column on `device`, without waiting for what runs there."""
+    tensor = torch.from_numpy(column)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 class Download:
-    """A tensor of a GPU on its way to the host, as it is where the current stream stands now."""
+    """A tensor on its way to the host, as it is where the current stream stands now."""
 
     def __init__(self, tensor: Tensor) -> None:
-        # torch keeps pinned memory for the next one who asks, once its copies are over.
-        self._there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._there.copy_(tensor, non_blocking=True)
-        self._copied = sleeping_event()
-        self._copied.record()
+        self._there = tensor
+        self._copied: Event | None = None
+        if tensor.device.type != "cpu":
+            # torch keeps pinned memory for the next one who asks, once its copies are over.
+            self._there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._there.copy_(tensor, non_blocking=True)
+            self._copied = sleeping_event()
+            self._copied.record()
 
     def wait(self) -> NDArray[Any]:
-        """Its numbers, once they are here."""
-        self._copied.synchronize()
+        """Its numbers, once they are here; of a tensor on the host, the tensor's own."""
+        if self._copied is not None:
+            self._copied.synchronize()
         return self._there.numpy()

@@ -82,6 +82,7 @@ class Queues:
                 waited_s=max(0.0, now_s - group.arrived_s),
             )
             for group in sorted(self.prefilling.values(), key=_by_arrival)
+            if group.num_remaining_tokens
         ]
 
     def check_integrity(self) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.report import Failure, Filled, Prefilled, Received
 from engine.sampler import Logprobs
+from engine.sequence import SequenceGroup
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.request import FinishReason
@@ -104,9 +105,12 @@ class ReportBuilder:
         """Whether nobody would miss the report; a step is always worth one."""
         things = (
             self.filled, self.received, self.prefilled, self.failures, self.preempted, self.resumed,
-            self.parked, self.freed,
+            self.parked, self.freed, self.step_error,
         )  # fmt: skip
         return self.step_seconds == 0 and not any(things)
+
+    def add_prefilled(self, group: SequenceGroup) -> None:
+        self.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
 
     def add_first_token(self, handle: int, first: FirstToken, text: str, reason: FinishReason) -> None:
         columns = self._columns

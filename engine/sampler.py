@@ -9,7 +9,7 @@ penalties.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from engine.sampling_table import SamplingTable
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of the rows that want them."""
+    """Log-probabilities of the rows that want them; meaningless where a row is broken."""
 
     rows: NDArray[np.int64]
     """[r] of the table, ascending"""
@@ -49,7 +49,32 @@ class Sampled:
     logprobs: Logprobs | None
 
 
+class Drawn:
+    """One token per row, on its way to the host. The next step can have it on the device before it is there.
+
+    What is on its way is as the current stream has it when this is made.
+    """
+
+    def __init__(
+        self, token_ids: Tensor, is_broken: Tensor, logprobs: Callable[[], Logprobs | None] | None = None
+    ) -> None:
+        self.token_ids = token_ids
+        """[rows] int64 on the device; in the vocabulary, but meaningless where a row is broken"""
+        self._token_ids, self._is_broken = Download(token_ids), Download(is_broken)
+        self._logprobs = logprobs
+
+    def wait(self) -> Sampled:
+        """The tokens, once they are on the host."""
+        logprobs = None if self._logprobs is None else self._logprobs()
+        return Sampled(self._token_ids.wait(), self._is_broken.wait(), logprobs)
+
+
 def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
+    """As `draw`, for who waits for the tokens."""
+    return draw(logits, table, indexes, first_row).wait()
+
+
+def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
     """Draw a token for each of the table's rows from `first_row`.
 
     `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
@@ -58,29 +83,19 @@ def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], fir
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     # float64 is for comparing implementations, wherever it runs.
     if logits.is_cuda and logits.dtype != torch.float64 and not is_plain.all():
-        token_ids, broken, told = draw_on_device(logits, table, indexes, first_row)
-        return Sampled(*_fetch(token_ids, broken), None if told is None else Logprobs(*told()))
-    largest, greedy = logits.max(dim=-1)
-    broken = ~torch.isfinite(largest)
+        token_ids, is_broken, told = draw_on_device(logits, table, indexes, first_row)
+        return Drawn(token_ids, is_broken, None if told is None else lambda: Logprobs(*told()))
+    largest, token_ids = logits.max(dim=-1)
+    is_broken = ~torch.isfinite(largest)
     if is_plain.all():
-        return Sampled(*_fetch(greedy, broken), None)
-    is_broken: NDArray[np.bool_] = broken.cpu().numpy()
-    special = np.flatnonzero(~is_plain & ~is_broken)
+        return Drawn(token_ids, is_broken)
+    # Broken rows draw as well, whatever comes of it: only the device knows yet which ones are.
+    special = np.flatnonzero(~is_plain)
     rows = special + first_row
     places = torch.from_numpy(special).to(logits.device)
-    token_ids = greedy.clone()
     token_ids[places] = _draw(logits[places].double(), table, rows, indexes[special])
     _count(table, rows, token_ids[places])
-    logprobs = _logprobs(logits, table, special, rows, token_ids)
-    return Sampled(token_ids.cpu().numpy(), is_broken, logprobs)
-
-
-def _fetch(token_ids: Tensor, is_broken: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Both [rows] on the host; from a GPU in one copy."""
-    if token_ids.device.type == "cpu":
-        return token_ids.numpy(), is_broken.numpy()
-    token_column, broken_column = Download(torch.stack((token_ids, is_broken.long()))).wait()
-    return token_column, broken_column.astype(np.bool_)
+    return Drawn(token_ids, is_broken, _logprobs(logits, table, special, rows, token_ids))
 
 
 def sample_each(
@@ -97,6 +112,13 @@ def sample_each(
             for row in range(logits.shape[0])
         ]
     )
+
+
+def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
+    """As `draw`, by `sample_each`; for a CPU."""
+    sampled = sample_each(logits, table, indexes, first_row)
+    token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
+    return Drawn(token_ids, is_broken, lambda: sampled.logprobs)
 
 
 def _stack(rows: Sequence[Sampled]) -> Sampled:
@@ -206,8 +228,10 @@ def _logprobs(
     special: NDArray[np.int64],
     rows: NDArray[np.int64],
     token_ids: Tensor,
-) -> Logprobs | None:
-    """Of `rows` of the table, whose logits and tokens are at places `special`, as far as they want them."""
+) -> Callable[[], Logprobs] | None:
+    """Of `rows` of the table, whose logits and tokens are at places `special`, as far as they want them; once
+    they are on the host.
+    """
     is_wanted = table.num_logprobs[rows] >= 0
     if not is_wanted.any():
         return None
@@ -217,7 +241,8 @@ def _logprobs(
     chosen = logprobs.gather(-1, token_ids[places].unsqueeze(-1)).squeeze(-1)
     most = min(int(table.num_logprobs[wanted].max()), logits.shape[-1])
     top = torch.topk(logprobs, most, dim=-1)
-    return Logprobs(wanted, chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy())
+    columns = [Download(column) for column in (chosen, top.indices, top.values)]
+    return lambda: Logprobs(wanted, *(column.wait() for column in columns))
 
 
 def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:

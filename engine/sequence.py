@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.due_times import Due
+from engine.detokenizer import TextStream
+from engine.due_times import Due, after_first_token
 from engine.output import OutputRules, OutputStream
 from scheduling.block_hash import hash_block
 from scheduling.columns import TokenColumns
@@ -53,6 +54,8 @@ class Phase(enum.Enum):
     RUNNING = "running"
     PREEMPTED = "preempted"
     SWAPPED = "swapped"
+    ENDED = "ended"
+    """A launched step may still compute for it; nobody looks at what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,11 @@ class Sequence:
         self.last_hash = b""
         """Identity of the last registered block, from which the next one's follows."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no more tokens of it are wanted."""
+        return self.is_finished or self.group.phase is Phase.ENDED
+
     def push(self, token_id: int) -> tuple[str, FinishReason]:
         """Append a token; answers its text, and whether it is the last."""
         self.output_token_ids.append(token_id)
@@ -137,6 +145,7 @@ class SequenceGroup:
         "num_filled_blocks",
         "num_known_tokens",
         "num_reserved_blocks",
+        "pending_chunks",
         "phase",
         "receives",
         "rules",
@@ -171,6 +180,9 @@ class SequenceGroup:
         self.block_table: list[int] = []
         self.num_reserved_blocks = 0
         self.num_computed_tokens = 0
+        """Chunks count from when they are launched."""
+        self.pending_chunks: list[int] = []
+        """Where in the context the chunks begin that were launched and are not over."""
         self.num_cached_tokens = 0
         """How many of the computed tokens came from the prefix cache."""
         self.num_known_tokens = 0
@@ -198,6 +210,11 @@ class SequenceGroup:
         return len(self.context) - self.lacks_newest
 
     @property
+    def num_settled_tokens(self) -> int:
+        """Leading tokens whose KV is there, whoever reads it."""
+        return min([self.num_computed_tokens, *self.pending_chunks[:1]])
+
+    @property
     def num_rows(self) -> int:
         """Choices that run, or will."""
         return len(self.sequences) or len(self.spec.choices)
@@ -206,6 +223,23 @@ class SequenceGroup:
     def is_resuming(self) -> bool:
         """Whether its choices ran before; they have their output, and go on with it."""
         return self.phase is not Phase.RUNNING and bool(self.sequences)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any work has gone into it."""
+        if self.is_resuming or self.phase not in (Phase.WAITING, Phase.PREFILLING):
+            return True
+        return self.num_computed_tokens > self.num_cached_tokens
+
+    def new_choice(self, index: int, text: TextStream | None) -> Sequence:
+        """One of its choices, as it is before its first token here."""
+        choice = Sequence(self, index, OutputStream(self.rules, text))
+        # Delivered output has had its effect on the text, as if it had been generated here.
+        for token_id in self.spec.output_token_ids:
+            choice.output.push(token_id)
+        if self.first_tokens is not None:
+            choice.due = after_first_token(self.spec.tpot_ms, self.spec.itl_ms, self.first_token_s)
+        return choice
 
     def part(self, key: int, choice: Sequence) -> SequenceGroup:
         """A group for one running choice alone, which is taken over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,3 +30,11 @@ class StepBatch:
     """[R] int64, indexes into the T tokens whose logits are wanted, ascending"""
     max_query_len: int
     max_context_len: int
+
+    def with_newest(self, newest: torch.Tensor) -> StepBatch:
+        """The same, with token ids of -1 - p, which stand for `newest[p]`, looked up on the device.
+
+        `newest` [rows] int64 is what the step before draws, behind which this one is launched.
+        """
+        places = (-1 - self.token_ids).clamp(min=0)
+        return replace(self, token_ids=torch.where(self.token_ids < 0, newest[places], self.token_ids))

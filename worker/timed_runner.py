@@ -48,7 +48,7 @@ def logits_table(vocab_size: int, eos_token_ids: tuple[int, ...]) -> Tensor:
 
 
 class TimedRunner:
-    """Implements `engine.step_loop.Runner`. `pool` has `layout()` and lies in host memory.
+    """Implements `engine.launcher.Runner`. `pool` has `layout()` and lies in host memory.
 
     `clock` and `sleep` are in seconds; a step never ends before its time, and late when `sleep` is.
     """

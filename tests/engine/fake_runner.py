@@ -31,6 +31,27 @@ def greedy(prompt: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]
     return tokens[len(prompt) :]
 
 
+STEP_S = 0.125
+"""How long the fake device takes for a step."""
+
+
+class LateMark:
+    """Of one step of a `FakeRunner`."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._runner = runner
+        self._number = 0
+
+    def end(self) -> None:
+        self._number = self._runner.num_steps
+
+    def wait(self) -> None:
+        self._runner.end_step(self._number)
+
+    def seconds(self) -> float:
+        return STEP_S
+
+
 class FakeRunner:
     """A pool of (token, position) per slot."""
 
@@ -44,6 +65,38 @@ class FakeRunner:
         """A token after which the logits are NaN."""
         self.error: Exception | None = None
         """Raised by the next step."""
+        self.late_error: Exception | None = None
+        """Raised by who waits for the next step that is over."""
+        self.log: list[tuple[str, int]] = []
+        """What happened to which step."""
+        self.num_steps = 0
+        self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+
+    def new_mark(self) -> LateMark:
+        """For a loop that is to see the steps as a GPU's: over when somebody waits for them, and not before.
+
+        What a step computes is right at once, as it is for what comes behind it in a stream. When it is over
+        it writes again: whoever got its blocks too early finds them overwritten.
+        """
+        if self._in_flight is None:
+            self._in_flight = {}
+        return LateMark(self)
+
+    @property
+    def unsettled_blocks(self) -> set[int]:
+        """That steps in flight write to."""
+        steps = (self._in_flight or {}).values()
+        return {slot // self.block_size for slots, _ in steps for slot in slots.tolist()}
+
+    def end_step(self, number: int) -> None:
+        self.log.append(("over", number))
+        assert self._in_flight is not None
+        for earlier in [one for one in self._in_flight if one <= number]:
+            slots, values = self._in_flight.pop(earlier)
+            self.pool.view(-1, 2)[slots] = values
+        if self.late_error is not None:
+            error, self.late_error = self.late_error, None
+            raise error
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         if self.error is not None:
@@ -56,7 +109,12 @@ class FakeRunner:
         assert len(slots) == len(batch.token_ids) == len(batch.positions) == starts[-1]
         assert batch.max_context_len == max(lens)
         assert batch.max_query_len == max(b - a for a, b in pairwise(starts))
-        self.pool.view(-1, 2)[slots] = torch.stack([batch.token_ids, batch.positions], dim=1)
+        values = torch.stack([batch.token_ids, batch.positions], dim=1)
+        self.pool.view(-1, 2)[slots] = values
+        self.num_steps += 1
+        if self._in_flight is not None:
+            self.log.append(("launched", self.num_steps))
+            self._in_flight[self.num_steps] = slots.clone(), values
         last_rows = {end - 1: place for place, end in enumerate(starts[1:])}
         rows = [self._logits(batch, last_rows[row]) for row in batch.logit_rows.tolist()]
         return torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, self.vocab_size)

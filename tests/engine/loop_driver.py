@@ -20,6 +20,8 @@ from scheduling.step import StepPlan, StepView
 from tests.engine.fake_runner import FakeRunner
 
 VOCAB = 97
+OVERLAPS = False
+"""Whether drivers take in a step while the next one runs, unless they are told."""
 GREEDY = SamplingParams(temperature=0.0)
 RESERVING = replace(CHUNKED, reserves_maximum=True)
 UNKNOWN_COST = CostModel((0.0,) * 6, 0.0, is_trusted=False)
@@ -77,7 +79,9 @@ class Driver:
         policy: Policy = CHUNKED,
         cost: CostModel = UNKNOWN_COST,
         num_swap_blocks: int | None = None,
+        overlaps: bool | None = None,
     ) -> None:
+        self.overlaps = OVERLAPS if overlaps is None else overlaps
         self.runner = FakeRunner(num_blocks, block_size, VOCAB)
         self.blocks = BlockManager(num_blocks, block_size)
         limits = EngineLimits(
@@ -98,6 +102,8 @@ class Driver:
             cost=cost,
             num_swap_blocks=num_swap_blocks,
             clock=lambda: self.now_s,
+            overlaps=self.overlaps,
+            new_mark=self.runner.new_mark if self.overlaps else None,
         )
         self.now_s = 1000.0
         self.reports: list[StepReport] = []
@@ -105,10 +111,10 @@ class Driver:
     def turn(self, *commands: Command) -> list[StepReport]:
         """One pass of the loop, with `commands` in its inbox."""
         before = len(self.reports)
-        inbox = [list(commands)]
-        turns = iter((False, True))
-        self.loop.run(lambda timeout_s: inbox.pop(), self.reports.append, lambda: next(turns))
+        self.loop.turn(commands, self._hear)
         self.loop.check_integrity()
+        free = [block for block in self.runner.unsettled_blocks if not self.blocks._num_references[block]]
+        assert not free, "a step in flight writes to what anybody may be given"
         return self.reports[before:]
 
     def finish(self, *commands: Command) -> list[StepReport]:
@@ -124,8 +130,18 @@ class Driver:
             is_done = timeout_s == math.inf
             return []
 
-        self.loop.run(drain, self.reports.append, lambda: is_done)
+        self.loop.run(drain, self._hear, lambda: is_done)
         return self.reports[before:]
+
+    def _hear(self, report: StepReport) -> None:
+        if self.overlaps:
+            written = self.runner.unsettled_blocks
+            told = [one.blocks for one in report.filled] + [one.blocks for one in report.received]
+            for blocks in told:
+                assert not written.intersection(blocks), "a step in flight writes to what others may use"
+            shared = [block for block in written if self.blocks.hash_of(block) is not None]
+            assert not shared, "what is in the prefix cache is not there yet"
+        self.reports.append(report)
 
     def tokens(self, handle: int, choice: int = 0) -> list[int]:
         """What was reported of a choice; indexes have to be those of one growing output."""

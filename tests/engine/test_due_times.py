@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from engine.due_times import Due, DueTimes, after_first_token
 from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS
 
+ROW = np.array([0])
 GAPS = st.lists(st.floats(0.001, 5.0), min_size=1, max_size=20)
 MS = st.one_of(st.none(), st.integers(1, 3000))
 
@@ -20,7 +22,7 @@ def test_due_times_follow_the_promises(tpot_ms: int | None, itl_ms: int | None, 
     table = DueTimes(1)
     table.set(0, tpot_ms, itl_ms, Due())
     now = 100.0
-    table.advance(0, 1, now)
+    table.advance(ROW, now)
     tpot, itl = (math.inf if ms is None else ms / 1000 for ms in (tpot_ms, itl_ms))
     mean_due = now + tpot
     for gap in gaps:
@@ -28,7 +30,7 @@ def test_due_times_follow_the_promises(tpot_ms: int | None, itl_ms: int | None, 
         now += gap
         # Only a hopelessly late token starts a schedule of its own.
         mean_due = (now if now - mean_due > HOPELESS_GAPS * tpot else mean_due) + tpot
-        table.advance(0, 1, now)
+        table.advance(ROW, now)
 
 
 @given(st.lists(st.tuples(MS, MS, st.floats(0, 20)), max_size=8), st.floats(0, 20))
@@ -48,6 +50,22 @@ def test_slack_is_the_least_of_those_with_hope_and_never_negative(
     assert table.gap_limit_s(len(rows)) == pytest.approx(min(limits, default=math.inf))
 
 
+@given(
+    st.lists(st.tuples(MS, MS, st.floats(0, 20), st.booleans(), st.booleans()), max_size=8), st.floats(0, 20)
+)
+def test_slack_is_foreseen_for_rows_that_get_a_token_first(
+    rows: list[tuple[int | None, int | None, float, bool, bool]], now: float
+) -> None:
+    foreseen, happened = DueTimes(8), DueTimes(8)
+    for table in (foreseen, happened):
+        for row, (tpot_ms, itl_ms, first_token_s, has_begun, _) in enumerate(rows):
+            due = after_first_token(tpot_ms, itl_ms, first_token_s) if has_begun else Due()
+            table.set(row, tpot_ms, itl_ms, due)
+    is_pending = np.array([pending for *_, pending in rows], dtype=np.bool_)
+    happened.advance(np.flatnonzero(is_pending), now)
+    assert foreseen.slack_s(len(rows), now, is_pending) == happened.slack_s(len(rows), now)
+
+
 @given(st.integers(1, 2000), st.floats(HOPELESS_GAPS + 1.0, 50.0))
 def test_a_hopeless_choice_leaves_others_at_least_one_gap_after_each_token(
     tpot_ms: int, late_gaps: float
@@ -55,14 +73,14 @@ def test_a_hopeless_choice_leaves_others_at_least_one_gap_after_each_token(
     table = DueTimes(1)
     table.set(0, tpot_ms, None, after_first_token(tpot_ms, None, 10.0))
     now = 10.0 + (1.0 + late_gaps) * tpot_ms / 1000
-    table.advance(0, 1, now)
+    table.advance(ROW, now)
     assert table.slack_s(1, now) == pytest.approx(tpot_ms / 1000)
 
 
 def test_without_a_promise_there_is_all_the_time() -> None:
     table = DueTimes(2)
     table.set(0, None, None, Due())
-    table.advance(0, 1, 5.0)
+    table.advance(ROW, 5.0)
     assert table.slack_s(1, 9.0) == table.gap_limit_s(1) == math.inf
     assert table.slack_s(0, 9.0) == table.gap_limit_s(0) == math.inf
 

@@ -14,6 +14,8 @@ from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.fake_runner import greedy, logits_after
 from tests.engine.loop_driver import GREEDY, RESERVING, VOCAB, Driver, spec
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 PROMPTS = [[5], [1, 2, 3, 4], list(range(17)), [7] * 33, [9, 8, 7, 6, 5, 4, 3]]
 
 
@@ -52,7 +54,7 @@ def test_sequences_join_and_leave_between_steps() -> None:
 
 
 def test_more_sequences_than_rows_wait_for_their_turn() -> None:
-    driver = Driver(max_num_seqs=2)
+    driver = Driver(max_num_seqs=2, overlaps=False)
     driver.turn(*(Decode(spec(handle, [handle, 1], 5)) for handle in range(5)))
     assert driver.reports[-1].load.running + driver.reports[-1].load.waiting == 5
     driver.finish()
@@ -77,7 +79,7 @@ def test_choices_share_the_prompt_and_go_on_apart(prompt_tokens: int) -> None:
 
 
 def test_choices_reserve_what_the_router_leases_where_the_policy_promises_the_longest_output() -> None:
-    driver = Driver(num_blocks=64, policy=RESERVING)
+    driver = Driver(num_blocks=64, policy=RESERVING, overlaps=False)
     driver.turn(Decode(spec(1, list(range(10)), 7, choices=(0, 1))))
     # 16 tokens each, of which two full blocks of the prompt are shared: 2 + 2 * 2.
     assert driver.reports[-1].load.free_blocks == 64 - 6
@@ -141,7 +143,7 @@ def test_prompts_with_another_salt_share_nothing() -> None:
 
 
 def test_a_waiting_prompt_takes_what_a_neighbour_computed_meanwhile() -> None:
-    driver = Driver(token_budget=20)
+    driver = Driver(token_budget=20, overlaps=False)
     prompt = list(range(40))
     driver.finish(Decode(spec(1, prompt, 3)), Decode(spec(2, prompt, 3)))
     assert [p.cached_tokens for r in driver.reports for p in r.prefilled] == [0, 36]
@@ -233,7 +235,7 @@ def test_a_cancelled_sequence_leaves_within_one_step() -> None:
 
 @pytest.mark.parametrize("policy", [CHUNKED, RESERVING], ids=["expected", "maximum"])
 def test_what_does_not_fit_now_waits_and_what_never_can_is_refused(policy: Policy) -> None:
-    driver = Driver(num_blocks=8, policy=policy)
+    driver = Driver(num_blocks=8, policy=policy, overlaps=False)
     driver.turn(Decode(spec(1, list(range(9)), 12)))
     driver.turn(Decode(spec(2, list(range(40, 61)), 6)), Decode(spec(3, [1], 200)), Decode(spec(4, [2], 3)))
     assert driver.failures() == {3: "NO_BLOCKS: up to 50 blocks are needed, and the pool has 8"}
@@ -345,7 +347,7 @@ def _log_sum_exp(logits: NDArray[np.float64]) -> float:
 
 
 def test_the_load_says_what_there_is() -> None:
-    driver = Driver(token_budget=10)
+    driver = Driver(token_budget=10, overlaps=False)
     driver.turn(Decode(spec(1, [1, 2, 3], 20, sampling=GREEDY)), Decode(spec(2, list(range(30)), 4)))
     load = driver.reports[-1].load
     assert (load.step, load.running, load.waiting) == (1, 1, 1)

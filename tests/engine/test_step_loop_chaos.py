@@ -31,6 +31,7 @@ class StepLoopMachine(RuleBasedStateMachine):
         cost=st.sampled_from([UNKNOWN_COST, DEAR_TOKENS]),
         policy=st.sampled_from([CHUNKED, RESERVING, PREFILL_FIRST]),
         num_swap_blocks=st.sampled_from([0, 5, 12]),
+        overlaps=st.booleans(),
     )
     def make(
         self,
@@ -39,6 +40,7 @@ class StepLoopMachine(RuleBasedStateMachine):
         cost: CostModel,
         policy: Policy,
         num_swap_blocks: int,
+        overlaps: bool,
     ) -> None:
         self.driver = Driver(
             num_blocks=num_blocks,
@@ -47,6 +49,7 @@ class StepLoopMachine(RuleBasedStateMachine):
             policy=policy,
             cost=cost,
             num_swap_blocks=num_swap_blocks,
+            overlaps=overlaps,
         )
         # Outputs have been short so far: what comes now is expected to be, and is longer.
         self.driver.finish(*(Decode(spec(-1 - n, [n], 1)) for n in range(9)))

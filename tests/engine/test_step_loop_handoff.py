@@ -12,6 +12,8 @@ from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopR
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SIZE = 4
 
 

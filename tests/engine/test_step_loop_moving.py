@@ -22,6 +22,8 @@ from scheduling.request import (
 from tests.engine.loop_driver import GREEDY, Driver, spec
 from tests.engine.tokenizers_zoo import byte_level
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 SIZE = 4
 RANDOM = SamplingParams(
     temperature=0.9,
@@ -173,7 +175,7 @@ def test_what_was_copied_ahead_is_not_fetched_again() -> None:
 
 
 def test_the_word_that_it_is_stopped_does_not_wait_for_a_step_of_others() -> None:
-    source = Driver()
+    source = Driver(overlaps=False)
     running(source, spec(7, range(1, 7), stop=StopRules(max_tokens=24)), 2)
     source.turn(Decode(spec(8, range(1, 9), stop=StopRules(max_tokens=24))))
     first, second = source.turn(HandOver(7, ((0, 70),)))

@@ -18,6 +18,8 @@ from scheduling.step import StepView
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 MEANS = pytest.mark.parametrize(
     ("cost", "num_swap_blocks"),
     [(UNKNOWN_COST, 0), (DEAR_TOKENS, 100), (DEAR_TOKENS, 7)],
@@ -190,7 +192,12 @@ def test_prompts_held_for_others_are_never_victims() -> None:
 def test_due_times_go_on_while_a_sequence_waits_for_its_blocks() -> None:
     views: list[StepView] = []
     driver = Driver(
-        num_blocks=16, cost=DEAR_TOKENS, num_swap_blocks=100, max_num_seqs=8, policy=watching(views)
+        num_blocks=16,
+        cost=DEAR_TOKENS,
+        num_swap_blocks=100,
+        max_num_seqs=8,
+        policy=watching(views),
+        overlaps=False,
     )
     driver.finish(*(Decode(spec(1000 + n, [n], 1)) for n in range(9)))
     last = replace(spec(3, [3, 5, 6], 30), tpot_ms=1_000_000)

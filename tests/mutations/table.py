@@ -208,7 +208,7 @@ FAILURES = (
         "structured output could not migrate: the state of its grammar was lost",
         (
             Guard(
-                "engine/groups.py",
+                "engine/sequence.py",
                 "            choice.output.push(token_id)\n",
                 "            pass\n",
                 "tests/engine/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",

@@ -1,0 +1,20 @@
+"""Ways to run a step loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine import loop_driver
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["at-once", "overlapped"])
+def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test of the module twice: with steps that are waited for at once, and one step behind the device.
+
+    Tests in which turns are counted say how their driver does it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_driver, "OVERLAPS", request.param)
+        yield
