@@ -140,25 +140,19 @@ class KernelAttention:
     ) -> Tensor:
         self._order.enter(layer)
         kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
-        target, slots = kv_layer, self._batch.slot_mapping
-        if kv_scales is not None:
-            # A head's scale is known only once it is rotated, so that comes first: to a block for each token.
-            target = key.new_empty(len(key), 2, 1, *key.shape[1:])
-            slots = torch.arange(len(key), device=key.device)
         rotated = rope_store_kv(
             query,
             key,
             value,
             *rotation,
-            target,
-            slots,
+            kv_layer,
+            self._batch.slot_mapping,
+            kv_scales,
             query_norm=norms.query,
             key_norm=norms.key,
             eps=norms.eps,
             unit_offset=norms.unit_offset,
         )
-        if kv_scales is not None:
-            store_kv(target[:, 0, 0], target[:, 1, 0], kv_layer, self._batch.slot_mapping, kv_scales)
         return self._attend(rotated, kv_layer, kv_scales, softmax)
 
     def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
