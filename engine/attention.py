@@ -112,15 +112,19 @@ class LayerOrder:
 class KernelAttention:
     """`FusedStep` of one batch, as on a GPU: one launch stores, one attends.
 
-    Decode-only steps use the kernel that splits the context; in mixed steps decodes are chunks of one token.
+    Decode-only steps use the kernel that splits the context. In mixed steps, and in all of a `deterministic`
+    model, decodes are chunks of one token: its bits then do not depend on the kind of its step.
     """
 
-    __slots__ = ("_batch", "_order", "_pool")
+    __slots__ = ("_batch", "_deterministic", "_order", "_pool")
 
-    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder) -> None:
+    def __init__(
+        self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, deterministic: bool = False
+    ) -> None:
         self._pool = pool
         self._batch = batch
         self._order = order
+        self._deterministic = deterministic
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
@@ -157,7 +161,7 @@ class KernelAttention:
 
     def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
         batch = self._batch
-        if batch.max_query_len == 1:
+        if batch.max_query_len == 1 and not self._deterministic:
             return paged_decode(
                 query,
                 kv_layer,

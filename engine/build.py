@@ -49,7 +49,7 @@ class EngineSettings:
     cuda_graphs: bool = True
     """On a GPU decode-only steps are recorded at the start, and replayed."""
     fusion: bool = True
-    """On a GPU the model's layers are fused, where they fit."""
+    """On a GPU the model's layers are fused, where they fit and rows may depend on each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def build(
         settings.dtype,
         settings.device,
         deterministic=settings.deterministic,
-        fused=settings.fusion and settings.device.type == "cuda",
+        fused=settings.fusion and settings.device.type == "cuda" and not settings.deterministic,
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
     )

@@ -18,6 +18,7 @@ from engine.dry_run import Asked, dry_run
 from engine.errors import FusionDiffers, ModelRefused
 from engine.fusion import NOT_FUSED, FusionReport, fuse
 from engine.int8_weights import Quantised, quantise_linears
+from engine.invariant_rows import make_rows_invariant
 from engine.kv_pool import BlockLayout
 from engine.quantisation import Quantisation
 from engine.row_tiles import tile_rows
@@ -57,7 +58,7 @@ class Model:
     dtype: torch.dtype
     device: torch.device
     is_deterministic: bool = False
-    """Its matrix products are tiled, and its steps have to be padded."""
+    """Its products and norms reduce each row alone; on a CPU its steps have to be padded."""
     quantised: Quantised | None = None
     """What became of its weights, where they are quantised."""
     stored: torch.dtype | None = None
@@ -103,9 +104,9 @@ def load_model(
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
-    A `deterministic` one (on a CPU only) gives a token the same logits whoever shares its step. Of a `fused`
-    one the parts that fit are replaced by fused ones (`engine.fusion`), where these were seen to do the same.
-    With a `random_seed` weights are drawn on the device and none are read: for measuring, not for answers.
+    A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
+    Of a `fused` one the parts that fit are replaced by fused ones (`engine.fusion`), where these were seen to
+    do the same. With a `random_seed` weights are drawn on the device and none are read: for measuring.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
@@ -117,8 +118,8 @@ def load_model(
     if random_seed is None:
         check_weights(directory)
     check_tokenizer(directory)
-    if deterministic and device.type != "cpu":
-        raise ValueError(f"deterministic on {device}; accepted: cpu")
+    if deterministic and device.type != "cpu" and dtype == torch.float64:
+        raise ValueError(f"deterministic in {dtype} on {device}; accepted: on a CPU, or float32 or bfloat16")
     if deterministic and fused:
         raise ValueError("fused is True; accepted: False with deterministic")
     load = partial(
@@ -160,8 +161,10 @@ def _load(
     module.eval().requires_grad_(requires_grad=False)
     quantised = quantise_linears(module, device) if quantisation.weights else None
     module.to(device)
-    if deterministic:
+    if deterministic and device.type == "cpu":
         tile_rows(module)
+    elif deterministic:
+        make_rows_invariant(directory, module)
     asked = dry_run(directory, module, device)
     facts = _facts(directory, config, module, asked)
     fusion = fuse(module, asked) if fused else NOT_FUSED

@@ -1,7 +1,7 @@
 """One forward pass of a ragged batch over the paged pool.
 
-A deterministic model's step is padded to whole row tiles: with tokens that are stored nowhere and attended by
-nobody, and with rows of logits that are dropped.
+A deterministic model's step is padded to whole row tiles on a CPU: with tokens that are stored nowhere and
+attended by nobody, and with rows of logits that are dropped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ModelRunner:
 
     def _run(self, batch: StepBatch) -> Tensor:
         num_logits = len(batch.logit_rows)
-        if self.model.is_deterministic:
+        if self.model.is_deterministic and self._rows is not None:
             batch = pad_step(batch, self.model.facts.vocab_size)
         order = LayerOrder()
         step = self._attention(batch, order)
@@ -87,7 +87,7 @@ class ModelRunner:
 
     def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
         if self._rows is None:
-            return KernelAttention(self.pool, batch, order)
+            return KernelAttention(self.pool, batch, order, deterministic=self.model.is_deterministic)
         if self.model.is_deterministic:
             return TiledAttention(self._rows, batch, order, self._share, self._heights)
         return CpuAttention(self._rows, batch, order)

@@ -54,7 +54,7 @@ def prove_sameness(runner: ModelRunner) -> str:
                 raise NotDeterministic(way, lengths[sequence], differ)
     digest = hashlib.blake2b(digest_size=16)
     for logits in expected:
-        digest.update(logits.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(logits.contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -137,14 +137,15 @@ def _make_batch(runner: ModelRunner, pieces: Sequence[Piece]) -> StepBatch:
         (places * _STRIDE + piece.sequence) % vocab for places, piece in zip(own, pieces, strict=True)
     ]
     ends = torch.tensor([0, *(len(places) for places in own)]).cumsum(0)
+    device = runner.model.device
     return StepBatch(
-        token_ids=torch.cat(token_ids),
-        positions=torch.cat(own),
-        slot_mapping=torch.cat(slots),
-        block_tables=tables.int(),
-        context_lens=torch.tensor([piece.end for piece in pieces], dtype=torch.int32),
-        cu_seqlens_q=ends.int(),
-        logit_rows=torch.arange(int(ends[-1])),
+        token_ids=torch.cat(token_ids).to(device),
+        positions=torch.cat(own).to(device),
+        slot_mapping=torch.cat(slots).to(device),
+        block_tables=tables.int().to(device),
+        context_lens=torch.tensor([piece.end for piece in pieces], dtype=torch.int32, device=device),
+        cu_seqlens_q=ends.int().to(device),
+        logit_rows=torch.arange(int(ends[-1]), device=device),
         max_query_len=max(len(places) for places in own),
         max_context_len=max(piece.end for piece in pieces),
     )

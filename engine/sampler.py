@@ -115,7 +115,9 @@ def sample_each(
 
 
 def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
-    """As `draw`, by `sample_each`; for a CPU."""
+    """As `draw`, by `sample_each` on a CPU; on a GPU rows are drawn alone anyway."""
+    if logits.is_cuda:
+        return draw(logits, table, indexes, first_row)
     sampled = sample_each(logits, table, indexes, first_row)
     token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
     return Drawn(token_ids, is_broken, lambda: sampled.logprobs)

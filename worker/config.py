@@ -93,9 +93,8 @@ class WorkerConfig:
             )
         self.security.check_listen(self.listen)
         self.security.check_redis(self.redis)
-        if self.deterministic and (self.timed is not None or self.device == "cuda"):
-            other = "--device cuda" if self.timed is None else "--timed"
-            raise ValueError(f"--deterministic is set with {other}; accepted: a CPU that computes")
+        if self.deterministic and self.timed is not None:
+            raise ValueError("--deterministic is set with --timed; accepted: a worker that computes")
         self._check_quantisation()
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
@@ -159,7 +158,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     add(
         "--deterministic",
         action="store_true",
-        help="the same tokens and log-probabilities whoever shares a step (on a CPU, and somewhat slower)",
+        help="the same tokens and log-probabilities whoever shares a step (somewhat slower)",
     )
     add(
         "--no-cuda-graphs",
