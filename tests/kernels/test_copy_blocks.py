@@ -14,7 +14,7 @@ DTYPES = [torch.float8_e4m3fn, torch.bfloat16, torch.float32, torch.float64]
 BLOCKS = {
     "words_of_8": (2, 3, 16),
     "words_of_4": (2, 2, 3),
-    "pieces": (3, 1100),
+    "pieces": (3, 3100),
     "element": (1,),
     "odd": (5, 3),
 }
