@@ -93,8 +93,10 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: model_zoo.build(name, tmp_path_factory.mktemp(name))
 
 
-def make_scene(directory: Path, lengths: Sequence[int]) -> Scene:
-    return Scene(load_model(directory, torch.float64, torch.device("cpu")), lengths)
+def make_scene(directory: Path, lengths: Sequence[int], *, fused: bool = False) -> Scene:
+    model = load_model(directory, torch.float64, torch.device("cpu"), fused=fused)
+    assert model.is_fused == fused, model.fusion
+    return Scene(model, lengths)
 
 
 def poison(runner: ModelRunner) -> None:
@@ -108,9 +110,10 @@ def poison(runner: ModelRunner) -> None:
     graphs._num_filled = MAX_NUM_SEQS
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-def test_steps_around_every_size_equal_eager_ones(name: str, zoo: Callable[[str], Path]) -> None:
-    scene = make_scene(zoo(name), [1 + 3 * place for place in range(MAX_NUM_SEQS)])
+def test_steps_around_every_size_equal_eager_ones(name: str, fused: bool, zoo: Callable[[str], Path]) -> None:
+    scene = make_scene(zoo(name), [1 + 3 * place for place in range(MAX_NUM_SEQS)], fused=fused)
     eager, graphs = scene.runners
     replayer = Replayer()
     graphs.record_decodes(MAX_NUM_SEQS, replayer, untold)
@@ -179,15 +182,16 @@ def test_the_sizes_of_a_usual_worker() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("name", "dtype", "atol"),
     [("llama", torch.float32, 1e-3), ("gemma2", torch.float32, 1e-3), ("gpt_oss", torch.bfloat16, 0.5)],
 )
 def test_cuda_graphs_equal_eager_steps(
-    name: str, dtype: torch.dtype, atol: float, zoo: Callable[[str], Path]
+    name: str, dtype: torch.dtype, atol: float, fused: bool, zoo: Callable[[str], Path]
 ) -> None:
     """As far as roundings go: products of other heights add up in another order."""
-    model = load_model(zoo(name), dtype, torch.device("cuda"))
+    model = load_model(zoo(name), dtype, torch.device("cuda"), fused=fused)
     scene = Scene(model, [1 + 12 * place for place in range(MAX_NUM_SEQS)])
     eager, graphs = scene.runners
     graphs.record_decodes(MAX_NUM_SEQS, CudaGraphs(model.device), untold)
