@@ -14,6 +14,7 @@ export OMP_NUM_THREADS ?= 1
 BIN := .venv/bin
 READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
+NIXL_READY := .venv-nixl/.ready
 LOCK_READY := .venv-lock/.ready
 
 .PHONY: help
@@ -35,6 +36,20 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 .PHONY: test
 test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+.PHONY: test-nixl
+test-nixl: $(NIXL_READY) ## run the tests that need NIXL, which it installs into an environment of their own
+	.venv-nixl/bin/python -m pytest -m nixl tests/kvtransfer $(PYTEST_ARGS)
+
+# Without what it asks for, since all else is in .venv.
+$(NIXL_READY): requirements/nixl.lock | $(READY)
+	@echo "Setting up .venv-nixl, which adds NIXL to .venv"
+	@$(BIN)/python -m venv .venv-nixl
+	@.venv-nixl/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@$(call purelib,$(BIN)) > "$$($(call purelib,.venv-nixl/bin))/baton.pth"
+	@touch $@
+
+purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: check
 check: lint test ## what a change must pass: lint and test
@@ -109,6 +124,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,router,pyproject.toml --extra router --constraint requirements/dev.lock)
 	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
 	$(call compile,proto,requirements/proto.in)
+	$(call compile,nixl,requirements/nixl.in --no-deps)
 	$(call compile,lock,requirements/lock.in)
 
 # Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see setup_env.py.
@@ -123,5 +139,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-proto .venv-nixl .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

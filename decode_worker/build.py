@@ -6,6 +6,7 @@ from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
 from kvtransfer.receiver import Receiver, ReceiverLimits
 from worker.main import RoleContext
+from worker.nixl import agent_of
 from worker.sender import build_sender
 from worker.staging import target_of
 
@@ -16,7 +17,13 @@ async def build(context: RoleContext) -> DecodeSide:
     limits = ReceiverLimits()
     target = target_of(engine.pool, limits)
     receiver = Receiver(
-        target, config.block_size, engine.fingerprint, config.transport, limits, tls=context.tls
+        target,
+        config.block_size,
+        engine.fingerprint,
+        config.transport,
+        limits,
+        tls=context.tls,
+        nixl=agent_of(context, target.pool, "receive"),
     )
     receiving = ReceiverSide(receiver, context.submit, context.metrics)
     return DecodeSide(receiving, await build_sender(context))

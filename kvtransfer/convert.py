@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.v1 import kvtransfer_pb2
 from kvtransfer.errors import ProtocolError
-from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, OpenEvent, SenderAbort
+from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, OpenEvent, SenderAbort
 from services.convert import columns_from_pb, columns_to_pb
 
 
@@ -43,7 +43,12 @@ def _manifest_to_pb(manifest: Manifest) -> kvtransfer_pb2.Manifest:
         block_bytes=manifest.block_bytes,
         checksum_kind=kvtransfer_pb2.ChecksumKind.Name(manifest.checksum_kind),
         shm_socket=manifest.shm_socket,
+        nixl=None if manifest.nixl is None else _nixl_to_pb(manifest.nixl),
     )
+
+
+def _nixl_to_pb(pool: NixlPool) -> kvtransfer_pb2.NixlPool:
+    return kvtransfer_pb2.NixlPool(agent=pool.agent, address=pool.address, num_blocks=pool.num_blocks)
 
 
 def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
@@ -58,7 +63,12 @@ def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
         block_bytes=message.block_bytes,
         checksum_kind=kind,
         shm_socket=message.shm_socket,
+        nixl=_nixl_from_pb(message.nixl) if message.HasField("nixl") else None,
     )
+
+
+def _nixl_from_pb(message: kvtransfer_pb2.NixlPool) -> NixlPool:
+    return NixlPool(message.agent, message.address, message.num_blocks)
 
 
 def _offer_to_pb(offer: Offer) -> kvtransfer_pb2.Offer:

@@ -16,6 +16,17 @@ class ChecksumKind(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NixlPool:
+    """How NIXL reaches a sender's pool."""
+
+    agent: bytes
+    """The sender's agent, as NIXL packs it."""
+    address: int
+    """Of the pool's first byte, in the sender's memory."""
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The header: what is the same for all blocks of a handoff."""
 
@@ -25,6 +36,8 @@ class Manifest:
     checksum_kind: ChecksumKind
     shm_socket: str = ""
     """Unix socket that hands out the pool's memory; empty when the sender has none."""
+    nixl: NixlPool | None = None
+    """None when the sender has no NIXL."""
 
 
 @dataclass(frozen=True, slots=True)

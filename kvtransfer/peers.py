@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -16,6 +18,7 @@ from kvtransfer.pool import BlockPool
 from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports import shm
 from kvtransfer.transports.grpc import GrpcReader
+from kvtransfer.transports.nixl import NixlAgent, NixlReader
 from services.tls import FleetTls, Role, open_channel
 
 log = structlog.get_logger()
@@ -28,6 +31,17 @@ CHANNEL_OPTIONS = (
     # Without this, a restarted process inherits its predecessor's reconnect backoff.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """What a receiver can be reached by, and what it reads into."""
+
+    mode: TransportMode
+    pool: BlockPool
+    executor: Executor
+    nixl: NixlAgent | None = None
+    """With `pool` registered; None where there is no NIXL, or it may not be used."""
 
 
 class Peer:
@@ -51,13 +65,11 @@ class Peer:
             self.is_lost = True
             self._on_lost()
 
-    async def reader(
-        self, mode: TransportMode, manifest: Manifest, pool: BlockPool, executor: Executor
-    ) -> BlockReader:
+    async def reader(self, manifest: Manifest, roads: Roads) -> BlockReader:
         """The way to this sender's blocks, probed on first use."""
         async with self._probing:
             if self._reader is None:
-                self._reader = await self._probe(mode, manifest, pool, executor)
+                self._reader = await self._probe(manifest, roads)
             return self._reader
 
     async def close(self) -> None:
@@ -65,20 +77,48 @@ class Peer:
             await self._reader.close()
         await self.channel.close()
 
-    async def _probe(
-        self, mode: TransportMode, manifest: Manifest, pool: BlockPool, executor: Executor
-    ) -> BlockReader:
-        if mode is not TransportMode.GRPC:
+    async def _probe(self, manifest: Manifest, roads: Roads) -> BlockReader:
+        """The best road that leads there; only with `auto` another one than the best is taken."""
+        obstacles: list[str] = []
+        for name, connect in self._candidates(manifest, roads):
             try:
-                if not manifest.shm_socket:
-                    raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
-                socket = manifest.shm_socket
-                return await shm.connect(pool, socket, self.incarnation, executor, self.mark_lost)
+                reader = await connect()
             except TransportUnavailableError as error:
-                if mode is TransportMode.SHM:
+                if roads.mode is not TransportMode.AUTO:
                     raise
-                log.warning("kv_transport_fallback", peer=self.address, used="grpc", reason=str(error))
-        return GrpcReader(pool, self.stub, self.address)
+                obstacles.append(str(error))
+                continue
+            if obstacles:
+                reason = "; ".join(obstacles)
+                log.warning("kv_transport_fallback", peer=self.address, used=name, reason=reason)
+            return reader
+        raise AssertionError("gRPC needs no probing")
+
+    def _candidates(
+        self, manifest: Manifest, roads: Roads
+    ) -> Iterator[tuple[str, Callable[[], Awaitable[BlockReader]]]]:
+        mode, both_have_nixl = roads.mode, bool(manifest.nixl and roads.nixl)
+        if mode in (TransportMode.AUTO, TransportMode.SHM):
+            yield "shm", partial(self._connect_shm, manifest, roads)
+        if mode is TransportMode.NIXL or (mode is TransportMode.AUTO and both_have_nixl):
+            yield "nixl", partial(self._connect_nixl, manifest, roads)
+        if mode in (TransportMode.AUTO, TransportMode.GRPC):
+            yield "grpc", partial(self._connect_grpc, roads)
+
+    async def _connect_shm(self, manifest: Manifest, roads: Roads) -> BlockReader:
+        if not manifest.shm_socket:
+            raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
+        socket = manifest.shm_socket
+        return await shm.connect(roads.pool, socket, self.incarnation, roads.executor, self.mark_lost)
+
+    async def _connect_nixl(self, manifest: Manifest, roads: Roads) -> BlockReader:
+        if manifest.nixl is None or roads.nixl is None:
+            lacking = "the sender" if manifest.nixl is None else "this process"
+            raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
+        return NixlReader(roads.nixl, manifest.nixl, roads.executor)
+
+    async def _connect_grpc(self, roads: Roads) -> BlockReader:
+        return GrpcReader(roads.pool, self.stub, self.address)
 
 
 class Peers:

@@ -28,11 +28,12 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
-from kvtransfer.peers import Peer, Peers
+from kvtransfer.peers import Peer, Peers, Roads
 from kvtransfer.pool import BlockTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
+from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.verify import checksum_blocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
@@ -101,15 +102,16 @@ class Receiver:
         mode: TransportMode,
         limits: ReceiverLimits | None = None,
         tls: FleetTls | None = None,
+        nixl: NixlAgent | None = None,
     ) -> None:
         self.target = target
         self.pool = target.pool
         self.block_size = block_size
         self.fingerprint = fingerprint
-        self.mode = mode
         self.limits = limits or ReceiverLimits()
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
+        self.roads = Roads(mode, self.pool, self.executor, nixl)
         self.peers = Peers(tls)
         self._goodbyes: set[asyncio.Task[None]] = set()
 
@@ -128,6 +130,8 @@ class Receiver:
         await self.peers.close()
         self.executor.shutdown()
         self.target.close()
+        if self.roads.nixl is not None:
+            self.roads.nixl.close()
 
     def _say_goodbye(self, peer: Peer, fence: Fence, reason: str) -> None:
         """So that the sender frees now and not when its deadline has passed."""
@@ -176,7 +180,7 @@ class _Receive:
         try:
             self._handoff.check_manifest(manifest, self._receiver.block_size, self._receiver.pool.block_bytes)
             receiver = self._receiver
-            reader = await self._peer.reader(receiver.mode, manifest, receiver.pool, receiver.executor)
+            reader = await self._peer.reader(manifest, receiver.roads)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(BATCHES_PER_HANDOFF):
                     tasks.create_task(self._fetch_batches(reader))

@@ -18,7 +18,7 @@ from kvtransfer.errors import (
     UnknownFenceError,
 )
 from kvtransfer.handoff import SenderHandoff
-from kvtransfer.manifest import FINISHED, ChecksumKind, Manifest
+from kvtransfer.manifest import FINISHED, ChecksumKind, Manifest, NixlPool
 from kvtransfer.pool import BlockPool
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.grpc import cut_pieces
@@ -32,6 +32,7 @@ class SenderLayout:
     fingerprint: str
     block_size: int
     shm_socket: str = ""
+    nixl: NixlPool | None = None
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:
@@ -121,6 +122,7 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
             block_bytes=self._pool.block_bytes,
             checksum_kind=ChecksumKind.XXH3_64,
             shm_socket=self._layout.shm_socket,
+            nixl=self._layout.nixl,
         )
 
 

@@ -15,6 +15,7 @@ class TransportMode(enum.Enum):
 
     AUTO = "auto"
     SHM = "shm"
+    NIXL = "nixl"
     GRPC = "grpc"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine.quantisation import Quantisation
 from kvtransfer.transport import TransportMode
+from kvtransfer.transports import nixl
 from scheduling.policies import DEFAULT, NAMES
 from scheduling.profiles import Profile
 from services.profiles import load_timed, names
@@ -98,7 +99,10 @@ class WorkerConfig:
         self._check_quantisation()
         if "://" not in self.redis:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
-        if self.transport is not TransportMode.GRPC and not self.shm_dir.is_dir():
+        if self.transport is TransportMode.NIXL and not nixl.is_installed():
+            raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
+        needs_sockets = self.transport in (TransportMode.AUTO, TransportMode.SHM)
+        if needs_sockets and not self.shm_dir.is_dir():
             raise ValueError(
                 f"--shm-dir is {str(self.shm_dir)!r}; accepted: a directory that exists, or --transport grpc"
             )
@@ -186,7 +190,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         help="on a GPU, keep the model's own modules instead of fused ones, to debug",
     )
     add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
-    add("--transport", default="auto", choices=[mode.value for mode in TransportMode], help="auto: shm first")
+    add(
+        "--transport",
+        default="auto",
+        choices=[mode.value for mode in TransportMode],
+        help="auto: the best that leads there, in the order shm, nixl, grpc",
+    )
     add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
     add("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
     add("--drain-s", default=20.0, type=float, metavar="S", help="to hand over what runs, on SIGTERM (20)")

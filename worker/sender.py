@@ -6,6 +6,7 @@ from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.shm import ShmServer
 from worker.main import RoleContext
+from worker.nixl import agent_of
 from worker.sender_side import EngineSide, SenderSide
 from worker.staging import source_of
 
@@ -15,9 +16,10 @@ async def build_sender(context: RoleContext) -> SenderSide:
     config = context.config
     source = source_of(context.engine, config.block_size)
     shm = None
-    if config.transport is not TransportMode.GRPC:
+    if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
         await shm.start()
+    nixl = agent_of(context, source.pool, "send")
     side = SenderSide(
         context.incarnation,
         source,
@@ -26,7 +28,13 @@ async def build_sender(context: RoleContext) -> SenderSide:
         engine=EngineSide(context.submit, context.fail),
         metrics=context.metrics,
         shm=shm,
+        nixl=nixl,
     )
-    layout = SenderLayout(context.engine.fingerprint, config.block_size, "" if shm is None else str(shm.path))
+    layout = SenderLayout(
+        context.engine.fingerprint,
+        config.block_size,
+        "" if shm is None else str(shm.path),
+        None if nixl is None else nixl.describe(),
+    )
     context.server.add(KVTransferService(side.handoffs, source.pool, layout))
     return side

@@ -17,6 +17,7 @@ from kvtransfer.handoff import End, Outcome, SenderLimits
 from kvtransfer.manifest import FINISHED, Commit
 from kvtransfer.pool import BlockSource
 from kvtransfer.sender import Handoffs
+from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
@@ -53,6 +54,7 @@ class SenderSide:
         engine: EngineSide,
         metrics: WorkerMetrics,
         shm: ShmServer | None = None,
+        nixl: NixlAgent | None = None,
         limits: SenderLimits | None = None,
     ) -> None:
         self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits)
@@ -60,6 +62,7 @@ class SenderSide:
         self._engine = engine
         self._metrics = metrics
         self._shm = shm
+        self._nixl = nixl
         self._specs: dict[int, SequenceSpec] = {}
         self._parts: dict[int, Fence] = {}
         """Of sequences that run here and go elsewhere: they have no spec of their own."""
@@ -93,6 +96,8 @@ class SenderSide:
         self.handoffs.close()
         if self._shm is not None:
             await self._shm.close()
+        if self._nixl is not None:
+            self._nixl.close()
 
     def _on_filled(self, filled: Filled, report: StepReport) -> None:
         spec = self._specs.get(filled.handle)

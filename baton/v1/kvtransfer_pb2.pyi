@@ -37,18 +37,30 @@ class OpenResponse(_message.Message):
     def __init__(self, manifest: _Optional[_Union[Manifest, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[SenderAbort, _Mapping]] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("num_blocks", "block_size", "block_bytes", "checksum_kind", "shm_socket")
+    __slots__ = ("num_blocks", "block_size", "block_bytes", "checksum_kind", "shm_socket", "nixl")
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_KIND_FIELD_NUMBER: _ClassVar[int]
     SHM_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    NIXL_FIELD_NUMBER: _ClassVar[int]
     num_blocks: int
     block_size: int
     block_bytes: int
     checksum_kind: ChecksumKind
     shm_socket: str
-    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., checksum_kind: _Optional[_Union[ChecksumKind, str]] = ..., shm_socket: _Optional[str] = ...) -> None: ...
+    nixl: NixlPool
+    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., checksum_kind: _Optional[_Union[ChecksumKind, str]] = ..., shm_socket: _Optional[str] = ..., nixl: _Optional[_Union[NixlPool, _Mapping]] = ...) -> None: ...
+
+class NixlPool(_message.Message):
+    __slots__ = ("agent", "address", "num_blocks")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    agent: bytes
+    address: int
+    num_blocks: int
+    def __init__(self, agent: _Optional[bytes] = ..., address: _Optional[int] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("indexes", "sender_blocks", "block_hashes", "checksums")

@@ -17,6 +17,7 @@ from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.pool import InPlace
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
 from kvtransfer.transport import TransportMode
+from kvtransfer.transports.nixl import NixlAgent, is_installed
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content
 
@@ -104,11 +105,15 @@ async def make_receiver() -> AsyncIterator[MakeReceiver]:
         layers: int = 4,
         stored: torch.dtype | None = None,
         fingerprint: str = "model",
+        nixl: bool = False,
         limits: ReceiverLimits | None = None,
     ) -> Receiver:
         layout = BlockLayout(layers, BLOCK_SIZE, 2, 64, torch.float32, stored)
         pool = KVPool(layout, num_blocks)
-        receiver = Receiver(InPlace(pool), BLOCK_SIZE, fingerprint, mode, limits)
+        # The name is the process's: another one's agent of the same name would be taken for this one.
+        has_nixl = nixl or (mode is TransportMode.NIXL and is_installed())
+        agent = NixlAgent(f"receiver-{os.getpid()}-{len(made)}", pool) if has_nixl else None
+        receiver = Receiver(InPlace(pool), BLOCK_SIZE, fingerprint, mode, limits, nixl=agent)
         made.append(receiver)
         return receiver
 

@@ -6,6 +6,7 @@ Every answer is one line of JSON on stdout; endings of handoffs come as `over` l
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kvtransfer.manifest import Commit
 from kvtransfer.pool import InPlace
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
@@ -82,7 +84,10 @@ async def main(options: argparse.Namespace) -> None:
         await shm.start()
     server = grpc.aio.server()
     socket = "" if shm is None else str(shm.path)
-    service = KVTransferService(sender.handoffs, sender.pool, SenderLayout("model", 16, socket))
+    # Kept here: an agent that is forgotten cannot be read from.
+    nixl = NixlAgent(f"sender-{os.getpid()}", sender.pool) if options.nixl else None
+    layout = SenderLayout("model", 16, socket, None if nixl is None else nixl.describe())
+    service = KVTransferService(sender.handoffs, sender.pool, layout)
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -102,6 +107,7 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--shm-dir", default="")
+    parser.add_argument("--nixl", default="")
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--stored", choices=["", "int8"], default="")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from baton.v1 import kvtransfer_pb2 as pb
 from kvtransfer.convert import event_from_pb, event_to_pb
 from kvtransfer.errors import ProtocolError
-from kvtransfer.manifest import ChecksumKind, Commit, Manifest, Offer, SenderAbort
+from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, SenderAbort
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
@@ -41,6 +41,7 @@ events = st.one_of(
         block_bytes=large,
         checksum_kind=st.sampled_from(ChecksumKind),
         shm_socket=names,
+        nixl=st.none() | st.builds(NixlPool, agent=st.binary(max_size=5), address=large, num_blocks=small),
     ),
     st.builds(
         Offer,

@@ -40,6 +40,16 @@ def test_a_wrong_value_is_refused_by_name(flag: str, sentence: str, tmp_path: Pa
         parse_config(["--model=m", f"--shm-dir={tmp_path}", *re.split(" (?=--)", flag)], "decode", 1)
 
 
+def test_nixl_cannot_be_asked_for_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtransfer.transports.nixl.PACKAGE", "nixl_of_nowhere")
+    with pytest.raises(
+        ValueError, match="--transport is nixl, which is not installed; accepted: auto, shm or"
+    ):
+        parse_config(["--model=m", f"--shm-dir={tmp_path}", "--transport=nixl"], "decode", 1)
+
+
 def test_the_directory_of_sockets_does_not_matter_without_shared_memory() -> None:
     config = parse_config(["--model=m", "--shm-dir=/nowhere", "--transport=grpc"], "decode", 1)
     assert config.transport is TransportMode.GRPC

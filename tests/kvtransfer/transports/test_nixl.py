@@ -1,0 +1,186 @@
+"""Blocks read by NIXL, where it is there; and what is said where it is not."""
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.errors import LayoutMismatchError, PeerLostError, TransportUnavailableError
+from kvtransfer.manifest import NixlPool
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.transport import TransportMode
+from kvtransfer.transports.nixl import PACKAGE, NixlAgent, NixlReader, is_installed, runs
+from scheduling.request import Fence
+from tests.kvtransfer.blocks import content, fill_block
+from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks
+from tests.kvtransfer.fake_nixl import FakeApi, fake_agent
+
+FENCE = Fence("t", "r", 0, 0, 0, "source", "target")
+
+
+def pool_of(num_blocks: int = 8) -> KVPool:
+    return KVPool(BlockLayout(1, 4, 1, 8, torch.float32), num_blocks)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def reader_between(
+    source: KVPool, target: KVPool, executor: ThreadPoolExecutor, **options: object
+) -> NixlReader:
+    told = fake_agent("source", source).describe()
+    return NixlReader(fake_agent("target", target, **options), told, executor)
+
+
+def api_of(reader: NixlReader) -> FakeApi:
+    api = reader._agent.api
+    assert isinstance(api, FakeApi)
+    return api
+
+
+async def test_blocks_are_read_to_where_they_are_wanted_neighbours_together(
+    executor: ThreadPoolExecutor,
+) -> None:
+    source, target = pool_of(), pool_of()
+    for block in range(8):
+        fill_block(source, block)
+    reader = reader_between(source, target, executor)
+    pairs = [(1, 4), (2, 5), (3, 6), (7, 0)]
+    await reader.read(FENCE, [BlockCopy(0, block, place, 0) for block, place in pairs])
+    for block, place in pairs:
+        assert bytes(target.block_bytes_view(place)) == content(block, target.block_bytes)
+    assert not target.tensor[[1, 2, 3, 7]].any(), "a bystander was written to"
+    assert (api_of(reader).num_descriptors, api_of(reader).under_way) == (2, {})
+    await reader.close()
+    assert api_of(reader).known == []
+
+
+def test_only_blocks_that_are_neighbours_on_both_sides_are_one_piece() -> None:
+    places = [(5, 1), (6, 2), (8, 3), (9, 5), (10, 6)]
+    copies = [BlockCopy(0, source, target, 0) for source, target in places]
+    assert list(runs(copies)) == [(1, 5, 2), (3, 8, 1), (5, 9, 2)]
+    assert list(runs([])) == []
+
+
+async def test_a_block_that_the_sender_does_not_have_is_not_read(executor: ThreadPoolExecutor) -> None:
+    reader = reader_between(pool_of(4), pool_of(), executor)
+    with pytest.raises(LayoutMismatchError, match="sender_block is 4; accepted: 'under 4'"):
+        await reader.read(FENCE, [BlockCopy(0, 4, 0, 0)])
+
+
+async def test_a_read_that_fails_is_told_and_let_go_of(executor: ThreadPoolExecutor) -> None:
+    source, target = pool_of(), pool_of()
+    reader = reader_between(source, target, executor, end="ERR")
+    with pytest.raises(PeerLostError, match="a read ended as ERR"):
+        await reader.read(FENCE, [BlockCopy(0, 1, 1, 0)])
+    assert api_of(reader).under_way == {}
+    api_of(reader).known.clear()
+    with pytest.raises(PeerLostError, match="lost source"):
+        await reader.read(FENCE, [BlockCopy(0, 1, 1, 0)])
+
+
+async def test_a_cancelled_read_ends_when_nothing_is_written_any_more(executor: ThreadPoolExecutor) -> None:
+    source, target = pool_of(), pool_of()
+    reader = reader_between(source, target, executor, polls=1 << 30)
+    api = api_of(reader)
+    reading = asyncio.create_task(reader.read(FENCE, [BlockCopy(0, 1, 1, 0)]))
+    await until(lambda: bool(api.under_way))
+    reading.cancel()
+    await asyncio.sleep(0)
+    assert api.under_way
+    assert not reading.done()
+    api.polls = 1
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert api.under_way == {}
+
+
+async def test_a_sender_that_makes_no_sense_is_no_way_through(executor: ThreadPoolExecutor) -> None:
+    with pytest.raises(TransportUnavailableError, match="transport nixl cannot reach the sender"):
+        NixlReader(fake_agent("target", pool_of()), NixlPool(b"nonsense", 0, 1), executor)
+
+
+def test_where_nixl_is_missing_an_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtransfer.transports.nixl.PACKAGE", "nixl_of_nowhere")
+    assert not is_installed()
+    with pytest.raises(TransportUnavailableError, match="No module named 'nixl_of_nowhere'"):
+        NixlAgent("name", pool_of())
+
+
+@pytest.mark.integration
+async def test_nixl_that_is_demanded_but_missing_is_an_error(
+    start_sender: StartSender, make_receiver: MakeReceiver
+) -> None:
+    sender, receiver = await start_sender(), make_receiver(TransportMode.NIXL)
+    task = task_of(sender, fence_of(), 2)
+    sender.offer_all(task.fence, 2)
+    with pytest.raises(TransportUnavailableError, match="the sender has no NIXL"):
+        await receiver.receive(task)
+
+
+@pytest.mark.nixl
+class TestWithNixl:
+    """Between two processes, with NIXL itself."""
+
+    async def test_every_byte_arrives_and_the_sender_may_free(
+        self, start_sender: StartSender, make_receiver: MakeReceiver
+    ) -> None:
+        assert importlib.util.find_spec(PACKAGE), "run by `make test-nixl`"
+        sender, receiver = await start_sender(nixl=True), make_receiver(TransportMode.NIXL)
+        for request_id in ("first", "second"):
+            task = task_of(sender, fence_of(request_id), 40, num_held=3)
+            handle = sender.offer_all(task.fence, 40)
+            result = await receiver.receive(task)
+            assert (result.num_verified_blocks, result.num_fetched_blocks) == (40, 37)
+            assert result.transport == "nixl"
+            assert wrong_blocks(receiver, task) == [0, 1, 2]
+            heard = await sender.hear()
+            assert (heard["over"], heard["end"]) == (handle, "acknowledged")
+            for block in range(64):
+                receiver.pool.block_bytes_view(block)[:] = bytes(receiver.pool.block_bytes)
+
+    async def test_a_block_damaged_after_its_checksum_was_taken_is_found(
+        self, start_sender: StartSender, make_receiver: MakeReceiver
+    ) -> None:
+        sender, receiver = await start_sender(nixl=True), make_receiver(TransportMode.NIXL)
+        task = task_of(sender, fence_of(), 8)
+        sender.offer_all(task.fence, 8)
+        sender.tell(flip=[3])
+        result = await receiver.receive(task)
+        assert (result.num_verified_blocks, result.num_corrupt_blocks) == (3, 1)
+
+    async def test_without_shared_memory_it_is_chosen_before_grpc(
+        self, start_sender: StartSender, make_receiver: MakeReceiver
+    ) -> None:
+        sender, receiver = (
+            await start_sender(nixl=True, shm=False),
+            make_receiver(TransportMode.AUTO, nixl=True),
+        )
+        task = task_of(sender, fence_of(), 8)
+        sender.offer_all(task.fence, 8)
+        assert (await receiver.receive(task)).transport == "nixl"
+        assert wrong_blocks(receiver, task) == []
+
+    async def test_a_killed_sender_ends_the_handoff(
+        self, start_sender: StartSender, make_receiver: MakeReceiver
+    ) -> None:
+        sender, receiver = await start_sender(nixl=True), make_receiver(TransportMode.NIXL)
+        task = task_of(sender, fence_of(), 6)
+        handle = sender.begin(task.fence, 6)
+        sender.tell(fill=[handle, 0, [0, 1, 2]])
+        receiving = asyncio.create_task(receiver.receive(task))
+        await until(lambda: len(wrong_blocks(receiver, task)) == 3)
+        sender.process.kill()
+        with pytest.raises(PeerLostError):
+            await receiving
+        replaced = await start_sender(nixl=True)
+        task = task_of(replaced, fence_of("next"), 4)
+        replaced.offer_all(task.fence, 4)
+        assert (await receiver.receive(task)).transport == "nixl"

@@ -1,0 +1,19 @@
+"""Whether this worker lets its KV travel by NIXL."""
+
+from __future__ import annotations
+
+from kvtransfer.pool import BlockPool
+from kvtransfer.transport import TransportMode
+from kvtransfer.transports.nixl import NixlAgent, is_installed
+from worker.main import RoleContext
+
+
+def agent_of(context: RoleContext, pool: BlockPool, purpose: str) -> NixlAgent | None:
+    """With `pool` registered. Where nobody asks for NIXL it is used if it is there and nothing is lost by it:
+    not in a fleet that encrypts, which NIXL does not.
+    """
+    mode = context.config.transport
+    by_itself = mode is TransportMode.AUTO and is_installed() and context.tls is None
+    if mode is not TransportMode.NIXL and not by_itself:
+        return None
+    return NixlAgent(f"{context.incarnation}-{purpose}", pool)
