@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         bar = progress.add_task("steps", total=len(args.seeds) * len(STEPS))
         for _ in args.seeds:
             for name, step in STEPS.items():
-                found[name].append(_compare((plain, same), step, args.rounds))
+                found[name].append(compare((plain, same), step, args.rounds))
                 progress.advance(bar)
     rows = [
         (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
@@ -85,7 +85,7 @@ def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
     return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
 
 
-def _compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
+def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
     """Median milliseconds of both, and the median of their ratios."""
     batches = [make_batch(runner, step) for runner in runners]
     for runner, batch in zip(runners, batches, strict=True):

@@ -30,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     "verification": Command("benchmarks.verification", "what checksums and each token once cost"),
     "step-error": Command("benchmarks.step_error", "how well the cost model knows a step"),
     "deterministic": Command("benchmarks.deterministic", "what the same bits in any company cost"),
+    "quantisation": Command("benchmarks.quantisation", "what 8 bits cost in logits, and give in memory"),
     "decisions": Command("benchmarks.decisions", "how long pure decisions take"),
     "core-decisions": Command("benchmarks.core_decisions", "how long the router's core takes to decide"),
 }

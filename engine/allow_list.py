@@ -1,7 +1,7 @@
 """Which models are served: those whose logits were proven equal to transformers' own, and nothing else.
 
 Others may load and answer fluently and wrongly: ALiBi models never call the attention function, some RoPE
-types look at the longest position of the whole batch, a quantised checkpoint needs kernels of its own.
+types look at the longest position of the whole batch, a quantised checkpoint needs kernels that know it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelRefused
+from engine.quantised_checkpoint import check_quantised
 
 ARCHITECTURES = (
     "gemma2",
@@ -61,6 +62,7 @@ def _check(directory: Path, config: Config) -> None:
     for field, rope_type in _rope_types(config):
         if rope_type not in ROPE_TYPES:
             raise ModelRefused(directory, field, f"is {rope_type!r}", ", ".join(ROPE_TYPES))
+    check_quantised(directory, config.get("quantization_config"))
     for field, (acceptable, accepted) in _FIELDS.items():
         if not acceptable(config.get(field)):
             raise ModelRefused(directory, field, f"is {config[field]!r}", accepted)
@@ -84,7 +86,6 @@ def _absent(value: object) -> bool:
 
 
 _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "quantization_config": (_absent, "a checkpoint in float32, bfloat16 or float16"),
     "use_bidirectional_attention": (_absent, "causal attention (false or absent)"),
     # GPT-2's upcast attention has a code path of its own that no attention function sees.
     "reorder_and_upcast_attn": (_absent, "false or absent"),

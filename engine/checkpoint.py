@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 from engine.errors import ModelRefused
 
@@ -19,6 +20,11 @@ def check_weights(directory: Path) -> None:
         expected, found = _expected_bytes(directory, path), path.stat().st_size
         if found != expected:
             raise ModelRefused(directory, path.name, f"has {found} bytes", f"{expected}, as its header says")
+
+
+def tensor_names(directory: Path) -> set[str]:
+    """Of every tensor that the weights' files hold; they were checked before."""
+    return {name for path in _weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}
 
 
 def check_tokenizer(directory: Path) -> None:
@@ -52,14 +58,20 @@ def _weight_files(directory: Path) -> list[Path]:
 def _expected_bytes(directory: Path, path: Path) -> int:
     """File size by its own header: 8 bytes of header length, the header, then the tensors it describes."""
     try:
-        with path.open("rb") as file:
-            length: int = struct.unpack("<Q", file.read(8))[0]
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(f"header of {length} bytes")
-            header = json.loads(file.read(length))
+        length, header = _read_header(path)
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
     except (struct.error, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
         raise ModelRefused(
             directory, path.name, f"has no readable header ({error})", "a complete safetensors file"
         ) from error
     return 8 + length + int(max(ends, default=0))
+
+
+def _read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Its length in bytes, and what it says of each tensor."""
+    with path.open("rb") as file:
+        length: int = struct.unpack("<Q", file.read(8))[0]
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"header of {length} bytes")
+        header: dict[str, Any] = json.loads(file.read(length))
+    return length, header

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from kernels.int8_linear import int8_linear, make_counters
+
 LARGEST = 127
 """-128 is left out, so that a weight and its negative are rounded alike."""
 PACKED_MAX_ROWS = 8
-"""torch's int8 product computes row by row: faster in bfloat16 for so many rows, slower for 16."""
+"""On a CPU torch's int8 product computes row by row: faster in bfloat16 for so many rows, slower for 16."""
 PACKED_INPUTS = 32
 """It reads past the end of rows that are not a multiple of its vectors."""
 CHUNK_ELEMENTS = 1 << 18
@@ -31,13 +33,16 @@ CHUNK_ELEMENTS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What came of quantising a model."""
+    """What is int8 in a model, and what that spares."""
 
     num_layers: int
-    """Linear layers that hold int8 now."""
-    bytes_before: int
-    """Of all weights, those that stay included."""
-    bytes_after: int
+    """Linear layers that hold int8."""
+    num_float_experts: int
+    """Mixtures of experts that do not."""
+    num_bytes: int
+    """Of all weights, those that are not int8 included."""
+    float_bytes: int
+    """What they would be without."""
 
 
 class Int8Linear(nn.Module):
@@ -52,6 +57,8 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
+        # Of its own, since layers may run side by side.
+        self._counters = make_counters(weight.device) if weight.is_cuda else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
@@ -60,6 +67,8 @@ class Int8Linear(nn.Module):
 
     def multiply(self, rows: Tensor) -> Tensor:
         """[n, in] -> [n, out]"""
+        if rows.is_cuda:
+            return int8_linear(rows, self.weight, self.scale, self.bias, self._counters)
         packed = rows.dtype == torch.bfloat16 and rows.shape[0] <= PACKED_MAX_ROWS
         if packed and rows.shape[1] % PACKED_INPUTS == 0:
             product = torch._weight_int8pack_mm(rows, self.weight, self.scale)  # noqa: SLF001 - torch has no public name for it
@@ -81,12 +90,11 @@ def _expanded_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def quantise_linears(model: Any, device: torch.device) -> Quantised:
+def quantise_linears(model: Any, device: torch.device) -> None:
     """Put an Int8Linear on `device` in the place of every linear layer but the one that makes the logits.
 
     One after the other, so that no more than one layer is held twice. What stays is not moved.
     """
-    before = _weight_bytes(model)
     logits = model.get_output_embeddings()
     linears = [
         name
@@ -95,7 +103,19 @@ def quantise_linears(model: Any, device: torch.device) -> Quantised:
     ]
     for name in linears:
         model.set_submodule(name, _quantised(model.get_submodule(name), device))
-    return Quantised(len(linears), before, _weight_bytes(model))
+
+
+def quantised_of(model: nn.Module) -> Quantised | None:
+    """None where nothing is int8."""
+    linears = [module for module in model.modules() if isinstance(module, Int8Linear)]
+    if not linears:
+        return None
+    # Experts are the weights that have three dimensions: one for the expert.
+    experts = {name.rpartition(".")[0] for name, tensor in model.named_parameters() if tensor.ndim == 3}
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    spared = sum(one.weight.numel() * (one.scale.element_size() - 1) - one.scale.nbytes for one in linears)
+    return Quantised(len(linears), len(experts), held, held + spared)
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,8 +131,3 @@ def _quantised(module: nn.Module, device: torch.device) -> Int8Linear:
     matrix, bias = module.get_parameter("weight").to(device), getattr(module, "bias", None)
     quantised, scale = quantise(matrix.t().contiguous() if isinstance(module, Conv1D) else matrix)
     return Int8Linear(quantised, scale, None if bias is None else bias.data.to(device))
-
-
-def _weight_bytes(model: nn.Module) -> int:
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

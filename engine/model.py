@@ -13,11 +13,12 @@ from torch import Tensor
 
 from engine.allow_list import Config, read_config
 from engine.attention import ATTENTION, AttentionStep
-from engine.checkpoint import check_tokenizer, check_weights
+from engine.checkpoint import check_tokenizer, check_weights, tensor_names
+from engine.compressed_tensors import loader, unpack_linears
 from engine.dry_run import Asked, dry_run
 from engine.errors import FusionDiffers, ModelRefused
 from engine.fusion import NOT_FUSED, FusionReport, fuse
-from engine.int8_weights import Quantised, quantise_linears
+from engine.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.invariant_rows import make_rows_invariant
 from engine.kv_pool import BlockLayout
 from engine.quantisation import Quantisation
@@ -25,7 +26,6 @@ from engine.row_tiles import tile_rows
 from engine.tiled_experts import EXPERTS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-_QUANTISED = "float32 or bfloat16"
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
 _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
 
@@ -60,7 +60,7 @@ class Model:
     is_deterministic: bool = False
     """Its products and norms reduce each row alone; on a CPU its steps have to be padded."""
     quantised: Quantised | None = None
-    """What became of its weights, where they are quantised."""
+    """What of its weights is, if anything."""
     stored: torch.dtype | None = None
     """What its keys and values are kept in, where that is not `dtype`."""
     fusion: FusionReport = NOT_FUSED
@@ -110,11 +110,9 @@ def load_model(
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
-    if quantisation.weights and (dtype == torch.float64 or device.type != "cpu"):
-        raise ValueError(
-            f"quantisation is {quantisation.value} in {dtype} on {device}; accepted: {_QUANTISED} on a CPU"
-        )
     config = read_config(directory)
+    if quantisation.weights or (random_seed is None and config.get("quantization_config")):
+        _check_int8(dtype, device, deterministic=deterministic)
     if random_seed is None:
         check_weights(directory)
     check_tokenizer(directory)
@@ -140,6 +138,14 @@ def load_model(
     return replace(load(fused=False), fusion=report)
 
 
+def _check_int8(dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> None:
+    if dtype == torch.float64:
+        raise ValueError(f"dtype is {dtype} with int8 weights; accepted: float32 or bfloat16")
+    # The kernel's tiles, and how it splits a sum, depend on the number of rows.
+    if deterministic and device.type != "cpu":
+        raise ValueError(f"deterministic with int8 weights on {device}; accepted: on a CPU")
+
+
 def _load(
     directory: Path,
     config: Config,
@@ -153,14 +159,17 @@ def _load(
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
-        module = _read_module(directory, dtype, experts)
+        module = _read_module(directory, dtype, experts, is_quantised=bool(config.get("quantization_config")))
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
     # Every token of a step is a token; some models would search each step for padding to warn about.
     module.config.pad_token_id = None
     module.eval().requires_grad_(requires_grad=False)
-    quantised = quantise_linears(module, device) if quantisation.weights else None
+    unpack_linears(directory, module, device)
+    if quantisation.weights:
+        quantise_linears(module, device)
     module.to(device)
+    quantised = quantised_of(module)
     if deterministic and device.type == "cpu":
         tile_rows(module)
     elif deterministic:
@@ -172,20 +181,25 @@ def _load(
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 
 
-def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str]) -> Any:
+def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:
     library: Any = transformers
     library.utils.logging.disable_progress_bar()
     try:
-        module, report = library.AutoModelForCausalLM.from_pretrained(
+        model_class: Any = library.AutoModelForCausalLM
+        arguments: dict[str, Any] = {}
+        if is_quantised:
+            model_class, arguments = loader(directory, tensor_names(directory))
+        module, report = model_class.from_pretrained(
             directory,
             dtype=dtype,
             attn_implementation=ATTENTION,
             **experts,
+            **arguments,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise ModelRefused(
             directory,
             "the checkpoint",

@@ -66,8 +66,13 @@ def _tell_fused(done: FusionReport) -> None:
 
 
 def _tell_quantised(done: Quantised) -> None:
-    before, after = (round(size / MEBIBYTE, 1) for size in (done.bytes_before, done.bytes_after))
-    log.info("weights_quantised", layers=done.num_layers, from_mb=before, to_mb=after)
+    log.info(
+        "weights_quantised",
+        layers=done.num_layers,
+        float_experts=done.num_float_experts,
+        mb=round(done.num_bytes / MEBIBYTE, 1),
+        float_mb=round(done.float_bytes / MEBIBYTE, 1),
+    )
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sample]:

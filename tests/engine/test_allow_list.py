@@ -61,7 +61,6 @@ def test_rope_that_depends_on_the_position_alone_is_accepted(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("quantization_config", {"quant_method": "mxfp4"}),
         ("use_bidirectional_attention", True),
         ("reorder_and_upcast_attn", True),
         ("is_encoder_decoder", True),

@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import transformers
-from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from engine import int8_weights
 from engine.int8_weights import Int8Linear, quantise
-from engine.model import Model, load_model
+from engine.model import load_model
 from engine.model_runner import ModelRunner
 from engine.quantisation import Quantisation
 from engine.sameness import prove_sameness
 from tests import model_zoo
-from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_tables
-
-CPU = torch.device("cpu")
-PROMPT = list(range(3, 40))
-BLOCK_SIZE = 4
+from tests.engine.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
+from tests.engine.ragged import poisoned_pool
 
 
 @pytest.fixture(scope="module")
@@ -34,32 +27,6 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return model_zoo.build(name, tmp_path_factory.mktemp(name))
 
     return directory
-
-
-def load_int8(directory: Path, dtype: torch.dtype = torch.float32, *, deterministic: bool = False) -> Model:
-    return load_model(directory, dtype, CPU, deterministic=deterministic, quantisation=Quantisation.INT8)
-
-
-def logits_of(model: Model) -> Tensor:
-    (table,), _ = shuffled_tables([len(PROMPT)], BLOCK_SIZE, 0)
-    runner = ModelRunner(model, poisoned_pool(model, BLOCK_SIZE, 160))
-    return runner.forward(make_batch([Piece(0, PROMPT, table)], BLOCK_SIZE))[0]
-
-
-def expected_logits(directory: Path) -> Tensor:
-    """Of transformers' own model, each of whose linear layers but the last holds what int8 makes of it."""
-    library: Any = transformers
-    model = library.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings():
-            weight = module.weight.data.t() if isinstance(module, Conv1D) else module.weight.data
-            quantised, scale = quantise(weight)
-            weight.copy_(quantised * scale[:, None])
-    with torch.inference_mode():
-        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
-    return logits
 
 
 def test_a_weight_is_off_by_half_a_step_at_most() -> None:
@@ -108,11 +75,19 @@ def test_all_linear_layers_hold_a_byte_a_weight_and_nothing_else_does(zoo: Calla
         "model.embed_tokens.weight",
         "lm_head.weight",
     }
+    tensors = model.module.state_dict()
+    linears = sum(tensor.numel() for tensor in tensors.values() if tensor.dtype == torch.int8)
+    scales = sum(tensor.numel() for name, tensor in tensors.items() if name.endswith("scale"))
     assert model.quantised is not None
     assert model.quantised.num_layers == len(held) - 2 == 4 * 7
-    linears = sum(t.numel() for t in model.module.state_dict().values() if t.dtype == torch.int8)
-    scales = sum(t.numel() for name, t in model.module.state_dict().items() if name.endswith("scale"))
-    assert model.quantised.bytes_before - model.quantised.bytes_after == 3 * linears - 4 * scales
+    assert model.quantised.float_bytes - model.quantised.num_bytes == 3 * linears - 4 * scales
+    assert model.quantised.num_float_experts == 0
+
+
+def test_experts_stay_and_are_counted(zoo: Callable[[str], Path]) -> None:
+    quantised = load_int8(zoo("mixtral")).quantised
+    assert quantised is not None
+    assert (quantised.num_layers, quantised.num_float_experts) == (4 * 4, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -127,5 +102,11 @@ def test_a_deterministic_model_may_be_quantised(
 
 
 def test_what_int8_products_do_not_take_is_refused(zoo: Callable[[str], Path]) -> None:
-    with pytest.raises(ValueError, match=r"int8 in torch.float64 on cpu; accepted: float32 or bfloat16"):
+    with pytest.raises(ValueError, match=r"dtype is torch.float64 with int8 weights; accepted: float32"):
         load_int8(zoo("llama"), torch.float64)
+
+
+def test_sameness_on_a_gpu_is_refused(zoo: Callable[[str], Path]) -> None:
+    device, int8 = torch.device("cuda"), Quantisation.INT8
+    with pytest.raises(ValueError, match="deterministic with int8 weights on cuda; accepted: on a CPU"):
+        load_model(zoo("llama"), torch.bfloat16, device, deterministic=True, quantisation=int8)

@@ -48,7 +48,16 @@ _SERVICE = {
 # All that these may import besides Python's own library: what the images of requirements/ hold.
 THIRD_PARTY: dict[str, set[str]] = {
     "baton": {"cryptography", "google", "grpc", "grpc_health", "grpc_status", "rich"},
-    "benchmarks": {"grpc", "numpy", "prometheus_client", "rich", "torch", "transformers", "uvloop"},
+    "benchmarks": {
+        "grpc",
+        "numpy",
+        "prometheus_client",
+        "rich",
+        "tokenizers",
+        "torch",
+        "transformers",
+        "uvloop",
+    },
     "decode_worker": _SERVICE | {"numpy", "torch"},
     "engine": {"numpy", "safetensors", "tokenizers", "torch", "transformers"},
     "kernels": {"torch", "triton"},

@@ -29,6 +29,7 @@ OPS = (
     "gather_blocks",
     "scatter_blocks",
     "invariant_linear",
+    "int8_linear",
 )
 PACKAGES = {"gather_blocks": "copy_blocks", "scatter_blocks": "copy_blocks"}  # the others' are called as they
 REPOSITORY = Path(__file__).parents[2]

@@ -1,0 +1,9 @@
+"""What `int8_linear` means, in plain PyTorch."""
+
+from torch import Tensor
+
+
+def int8_linear_reference(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Arguments as for `kernels.int8_linear.int8_linear`."""
+    out = (x.float() @ weight.float().t()) * scale.float()
+    return (out if bias is None else out + bias.float()).to(x.dtype)

@@ -1,0 +1,47 @@
+"""Models with int8 weights, and transformers' own with the float weights that those stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from engine.int8_weights import quantise
+from engine.model import Model, load_model
+from engine.model_runner import ModelRunner
+from engine.quantisation import Quantisation
+from tests.engine.ragged import Piece, make_batch, poisoned_pool, shuffled_tables
+
+CPU = torch.device("cpu")
+PROMPT = list(range(3, 40))
+BLOCK_SIZE = 4
+
+
+def load_int8(directory: Path, dtype: torch.dtype = torch.float32, *, deterministic: bool = False) -> Model:
+    return load_model(directory, dtype, CPU, deterministic=deterministic, quantisation=Quantisation.INT8)
+
+
+def logits_of(model: Model) -> Tensor:
+    (table,), _ = shuffled_tables([len(PROMPT)], BLOCK_SIZE, 0)
+    runner = ModelRunner(model, poisoned_pool(model, BLOCK_SIZE, 160))
+    return runner.forward(make_batch([Piece(0, PROMPT, table)], BLOCK_SIZE))[0]
+
+
+def expected_logits(directory: Path) -> Tensor:
+    """Of transformers' own model, each of whose linear layers but the last holds what int8 makes of it."""
+    library: Any = transformers
+    model = library.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings():
+            weight = module.weight.data.t() if isinstance(module, Conv1D) else module.weight.data
+            quantised, scale = quantise(weight)
+            weight.copy_(quantised * scale[:, None])
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([PROMPT])).logits[0, -1]
+    return logits
