@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from engine.host_copies import upload
 
 
 class TokenCounts:
@@ -58,4 +61,4 @@ class TokenCounts:
         return self._in_prompt[rows], self._counts[rows]
 
     def _index(self, token_ids: Sequence[int]) -> Tensor:
-        return torch.tensor(token_ids, dtype=torch.int64, device=self._device)
+        return upload(np.array(token_ids, dtype=np.int64), self._device)
