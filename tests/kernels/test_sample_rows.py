@@ -34,7 +34,7 @@ WAYS: dict[str, dict[Way, float]] = {
     "top_k_of_all": {Way.TOP_K: 2**32 - 1, Way.TEMPERATURE: 0.5},
     "top_p": {Way.TOP_P: 0.83},
     "min_p": {Way.MIN_P: 0.2, Way.TEMPERATURE: 1.3},
-    "every_filter": {Way.TOP_K: 25, Way.TOP_P: 0.9, Way.MIN_P: 0.03, Way.TEMPERATURE: 1.7},
+    "every_filter": {Way.TOP_K: 10, Way.TOP_P: 0.7, Way.MIN_P: 0.03, Way.TEMPERATURE: 1.7},
     "penalties": {Way.REPETITION: 1.3, Way.PRESENCE: -1.1, Way.FREQUENCY: 0.4, Way.TOP_K: 12},
     "penalties_hot": {Way.REPETITION: 0.7, Way.TEMPERATURE: 2.5, Way.TOP_P: 0.97},
 }
