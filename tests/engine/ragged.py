@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,16 @@ def make_batch(pieces: Sequence[Piece], block_size: int) -> StepBatch:
         max_query_len=max(len(piece.tokens) for piece in pieces),
         max_context_len=max(context_lens),
     )
+
+
+def moved(batch: StepBatch, device: torch.device) -> StepBatch:
+    """The step as the model of `device` takes it."""
+    tensors: dict[str, Any] = {
+        field.name: value.to(device)
+        for field in fields(batch)
+        if isinstance(value := getattr(batch, field.name), Tensor)
+    }
+    return replace(batch, **tensors)
 
 
 def poisoned_pool(model: Model, block_size: int, num_blocks: int) -> KVPool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from engine.model import Model, load_model
 from engine.model_runner import ModelRunner
 from engine.step_batch import StepBatch
 from tests import model_zoo
-from tests.engine.ragged import NO_BLOCK, Piece, make_batch, shuffled_tables
+from tests.engine.ragged import NO_BLOCK, Piece, make_batch, moved, shuffled_tables
 
 BLOCK_SIZE = 4
 MAX_NUM_SEQS = 20
@@ -77,15 +76,6 @@ class Scene:
     def assert_same_pools(self, atol: float = 1e-9) -> None:
         ours, theirs = (runner.pool.tensor for runner in self.runners)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=atol, equal_nan=True)
-
-
-def moved(batch: StepBatch, device: torch.device) -> StepBatch:
-    tensors: dict[str, Any] = {
-        field.name: value.to(device)
-        for field in fields(batch)
-        if isinstance(value := getattr(batch, field.name), Tensor)
-    }
-    return replace(batch, **tensors)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import random
 import re
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,14 @@ from engine.model import Model, load_model
 from engine.model_runner import ModelRunner
 from engine.quantisation import Quantisation
 from tests import model_zoo
-from tests.engine.ragged import generate_greedily, poisoned_pool
+from tests.engine.ragged import (
+    Piece,
+    generate_greedily,
+    make_batch,
+    moved,
+    poisoned_pool,
+    shuffled_tables,
+)
 
 CPU = torch.device("cpu")
 NUM_TOKENS = 4
@@ -258,3 +266,24 @@ def test_products_of_different_rows_are_not_merged() -> None:
     assert structure.are_mergeable(products[:1] * 2)
     whole: Any = modules.merged([nn.Linear(4, 6), nn.Linear(4, 2)])
     assert (whole.weight.shape, whole.bias.shape) == ((8, 4), (8,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-3), (torch.bfloat16, 0.5)])
+@pytest.mark.parametrize("name", FUSED)
+def test_on_a_gpu_a_fused_family_gives_the_logits_of_the_stock_one(
+    name: str, dtype: torch.dtype, atol: float, zoo: Callable[[str], Path]
+) -> None:
+    """Of most rows: in bfloat16 a token may be rounded to another expert."""
+    device = torch.device("cuda")
+    [table], num_blocks = shuffled_tables([40], 16, seed=1)
+    batch = moved(make_batch([Piece(0, list(range(3, 43)), table)], 16), device)
+    batch = replace(batch, logit_rows=batch.positions)
+    logits = []
+    for fused in (True, False):
+        model = load_model(zoo(name), dtype, device, fused=fused)
+        assert model.is_fused == fused
+        pool = KVPool(model.block_layout(16), num_blocks, device)
+        logits.append(ModelRunner(model, pool).forward(batch).double())
+    furthest = (logits[0] - logits[1]).abs().amax(dim=-1)
+    assert float(furthest.median()) <= atol
