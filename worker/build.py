@@ -6,7 +6,7 @@ import structlog
 import torch
 
 from engine.build import EngineSettings, build, resolve_device, resolve_dtype
-from engine.fusion import FusionReport
+from engine.fusion import NOT_FUSED, FusionReport
 from engine.int8_weights import Quantised
 from engine.model_runner import ModelRunner
 from engine.pool_size import MEBIBYTE
@@ -43,7 +43,7 @@ def build_engine(config: WorkerConfig) -> Engine:
     )
     built = build(settings, lambda runner, name: _measure(config, runner, name), RecordingLog())
     runner = built.runner
-    if settings.fusion and device.type == "cuda":
+    if runner.model.fusion != NOT_FUSED:
         _tell_fused(runner.model.fusion)
     if runner.model.quantised is not None:
         _tell_quantised(runner.model.quantised)
