@@ -77,15 +77,15 @@ def run(args: argparse.Namespace) -> int:
     texts = [_write(plain["float32"], args, seed) for seed in args.seeds]
     said = {dtype: [_logits(runner, text) for text in texts] for dtype, runner in plain.items()}
     drifts = {"bfloat16": _drifts(said["float32"], said["bfloat16"], texts)}
-    sizes: dict[str, tuple[float, float]] = {}
+    sizes: dict[str, tuple[float, ...]] = {}
     steps: dict[str, list[tuple[float, float, float]]] = {}
     for dtype in MEASURED_DTYPES:
         for arm in ARMS:
             name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
             drifts[name] = _drifts(said[dtype], [_logits(runner, text) for text in texts], texts)
-            sizes[name] = _megabytes(plain[dtype]), _megabytes(runner)
+            both = (plain[dtype], runner)
+            sizes[name] = (*map(_megabytes, both), *(one.pool.block_bytes / BLOCK_SIZE for one in both))
             for step, shape in STEPS.items():
-                both = (plain[dtype], runner)
                 steps[f"{name}: {step}"] = [compare(both, shape, args.rounds) for _ in args.seeds]
     telling.add(_section(args, drifts, sizes, steps))
     return telling.end()
@@ -94,21 +94,24 @@ def run(args: argparse.Namespace) -> int:
 def _section(
     args: argparse.Namespace,
     drifts: dict[str, list[Drift]],
-    sizes: dict[str, tuple[float, float]],
+    sizes: dict[str, tuple[float, ...]],
     steps: dict[str, list[tuple[float, float, float]]],
 ) -> Section:
     quality = [
         (name, *(cell(list(column), spec=".4f") for column in zip(*map(astuple, found), strict=True)))
         for name, found in drifts.items()
     ]
-    memory = [(name, f"{before:.1f}", f"{after:.1f}") for name, (before, after) in sizes.items()]
+    memory = [
+        (name, *(f"{weights:.1f}" for weights in found[:2]), *(f"{kv:.0f}" for kv in found[2:]))
+        for name, found in sizes.items()
+    ]
     times = [
         (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
         for name, figures in steps.items()
     ]
     tables = (
         markdown(("model", "error, rms", "largest", "same choice", "perplexity, ratio"), quality),
-        markdown(("model", "weights plain, MiB", "quantised, MiB"), memory),
+        markdown(("model", "weights plain, MiB", "quantised", "KV of a token, bytes", "quantised"), memory),
         markdown(("model: step", "plain, ms", "quantised, ms", "ratio"), times),
     )
     method = (
