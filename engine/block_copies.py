@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.copy_stream import Mark, copy_stream
+from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024
 """On the device: what is gathered at a time. The bus is busy with it for over half a millisecond, which
@@ -85,16 +86,6 @@ class BlockCopies:
         for start in range(0, len(blocks), size):
             piece = ids[start : start + size]
             yield self._buffer[: len(piece)], piece, slots[start : start + size]
-
-
-def gather_blocks(pool: Tensor, block_ids: Tensor, out: Tensor) -> None:
-    """Rows of `pool` one after the other to `out`."""
-    torch.index_select(pool, 0, block_ids, out=out)
-
-
-def scatter_blocks(source: Tensor, pool: Tensor, block_ids: Tensor) -> None:
-    """The way back; no block twice."""
-    pool.index_copy_(0, block_ids, source)
 
 
 def runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
