@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "benchmarks": {
         "baton",
         "engine",
+        "kernels",
         "kvtransfer",
         "reporting",
         "router",

@@ -1,0 +1,144 @@
+"""How close the engine comes to what a GPU can do at most: one command, at most 8 minutes on an H200.
+
+    python -m benchmarks.gpu --json found.json
+    python -m benchmarks.gpu --sections ceilings,decode,prefill
+
+Weights are random and made on the device; nothing is downloaded. A section that fails or cannot run here says
+why and does not stop the rest. `--sizes tiny` tries the whole program on a CPU, where its times mean nothing.
+
+Exit codes: 0 all that was asked for was measured, 1 a section failed, 2 a wrong setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.flags import names
+from benchmarks.gpu import anchors, ceilings, correctness, fleet, handoff, kernel_times, offline, variants
+from benchmarks.gpu.bench import Bench, NotMeasured
+from benchmarks.gpu.sizes import SIZES
+from engine.build import resolve_device
+from reporting.machine import machine
+from reporting.section import Section, markdown
+
+SECTIONS: dict[str, Callable[[Bench], Section]] = {
+    "ceilings": ceilings.measure,
+    "correctness": correctness.check,
+    "kernels": kernel_times.measure,
+    "decode": offline.decode,
+    "busy": offline.busy,
+    "prefill": offline.prefill,
+    "burst": offline.burst,
+    "variants": variants.measure,
+    "handoff": handoff.measure,
+    "fleet": fleet.measure,
+}
+"""In the order in which they run: what later ones need comes first, the longest last."""
+MINUTES = 8.0
+FAILED, WRONG = 1, 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code."""
+    args = _parse(argv)
+    try:
+        device = resolve_device(args.device)
+        chosen = _chosen(args.sections)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return WRONG
+    sizes = SIZES[args.sizes or ("llama-3.1-8b" if device.type == "cuda" else "tiny")]
+    with tempfile.TemporaryDirectory(prefix="baton-gpu-") as folder:
+        bench = Bench(device, sizes, Path(folder), args.seed)
+        facts, sections = _facts(argv, bench), {}
+        for name in chosen:
+            sections[name] = _run(name, bench, args.minutes)
+            if args.json is not None:
+                text = json.dumps({"facts": facts, "sections": sections}, indent=1)
+                args.json.write_text(text + "\n", encoding="utf-8")
+    print(_in_short(bench), end="\n\n")
+    print("; ".join(f"{name} {said}" for name, said in facts.items()), flush=True)
+    return FAILED if any(one["status"] == "failed" for one in sections.values()) else 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    listed = ", ".join(SECTIONS)
+    add("--sections", type=names, default=list(SECTIONS), metavar="A,B", help=f"of {listed} (all)")
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--sizes", choices=SIZES, help="(llama-3.1-8b on a GPU, tiny on a CPU)")
+    add("--seed", type=int, default=1, metavar="N", help="of weights, prompts and inputs (1)")
+    add("--minutes", type=float, default=MINUTES, metavar="M", help=f"sections begin within ({MINUTES:g})")
+    add("--json", type=Path, metavar="FILE", help="write everything measured, section by section")
+    return parser.parse_args(argv)
+
+
+def _chosen(sections: Sequence[str]) -> list[str]:
+    unknown = sorted(set(sections) - set(SECTIONS))
+    if unknown:
+        raise ValueError(f"--sections is {','.join(sections)}; accepted: of {','.join(SECTIONS)}")
+    return [name for name in SECTIONS if name in sections]
+
+
+_began = time.monotonic()
+
+
+def _run(name: str, bench: Bench, minutes: float) -> dict[str, Any]:
+    """What the section found, or why it found nothing."""
+    before = time.monotonic()
+    if before - _began > minutes * 60:
+        return _tell_nothing(name, "not measured", f"{minutes:g} minutes were over")
+    print(f"{name} …", file=sys.stderr, flush=True)
+    try:
+        section = SECTIONS[name](bench)
+    except NotMeasured as reason:
+        return _tell_nothing(name, "not measured", str(reason))
+    except Exception as error:  # noqa: BLE001 - one section's failure must not cost the others' figures
+        traceback.print_exc()
+        bench.release()
+        return _tell_nothing(name, "failed", f"{type(error).__name__}: {error}")
+    print(section.markdown(), end="\n\n", flush=True)
+    return {"status": "measured", "seconds": time.monotonic() - before, **section.as_dict()}
+
+
+def _tell_nothing(name: str, status: str, reason: str) -> dict[str, Any]:
+    print(f"### {name}\n\n{status}: {reason}\n", flush=True)
+    return {"status": status, "reason": reason}
+
+
+def _in_short(bench: Bench) -> str:
+    if not bench.is_comparable:
+        return "Compared with nothing: that takes a GPU, and its sizes."
+    header = ("figure", f"vLLM {anchors.VLLM}", "goal", "measured here")
+    return "### In short\n\n" + markdown(header, anchors.comparison(bench.found))
+
+
+def _facts(argv: Sequence[str], bench: Bench) -> dict[str, str]:
+    return {
+        "command": " ".join(["python -m benchmarks.gpu", *argv]),
+        "device": torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "no GPU",
+        "model": bench.sizes.model.name,
+        "torch": torch.__version__,
+        **machine(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

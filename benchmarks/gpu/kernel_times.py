@@ -1,0 +1,152 @@
+"""Each kernel's time beside its floor: the bytes it has to move, or its products, at this run's ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu import anchors
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.paged import BLOCK_SIZE, PagedKV, paged
+from benchmarks.gpu.timing import Call, median_s
+from kernels.add_rms_norm import add_rms_norm
+from kernels.chunked_prefill import chunked_prefill
+from kernels.copy_blocks import gather_blocks
+from kernels.gated_activation import gated_activation
+from kernels.paged_decode import paged_decode
+from kernels.rope_store_kv import rope_store_kv
+from reporting.section import Goal, Section, markdown
+
+NUM_SETS = 4
+"""Input sets that take turns: no cache holds them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """`calls` do the same to several input sets; `floor_s` is what one takes at the ceilings."""
+
+    name: str
+    calls: list[Call]
+    floor_s: float
+    goal: float | None = None
+    """Least share of the ceiling."""
+
+
+def measure(bench: Bench) -> Section:
+    """One row for each kernel and size."""
+    rows, goals, data = [], [], {}
+    for timed in _timed(bench):
+        took = median_s(timed.calls, bench.device)
+        share = timed.floor_s / took
+        data[timed.name] = {"seconds": took, "floor_s": timed.floor_s}
+        bench.found[timed.name] = share
+        rows.append((timed.name, f"{timed.floor_s * 1e6:.1f}", f"{took * 1e6:.1f}", f"{share:.0%}"))
+        if timed.goal is not None:
+            goals.append(Goal(f"{timed.name}, share of the read rate", (share,), timed.goal, spec=".0%"))
+        bench.release()
+    table = markdown(("kernel", "floor, µs", "here, µs", "share of the ceiling"), rows)
+    method = f"Medians of graph replays over {NUM_SETS} input sets, {bench.dtype}, one layer of the model."
+    return Section("Kernels", method, bench.goals(*goals), (table,), {"kernels": data})
+
+
+def _timed(bench: Bench) -> Iterator[Timed]:
+    for batch, context in bench.sizes.kernel_batches:
+        yield _paged_decode(bench, batch, context)
+    yield _chunked_prefill(bench)
+    yield _rope_store_kv(bench)
+    yield _add_rms_norm(bench)
+    yield _gated_activation(bench)
+    yield _gather_blocks(bench)
+
+
+def _generator(bench: Bench) -> torch.Generator:
+    return torch.Generator(device=bench.device).manual_seed(bench.seed)
+
+
+def _kv(bench: Bench, lengths: list[int], generator: torch.Generator) -> PagedKV:
+    model = bench.sizes.model
+    return paged(lengths, model.kv_heads, model.head_dim, bench.dtype, generator)
+
+
+def _randn(bench: Bench, generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, device=bench.device).to(bench.dtype)
+
+
+def _paged_decode(bench: Bench, batch: int, context: int) -> Timed:
+    generator, model = _generator(bench), bench.sizes.model
+    calls: list[Call] = []
+    for _ in range(NUM_SETS):
+        kv = _kv(bench, [context] * batch, generator)
+        query = _randn(bench, generator, batch, model.q_heads, model.head_dim)
+        calls.append(partial(paged_decode, query, *kv.arguments, scale=model.head_dim**-0.5))
+    num_bytes = batch * context * model.kv_bytes_per_token / model.layers
+    name = f"paged_decode, {batch} × {context}"
+    return Timed(name, calls, num_bytes / bench.limits.read, anchors.DECODE_KERNEL_GOAL)
+
+
+def _chunked_prefill(bench: Bench) -> Timed:
+    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    starts = torch.tensor([0, tokens], device=bench.device, dtype=torch.int32)
+    calls: list[Call] = []
+    for _ in range(NUM_SETS):
+        kv = _kv(bench, [tokens], generator)
+        query = _randn(bench, generator, tokens, model.q_heads, model.head_dim)
+        calls.append(partial(chunked_prefill, query, *kv.arguments, starts, scale=model.head_dim**-0.5))
+    floor_s = model.attention_flops(tokens) / model.layers / bench.limits.matrix
+    return Timed(f"chunked_prefill, 1 × {tokens}", calls, floor_s)
+
+
+def _rope_store_kv(bench: Bench) -> Timed:
+    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    calls: list[Call] = []
+    for _ in range(NUM_SETS):
+        kv = _kv(bench, [tokens], generator)
+        query, key, value = (
+            _randn(bench, generator, tokens, heads, model.head_dim)
+            for heads in (model.q_heads, model.kv_heads, model.kv_heads)
+        )
+        cos, sin = (_randn(bench, generator, tokens, model.head_dim) for _ in range(2))
+        slots = torch.randperm(tokens, generator=generator, device=bench.device)
+        calls.append(partial(rope_store_kv, query, key, value, cos, sin, kv.kv_layer, slots))
+    moved = tokens * model.head_dim * model.element_bytes * (2 * model.q_heads + 4 * model.kv_heads + 2)
+    return Timed(f"rope_store_kv, {tokens}", calls, moved / bench.limits.copy)
+
+
+def _add_rms_norm(bench: Bench) -> Timed:
+    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    weight = _randn(bench, generator, model.hidden)
+    calls: list[Call] = []
+    for _ in range(NUM_SETS):
+        x, residual = (_randn(bench, generator, tokens, model.hidden) for _ in range(2))
+        calls.append(partial(add_rms_norm, x, residual, weight, 1e-5))
+    moved = 4 * tokens * model.hidden * model.element_bytes
+    return Timed(f"add_rms_norm, {tokens}", calls, moved / bench.limits.copy)
+
+
+def _gated_activation(bench: Bench) -> Timed:
+    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    calls: list[Call] = [
+        partial(gated_activation, _randn(bench, generator, tokens, 2 * model.intermediate), "silu")
+        for _ in range(NUM_SETS)
+    ]
+    moved = 3 * tokens * model.intermediate * model.element_bytes
+    return Timed(f"gated_activation, {tokens}", calls, moved / bench.limits.copy)
+
+
+def _gather_blocks(bench: Bench) -> Timed:
+    """Of whole blocks, as a handoff takes them."""
+    generator, model = _generator(bench), bench.sizes.model
+    num_blocks = max(1, bench.sizes.handoff_tokens // BLOCK_SIZE)
+    shape = (model.layers, 2, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    pool = _randn(bench, generator, 2 * num_blocks, *shape)
+    out = torch.empty_like(pool[:num_blocks])
+    calls: list[Call] = []
+    for _ in range(NUM_SETS):
+        blocks = torch.randperm(2 * num_blocks, generator=generator, device=bench.device)[:num_blocks]
+        calls.append(partial(gather_blocks, pool, blocks, out))
+    moved = 2 * num_blocks * BLOCK_SIZE * model.kv_bytes_per_token
+    return Timed(f"gather_blocks, {num_blocks}", calls, moved / bench.limits.copy)
