@@ -115,7 +115,7 @@ class Peer:
         if manifest.nixl is None or roads.nixl is None:
             lacking = "the sender" if manifest.nixl is None else "this process"
             raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
-        return NixlReader(roads.nixl, manifest.nixl, roads.executor)
+        return NixlReader(roads.nixl, manifest.nixl, roads.executor, self.mark_lost)
 
     async def _connect_grpc(self, roads: Roads) -> BlockReader:
         return GrpcReader(roads.pool, self.stub, self.address)

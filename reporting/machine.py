@@ -21,13 +21,16 @@ def machine() -> dict[str, str]:
 
 def _commit() -> str:
     root = Path(__file__).parent.parent
-    answer = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return "unknown"
     return answer.stdout.strip() or "unknown"
 
 

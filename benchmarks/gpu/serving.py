@@ -79,4 +79,7 @@ def _spec(handle: int, rng: random.Random, vocab: int, request: Request) -> Sequ
         choices=(0,),
         sampling=SamplingParams(temperature=0.0),
         stop=StopRules(max_tokens=request.output_tokens, ignore_eos=True),
+        cache_salt=str(
+            handle
+        ).encode(),  # equal seeds give equal prompts, which must be computed all the same
     )

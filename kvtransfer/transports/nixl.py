@@ -9,12 +9,14 @@ does not take to it by itself (`worker/nixl.py`).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -44,17 +46,20 @@ class NixlAgent:
     """
 
     def __init__(self, name: str, pool: BlockPool) -> None:
+        address = int(np.frombuffer(pool.block_bytes_view(0), dtype=np.uint8).ctypes.data)
         try:
             api = importlib.import_module(f"{PACKAGE}._api")
             # It logs to stdout, where whoever starts a worker waits for what the worker says.
             logging.getLogger("nixl").setLevel(logging.WARNING)
             self.api: Any = api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
-        except (ImportError, RuntimeError) as error:
+            regions = [(address, pool.num_blocks * pool.block_bytes, _DEVICE, "")]
+            self._registered = self.api.register_memory(regions, mem_type=_MEMORY)
+        except Exception as error:  # NIXL's own errors have no type in common
             raise TransportUnavailableError("nixl", "this process", str(error)) from error
         self.pool = pool
-        self.address = int(np.frombuffer(pool.block_bytes_view(0), dtype=np.uint8).ctypes.data)
-        regions = [(self.address, pool.num_blocks * pool.block_bytes, _DEVICE, "")]
-        self._registered = self.api.register_memory(regions, mem_type=_MEMORY)
+        self.address = address
+        self.readers: Counter[str] = Counter()
+        """How many there are of each sender: it is known until the last has closed."""
 
     def describe(self) -> NixlPool:
         """What a receiver needs to read from the pool."""
@@ -66,26 +71,40 @@ class NixlAgent:
 
 
 class NixlReader:
-    """The receiver's end: reads into the pool of `agent` on a thread, all blocks of a batch at once."""
+    """The receiver's end: reads into the pool of `agent` on a thread, all blocks of a batch at once.
+
+    `on_lost` is called when a read fails: NIXL gives a connection that broke up for good.
+    """
 
     transport = "nixl"
 
-    def __init__(self, agent: NixlAgent, source: NixlPool, executor: Executor) -> None:
+    def __init__(
+        self, agent: NixlAgent, source: NixlPool, executor: Executor, on_lost: Callable[[], None]
+    ) -> None:
         self._agent = agent
         self._source = source
         self._executor = executor
+        self._on_lost = on_lost
         self._name = _introduce(agent, source)
+        agent.readers[self._name] += 1
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
         for copy in copies:
             if copy.sender_block >= self._source.num_blocks:
                 limit = f"under {self._source.num_blocks}"
                 raise LayoutMismatchError("sender_block", copy.sender_block, limit)
-        await run_to_end(self._executor, lambda stop: self._read(copies, stop))
+        try:
+            await run_to_end(self._executor, lambda stop: self._read(copies, stop))
+        except PeerLostError:
+            self._on_lost()
+            raise
 
     async def close(self) -> None:
         """Not while a `read` runs."""
-        self._agent.api.remove_remote_agent(self._name)
+        self._agent.readers[self._name] -= 1
+        if not self._agent.readers[self._name]:
+            with contextlib.suppress(Exception):  # it may be gone: nothing is kept of it either way
+                self._agent.api.remove_remote_agent(self._name)
 
     def _read(self, copies: Sequence[BlockCopy], stop: threading.Event) -> None:
         """Returns when nothing is written any more: a read under way is not taken back."""

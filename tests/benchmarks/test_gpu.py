@@ -47,6 +47,7 @@ def test_what_overlaps_counts_once(pairs: list[tuple[int, int]]) -> None:
     assert covered(spans) == len({tick for begin, end in spans for tick in range(begin, end)})
 
 
+@pytest.mark.timeout(600)
 def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "found.json"
     assert command.main(["--device", "cpu", "--sizes", "tiny", "--json", str(found)]) == 0

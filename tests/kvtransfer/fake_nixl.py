@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+import threading
+from collections import Counter
 
 import numpy as np
 
@@ -17,7 +19,10 @@ class FakeApi:
     def __init__(self, name: str, polls: int = 2, end: str = "DONE") -> None:
         self.name = name
         self.polls, self.end = polls, end
-        self.known: list[str] = []
+        self.known: set[str] = set()
+        self.held = threading.Event()
+        """No transfer ends before it is set."""
+        self.held.set()
         self.num_descriptors = 0
         self.under_way: dict[int, tuple[Descriptors, Descriptors]] = {}
 
@@ -26,7 +31,7 @@ class FakeApi:
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
         name: str = json.loads(metadata)
-        self.known.append(name)
+        self.known.add(name)
         return name.encode()
 
     def remove_remote_agent(self, name: str) -> None:
@@ -50,7 +55,7 @@ class FakeApi:
 
     def check_xfer_state(self, handle: int) -> str:
         self.polls -= 1
-        if self.polls > 0:
+        if self.polls > 0 or not self.held.is_set():
             return "PROC"
         for (target, length, _), (source, size, _) in zip(*self.under_way[handle], strict=True):
             assert length == size
@@ -65,5 +70,6 @@ def fake_agent(name: str, pool: BlockPool, **options: object) -> NixlAgent:
     agent = NixlAgent.__new__(NixlAgent)
     agent.api = FakeApi(name, **options)  # type: ignore[arg-type]  # any of its options
     agent.pool = pool
+    agent.readers = Counter()
     agent.address = int(np.frombuffer(pool.block_bytes_view(0), dtype=np.uint8).ctypes.data)
     return agent

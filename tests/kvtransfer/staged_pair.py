@@ -50,7 +50,7 @@ class GatedSlots(HostSlots):
 
     def _wait(self, sources: Sequence[int], targets: Sequence[int], behind: Any) -> None:
         self.begun.append((list(sources), list(targets), behind))
-        assert self.gate.wait(10)
+        assert self.gate.wait(100)
         if self.error is not None:
             raise self.error
 
@@ -67,7 +67,7 @@ class Pair:
         self.sending = SendStaging(self.stores)
         self.guard = FenceGuard()
         self.handoffs = Handoffs("source", self.sending, self.guard, lambda *over: self.over.append(over))
-        limits = ReceiverLimits()
+        limits = ReceiverLimits(no_progress_s=60.0, acknowledge_s=60.0)
         self.loads = GatedSlots(self.target, most_blocks_in_flight(LAYOUT.block_bytes, limits))
         self.receiving = ReceiveStaging(self.loads)
         self.receiver = Receiver(self.receiving, 16, "model", mode, limits)

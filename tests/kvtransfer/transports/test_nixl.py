@@ -2,8 +2,11 @@
 
 import asyncio
 import importlib.util
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import torch
@@ -33,10 +36,14 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 def reader_between(
-    source: KVPool, target: KVPool, executor: ThreadPoolExecutor, **options: object
+    source: KVPool,
+    target: KVPool,
+    executor: ThreadPoolExecutor,
+    on_lost: Callable[[], None] = lambda: None,
+    **options: object,
 ) -> NixlReader:
     told = fake_agent("source", source).describe()
-    return NixlReader(fake_agent("target", target, **options), told, executor)
+    return NixlReader(fake_agent("target", target, **options), told, executor, on_lost)
 
 
 def api_of(reader: NixlReader) -> FakeApi:
@@ -59,7 +66,7 @@ async def test_blocks_are_read_to_where_they_are_wanted_neighbours_together(
     assert not target.tensor[[1, 2, 3, 7]].any(), "a bystander was written to"
     assert (api_of(reader).num_descriptors, api_of(reader).under_way) == (2, {})
     await reader.close()
-    assert api_of(reader).known == []
+    assert not api_of(reader).known
 
 
 def test_only_blocks_that_are_neighbours_on_both_sides_are_one_piece() -> None:
@@ -77,9 +84,11 @@ async def test_a_block_that_the_sender_does_not_have_is_not_read(executor: Threa
 
 async def test_a_read_that_fails_is_told_and_let_go_of(executor: ThreadPoolExecutor) -> None:
     source, target = pool_of(), pool_of()
-    reader = reader_between(source, target, executor, end="ERR")
+    lost: list[str] = []
+    reader = reader_between(source, target, executor, lambda: lost.append("source"), end="ERR")
     with pytest.raises(PeerLostError, match="a read ended as ERR"):
         await reader.read(FENCE, [BlockCopy(0, 1, 1, 0)])
+    assert lost == ["source"]
     assert api_of(reader).under_way == {}
     api_of(reader).known.clear()
     with pytest.raises(PeerLostError, match="lost source"):
@@ -88,23 +97,45 @@ async def test_a_read_that_fails_is_told_and_let_go_of(executor: ThreadPoolExecu
 
 async def test_a_cancelled_read_ends_when_nothing_is_written_any_more(executor: ThreadPoolExecutor) -> None:
     source, target = pool_of(), pool_of()
-    reader = reader_between(source, target, executor, polls=1 << 30)
+    reader = reader_between(source, target, executor)
     api = api_of(reader)
+    api.held.clear()
     reading = asyncio.create_task(reader.read(FENCE, [BlockCopy(0, 1, 1, 0)]))
     await until(lambda: bool(api.under_way))
     reading.cancel()
     await asyncio.sleep(0)
     assert api.under_way
     assert not reading.done()
-    api.polls = 1
+    api.held.set()
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert api.under_way == {}
 
 
+async def test_a_sender_is_known_until_its_last_reader_closes(executor: ThreadPoolExecutor) -> None:
+    source, target = fake_agent("source", pool_of()), fake_agent("target", pool_of())
+    old, new = (NixlReader(target, source.describe(), executor, lambda: None) for _ in range(2))
+    await old.close()
+    await new.read(FENCE, [BlockCopy(0, 1, 1, 0)])
+    await new.close()
+    assert not api_of(new).known
+
+
 async def test_a_sender_that_makes_no_sense_is_no_way_through(executor: ThreadPoolExecutor) -> None:
     with pytest.raises(TransportUnavailableError, match="transport nixl cannot reach the sender"):
-        NixlReader(fake_agent("target", pool_of()), NixlPool(b"nonsense", 0, 1), executor)
+        NixlReader(fake_agent("target", pool_of()), NixlPool(b"nonsense", 0, 1), executor, lambda: None)
+
+
+def test_nixl_that_cannot_start_is_no_way_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise KeyError("UCX")
+
+    broken = SimpleNamespace(nixl_agent=fail, nixl_agent_config=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "nixl_broken._api", broken)
+    monkeypatch.setitem(sys.modules, "nixl_broken", SimpleNamespace(__path__=[]))
+    monkeypatch.setattr("kvtransfer.transports.nixl.PACKAGE", "nixl_broken")
+    with pytest.raises(TransportUnavailableError, match="UCX"):
+        NixlAgent("name", pool_of())
 
 
 def test_where_nixl_is_missing_an_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
