@@ -4,6 +4,12 @@ FROM python:3.11.14-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 
+# Triton builds its launcher with it, on a GPU, when the first kernel runs.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
 COPY requirements/worker.lock requirements/worker.lock
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/worker.lock
 

@@ -13,6 +13,7 @@ from engine.block_manager import BlockManager
 from engine.cuda_graphs import CudaGraphs
 from engine.decode_graphs import Progress, untold
 from engine.detokenizer import Detokenizer
+from engine.device_sampler import warm_draws
 from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
 from engine.model import DTYPES, Model, load_model
@@ -95,6 +96,7 @@ def build(
     if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
         runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
     warm_up(runner, **sizes)
+    warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
     samples = sweep(runner, **sizes) if measure is None else measure(runner, name)
     cost = fit(samples) or UNKNOWN_COST
     loop = StepLoop(

@@ -7,6 +7,7 @@ boundary.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +21,40 @@ from engine.noise import uniforms
 from engine.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Edits, Seen, Way
 from kernels.sample_rows import sample_rows
+from kernels.selection.kernel import MAX_ITEMS
 from kernels.top_logits import top_logits
+
+WARM_ALTERNATIVES = (1, 2, 4, 8, 16, 32)
+"""Powers of two, as `top_logits` is compiled for, up to what a request may ask for."""
 
 LogprobColumns = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
 """Rows of the table [r] that want them, the chosen tokens' [r], and the most likely tokens and theirs
 [r, most alternatives of any row].
 """
+
+
+def is_drawn_on_device(device: torch.device, dtype: torch.dtype, vocab: int) -> bool:
+    """Of rows of such logits. float64 is for comparing implementations, wherever it runs."""
+    return device.type == "cuda" and dtype != torch.float64 and vocab <= MAX_ITEMS
+
+
+def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
+    """Compile what draws, so that neither the first request that samples nor its neighbours wait for it."""
+    if not is_drawn_on_device(device, dtype, vocab):
+        return
+    logits = torch.zeros(1, vocab, dtype=dtype, device=device)
+    ways = torch.zeros(len(Way), 1, dtype=torch.float64, device=device)
+    ways[[Way.TEMPERATURE, Way.TOP_P, Way.REPETITION]] = 1.0
+    ways[Way.NOISE] = 0.5
+    one = torch.zeros(1, dtype=torch.int32, device=device)
+    edits = Edits(one, one.float(), torch.tensor([0, 1], dtype=torch.int32, device=device))
+    seen = Seen(logits > 0, torch.zeros_like(logits, dtype=torch.int32))
+    for has_edits, has_seen, is_told in itertools.product((False, True), repeat=3):
+        sample_rows(
+            logits, ways, edits if has_edits else None, seen if has_seen else None, with_log_totals=is_told
+        )
+    for num in WARM_ALTERNATIVES:
+        top_logits(logits, min(num, vocab))
 
 
 def draw_on_device(

@@ -63,7 +63,7 @@ class Int8Linear(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
         rows = hidden.reshape(-1, hidden.shape[-1])
-        return self.multiply(rows).view(*hidden.shape[:-1], -1)
+        return self.multiply(rows).view(*hidden.shape[:-1], self.weight.shape[0])
 
     def multiply(self, rows: Tensor) -> Tensor:
         """[n, in] -> [n, out]"""

@@ -35,7 +35,9 @@ class InvariantLinear(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
-        return invariant_linear(flat, self.weight, self.bias).view(*hidden.shape[:-1], -1)
+        # The width is named: a step may want no logits, and what has no elements tells no size.
+        outputs = self.weight.shape[0]
+        return invariant_linear(flat, self.weight, self.bias).view(*hidden.shape[:-1], outputs)
 
 
 class InvariantNorm(nn.Module):

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.device_sampler import draw_on_device
+from engine.device_sampler import draw_on_device, is_drawn_on_device
 from engine.host_copies import Download
 from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.noise import uniforms
@@ -81,8 +81,7 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
-    # float64 is for comparing implementations, wherever it runs.
-    if logits.is_cuda and logits.dtype != torch.float64 and not is_plain.all():
+    if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
         token_ids, is_broken, told = draw_on_device(logits, table, indexes, first_row)
         return Drawn(token_ids, is_broken, None if told is None else lambda: Logprobs(*told()))
     largest, token_ids = logits.max(dim=-1)

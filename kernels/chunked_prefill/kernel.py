@@ -57,7 +57,7 @@ def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["num_seqs", "window"])
+@triton.jit(do_not_specialize=["num_seqs", "stride_table", "window"])
 def _chunked_prefill_kernel(
     q_ptr,
     kv_ptr,

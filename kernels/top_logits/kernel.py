@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_shape
-from kernels.launch import can_launch
+from kernels.launch import can_launch, next_power_of_2
 from kernels.selection.kernel import order_key
 from kernels.top_logits.reference import top_logits_reference
 
@@ -62,10 +62,12 @@ def top_logits(logits: Tensor, num: int) -> tuple[Tensor, Tensor]:
     if logits.dtype == torch.float64 or not can_launch(_top_logits_kernel, logits.device):
         return top_logits_reference(logits, num)
     num_tiles = triton.cdiv(vocab, TILE)
-    numbers = torch.empty((num_rows, num_tiles * num), dtype=torch.int64, device=logits.device)
+    # A power of two: each number that is asked for would be compiled, while somebody waits.
+    width = next_power_of_2(num)
+    numbers = torch.empty((num_rows, num_tiles * width), dtype=torch.int64, device=logits.device)
     if num_rows:
         _top_logits_kernel[(num_tiles, num_rows)](
-            logits, logits.stride(0), numbers, vocab, NUM=num, TILE=TILE, num_warps=NUM_WARPS
+            logits, logits.stride(0), numbers, vocab, NUM=width, TILE=TILE, num_warps=NUM_WARPS
         )
     largest = torch.topk(numbers, num, dim=-1).values
     key = (largest >> 32).int()

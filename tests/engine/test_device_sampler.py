@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 import engine.device_sampler
-from engine.device_sampler import draw_on_device
+from engine.device_sampler import draw_on_device, is_drawn_on_device, warm_draws
 from engine.noise import uniforms
 from engine.sampler import Logprobs, sample
 from engine.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Way
 from kernels.sample_rows import Tokens, sample_rows
+from router.validation import MAX_LOGPROBS
 from scheduling.request import SamplingParams
 
 VOCAB = 50
@@ -98,3 +99,27 @@ def test_noise_is_the_bits_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> No
     draw_on_device(torch.zeros(3, VOCAB), table, indexes, 1)
     noise = uniforms(table.seed[1:], table.choice[1:], indexes.astype(np.uint64))
     assert given[0][Way.NOISE].tolist() == noise.tolist()
+
+
+def test_what_the_kernels_do_not_take_is_drawn_as_on_a_cpu() -> None:
+    gpu = torch.device("cuda")
+    assert is_drawn_on_device(gpu, torch.bfloat16, 1 << 18)
+    assert not is_drawn_on_device(gpu, torch.bfloat16, (1 << 18) + 1)
+    assert not is_drawn_on_device(gpu, torch.float64, 100)
+    assert not is_drawn_on_device(torch.device("cpu"), torch.float32, 100)
+
+
+def test_all_that_a_request_may_need_is_compiled_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: set[tuple[bool, bool, bool]] = set()
+    told: set[int] = set()
+
+    def spy(logits: Tensor, ways: Tensor, edits: object, seen: object, *, with_log_totals: bool) -> Tokens:
+        drawn.add((edits is not None, seen is not None, with_log_totals))
+        return sample_rows(logits, ways, edits, seen, with_log_totals=with_log_totals)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.device_sampler, "is_drawn_on_device", lambda *_: True)
+    monkeypatch.setattr(engine.device_sampler, "sample_rows", spy)
+    monkeypatch.setattr(engine.device_sampler, "top_logits", lambda logits, num: told.add(num))
+    warm_draws(torch.device("cpu"), torch.float32, 97)
+    assert len(drawn) == 8
+    assert {1 << (most - 1).bit_length() for most in range(1, MAX_LOGPROBS + 1)} <= told

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engine.due_times import Due, DueTimes, after_first_token
@@ -28,6 +28,8 @@ def test_due_times_follow_the_promises(tpot_ms: int | None, itl_ms: int | None, 
     for gap in gaps:
         assert table.next_due[0] == pytest.approx(min(mean_due, now + itl))
         now += gap
+        # At the border itself rounding decides, which is another one there.
+        assume(mean_due == math.inf or abs(now - mean_due - HOPELESS_GAPS * tpot) > 1e-9)
         # Only a hopelessly late token starts a schedule of its own.
         mean_due = (now if now - mean_due > HOPELESS_GAPS * tpot else mean_due) + tpot
         table.advance(ROW, now)

@@ -90,3 +90,8 @@ def test_the_proof_holds_on_a_gpu(family: str, dtype: torch.dtype, zoo: Callable
     model = load_model(zoo(family), dtype, torch.device("cuda"), deterministic=True)
     runner = ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), 64, model.device))
     assert prove_sameness(runner) == prove_sameness(runner)
+
+
+def test_a_step_that_wants_no_logits_has_none() -> None:
+    layer = InvariantLinear(torch.randn(7, 4), None)
+    assert layer(torch.zeros(1, 0, 4)).shape == (1, 0, 7)
