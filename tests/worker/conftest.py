@@ -108,6 +108,7 @@ def workshop(redis_url: str, model: Path, tmp_path: Path) -> Iterator[Workshop]:
 class Pair:
     source: WorkerProcess
     target: WorkerProcess
+    redis_url: str
 
 
 @pytest.fixture(scope="session")
@@ -120,4 +121,5 @@ def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair
         redis_server() as server,
         closing(Workshop(model, server.url, tmp_path_factory.mktemp("pair"))) as shop,
     ):
-        yield Pair(*shop.start_all(("prefill",), ("decode",)))
+        source, target = shop.start_all(("prefill",), ("decode",))
+        yield Pair(source, target, server.url)

@@ -51,14 +51,14 @@ def test_a_wrong_setting(workshop: Workshop) -> None:
 
 
 def test_another_block_size_than_the_fleets(pair: Pair, workshop: Workshop) -> None:
-    worker = workshop.start("decode", "--block-size=8")
+    worker = workshop.start("decode", "--block-size=8", redis_url=pair.redis_url)
     assert worker.process.returncode == 5
     assert "--block-size is 8" in said(worker)
     assert "has 16" in said(worker)
 
 
 def test_other_weights_than_the_fleets(pair: Pair, workshop: Workshop) -> None:
-    worker = workshop.start("prefill", "--dtype=float32")
+    worker = workshop.start("prefill", "--dtype=float32", redis_url=pair.redis_url)
     assert worker.process.returncode == 5
     assert "fingerprint" in said(worker)
 
