@@ -22,6 +22,14 @@ def dot_in_fp32(kernel: Any, dtype: torch.dtype) -> bool:
     return is_interpreted(kernel) and dtype == torch.bfloat16
 
 
+def num_sms(device: torch.device) -> int:
+    """Multiprocessors that programs can be spread over; 1 where there is no GPU."""
+    if device.type != "cuda":
+        return 1
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.multi_processor_count)
+
+
 def pad_to_dot(size: int) -> int:
     """The power of two that holds `size`, and at least 16, the smallest side a tensor core takes."""
     return max(16, next_power_of_2(size))

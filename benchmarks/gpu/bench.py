@@ -10,13 +10,12 @@ import torch
 
 from benchmarks.gpu import model_dir
 from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.paged import BLOCK_SIZE
 from benchmarks.gpu.sizes import LLAMA_8B, Sizes
 from engine.build import BuiltEngine, EngineSettings, build, resolve_dtype
 from engine.quantisation import Quantisation
 from reporting.section import Goal
 from scheduling.policies import DEFAULT
-
-BLOCK_SIZE = 16
 
 
 class NotMeasured(Exception):

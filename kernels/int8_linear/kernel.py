@@ -16,7 +16,6 @@ results do not depend on who was first.
 # (a kernel annotates its constexprs, and its pointers have no Python type)
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
@@ -26,7 +25,7 @@ from torch import Tensor
 from kernels.checks import FLOAT_DTYPES, check_dtype, check_rows, check_same_device, check_shape
 from kernels.int8_linear.reference import int8_linear_reference
 from kernels.int8_linear.tiles import MAX_SPLIT_TILES, choose_num_splits, choose_tiles
-from kernels.launch import can_launch, dot_in_fp32
+from kernels.launch import can_launch, dot_in_fp32, num_sms
 
 ROW_GROUP = 8  # tiles of rows that run side by side, so that they find their weights in the L2 cache
 
@@ -147,7 +146,7 @@ def _launch(
     tiles = choose_tiles(num_rows, x.element_size())
     num_tiles = triton.cdiv(num_rows, tiles.rows) * triton.cdiv(num_outputs, tiles.outputs)
     num_steps = triton.cdiv(num_inputs, tiles.inputs)
-    num_splits = choose_num_splits(num_tiles, num_steps, tiles.programs_per_sm * _num_sms(x.device))
+    num_splits = choose_num_splits(num_tiles, num_steps, tiles.programs_per_sm * num_sms(x.device))
     partial = None
     if num_splits > 1:
         partial = torch.empty((num_splits, num_rows, num_outputs), dtype=torch.float32, device=x.device)
@@ -178,13 +177,6 @@ def _launch(
 
 
 @lru_cache
-def _num_sms(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.multi_processor_count)
-
-
 def _check(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
     check_shape("weight", weight, "outputs", "inputs")
     check_dtype("weight", weight, torch.int8)

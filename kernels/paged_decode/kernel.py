@@ -14,15 +14,13 @@ occupies the device; a second kernel combines the splits' partial softmaxes.
 # mypy: disallow-incomplete-defs=False
 # (a kernel annotates its constexprs, and its pointers have no Python type)
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.checks import KVLayerShape, scales_strides
-from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
+from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
 from kernels.paged_decode.reference import paged_decode_reference
@@ -264,7 +262,7 @@ def _launch(
     least_split_len = MIN_SPLIT_LEN if num_splits is None else tile
     if num_splits is None:
         capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
-        num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, _num_sms(query.device))
+        num_splits = choose_num_splits(capacity, softmax.sliding_window, num_rows, num_sms(query.device))
     partial_stats, partial_acc = _partials(query, num_splits)
     _paged_decode_kernel[(num_seqs, shape.num_kv_heads, num_splits)](
         query,
@@ -314,13 +312,6 @@ def _launch(
             TILE=tile,
             num_warps=NUM_WARPS,
         )
-
-
-def _num_sms(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.multi_processor_count)
 
 
 def _partials(query: Tensor, num_splits: int) -> tuple[Tensor | None, Tensor | None]:

@@ -24,7 +24,7 @@ def test_int8_linear_compiles(
     monkeypatch: pytest.MonkeyPatch, rows: int, outputs: int, inputs: int, dtype: torch.dtype
 ) -> None:
     recorder = record(monkeypatch, int8_linear, "_int8_linear_kernel")
-    monkeypatch.setattr(int8_linear, "_num_sms", lambda device: NUM_SMS)
+    monkeypatch.setattr(int8_linear, "num_sms", lambda device: NUM_SMS)
     x, scale = torch.empty(rows, inputs, dtype=dtype), torch.empty(outputs, dtype=dtype)
     int8_linear.int8_linear(x, torch.empty(outputs, inputs, dtype=torch.int8), scale, scale)
     for compiled in recorder.compile():
