@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-KV_LIMITS = {torch.int8: 127.0}
-"""The dtypes that KV may be quantised to, and the largest magnitude used of each."""
+KV_LIMITS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The 8-bit dtypes that KV may be quantised to, and the largest magnitude used of each."""
 MAX_HEAD_DIM = 256
 
 

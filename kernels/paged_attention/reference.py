@@ -27,8 +27,8 @@ def attend_paged(
     blocks, offsets = block_table[positions // block_size].long(), positions % block_size
     key, value = kv_layer[blocks, 0, offsets], kv_layer[blocks, 1, offsets]
     if kv_scales is not None:
-        key = key * kv_scales[blocks, 0, :, offsets][..., None]
-        value = value * kv_scales[blocks, 1, :, offsets][..., None]
+        key = key.float() * kv_scales[blocks, 0, :, offsets][..., None]
+        value = value.float() * kv_scales[blocks, 1, :, offsets][..., None]
     return attend(query, key, value, softmax)
 
 

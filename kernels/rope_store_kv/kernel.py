@@ -13,7 +13,7 @@ rounded once; transformers rounds each product and their sum.
 
 query, out [num_tokens, num_q_heads, head_dim], key, value [num_tokens, num_kv_heads, head_dim], kv_layer
 [num_blocks, 2, block_size, num_kv_heads, head_dim], all of one dtype; cos, sin [num_tokens, rotary_dim],
-whose two halves are equal; slot_mapping [num_tokens] int64. An int8 kv_layer, with kv_scales [num_blocks, 2,
+whose two halves are equal; slot_mapping [num_tokens] int64. An 8-bit kv_layer, with kv_scales [num_blocks, 2,
 num_kv_heads, block_size] float32, gets what `kernels.store_kv.quantise` makes of the rows that another gets.
 """
 
@@ -96,9 +96,10 @@ def _rotate_heads(
             most = tl.maximum(most, largest(rest))
         own = tl.div_rn(most, LIMIT)
         tl.store(scales[:, None], own[:, None], mask=kept)
-        first, second = in_steps(first, own, LIMIT), in_steps(second, own, LIMIT)
+        stored: tl.constexpr = target.dtype.element_ty
+        first, second = in_steps(first, own, stored, LIMIT), in_steps(second, own, stored, LIMIT)
         if REST_PAD > 0:
-            rest = in_steps(rest, own, LIMIT)
+            rest = in_steps(rest, own, stored, LIMIT)
     tl.store(target + pairs, first, mask=kept & paired)
     tl.store(target + HALF + pairs, second, mask=kept & paired)
     if REST_PAD > 0:
@@ -177,7 +178,7 @@ def _rope_store_kv_kernel(
         if scales_ptr is not None:
             rows = (tile - query_tiles) * HEADS + tl.arange(0, HEADS)
             scales = scales_ptr + block * stride_scales_block + rows * stride_scales_head + offset
-            value, value_scales = quantise_rows(value, LIMIT)
+            value, value_scales = quantise_rows(value, kv_ptr.dtype.element_ty, LIMIT)
             tl.store((scales + stride_scales_kind)[:, None], value_scales[:, None], mask=kept)
         source = key_ptr + token * stride_key_token + heads * stride_key_head
         _rotate_heads(

@@ -5,7 +5,7 @@
 
 key, value [num_tokens, num_kv_heads, head_dim], kv_layer [num_blocks, 2, block_size, num_kv_heads, head_dim],
 all of one dtype; slot_mapping [num_tokens] int64, where a negative slot means that the token is not kept.
-An int8 kv_layer gets what `kernels.store_kv.quantise` makes of each row, and kv_scales [num_blocks, 2,
+An 8-bit kv_layer gets what `kernels.store_kv.quantise` makes of each row, and kv_scales [num_blocks, 2,
 num_kv_heads, block_size] float32 the rows' scales.
 """
 
@@ -36,15 +36,21 @@ from kernels.store_kv.reference import store_kv_reference
 NUM_WARPS = 4
 # A float32 of this size has no fraction bits, so that adding it rounds to integers.
 ROUNDER = tl.constexpr(1.5 * 2**23)
+# Of float32 as bits. e4m3 has steps of 2^(e - 3) from 2^e on, and below 2^-6 those that it has there; what is
+# added to the bits of 2^e makes 1.5 · 2^23 of these steps of it.
+SIGN_BIT = tl.constexpr(-(2**31))
+EXPONENT_BITS = tl.constexpr(0x7F800000)
+E4M3_LEAST_POWER = tl.constexpr((127 - 6) << 23)
+E4M3_ROUNDER = tl.constexpr((20 << 23) + (1 << 22))
 
 
 @triton.jit
-def quantise_rows(x, LIMIT: tl.constexpr):
-    """What `quantise` makes of a tile [rows, dims], zeros where there is no dimension: float32 integers, and
-    scales [rows].
+def quantise_rows(x, dtype: tl.constexpr, LIMIT: tl.constexpr):
+    """What `quantise` makes of a tile [rows, dims], zeros where there is no dimension: numbers that the 8-bit
+    dtype has, as float32, and scales [rows].
     """
     scales = tl.div_rn(largest(x), LIMIT)
-    return in_steps(x, scales, LIMIT), scales
+    return in_steps(x, scales, dtype, LIMIT), scales
 
 
 @triton.jit
@@ -55,12 +61,29 @@ def largest(x):
 
 
 @triton.jit
-def in_steps(x, scales, LIMIT: tl.constexpr):
-    """The integers of a tile whose rows have these scales, as float32."""
+def in_steps(x, scales, dtype: tl.constexpr, LIMIT: tl.constexpr):
+    """The numbers of a tile whose rows have these scales: such as the 8-bit dtype has, as float32."""
     usable = ((scales > 0.0) & (scales < float("inf")))[:, None]
     values = tl.div_rn(x.to(tl.float32), tl.where(usable, scales[:, None], 1.0))
-    values = (tl.where(usable, values, 0.0) + ROUNDER) - ROUNDER
-    return tl.minimum(tl.maximum(values, -LIMIT), LIMIT)
+    values = tl.where(usable, values, 0.0)
+    return rounded(tl.minimum(tl.maximum(values, -LIMIT), LIMIT), dtype)
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """The nearest numbers that the 8-bit dtype has, halves to the even one, of float32 within its limit.
+
+    So casting them is exact. To e4m3 casting would round as well, but in the interpreter a carry is lost.
+    """
+    if dtype == tl.int8:
+        x = (x + ROUNDER) - ROUNDER
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+        rounder = tl.maximum(bits & EXPONENT_BITS, E4M3_LEAST_POWER) + E4M3_ROUNDER
+        rounder = rounder.to(tl.float32, bitcast=True)
+        size = (tl.abs(x) + rounder) - rounder
+        x = (size.to(tl.int32, bitcast=True) | (bits & SIGN_BIT)).to(tl.float32, bitcast=True)
+    return x
 
 
 @triton.jit
@@ -101,8 +124,8 @@ def _store_kv_kernel(
     key = tl.load(key_ptr + token * stride_key_token + heads * stride_key_head + dims, mask=real)
     value = tl.load(value_ptr + token * stride_value_token + heads * stride_value_head + dims, mask=real)
     if scales_ptr is not None:
-        key, key_scales = quantise_rows(tl.where(real, key, 0.0), LIMIT)
-        value, value_scales = quantise_rows(tl.where(real, value, 0.0), LIMIT)
+        key, key_scales = quantise_rows(tl.where(real, key, 0.0), kv_ptr.dtype.element_ty, LIMIT)
+        value, value_scales = quantise_rows(tl.where(real, value, 0.0), kv_ptr.dtype.element_ty, LIMIT)
         rows = tl.arange(0, HEADS_PAD)
         target_scales = scales_ptr + block * stride_scales_block + rows * stride_scales_head + offset
         tl.store(target_scales, key_scales, mask=rows < NUM_HEADS)

@@ -5,6 +5,7 @@ tests of this process need the compiler, or have imported triton already. So the
 with TRITON_INTERPRET=1, to which arguments go and from which results come as pickles.
 """
 
+import io
 import os
 import pickle
 import subprocess
@@ -56,7 +57,7 @@ class Interpreter:
 
     def run_and_return_args(self, op: str, *args: object, **kwargs: object) -> tuple[Any, tuple[Any, ...]]:
         """For an op that writes in place: its result, and its arguments as they are afterwards."""
-        self._connection.send_bytes(pickle.dumps((op, args, kwargs)))
+        self._connection.send_bytes(_pickled((op, args, kwargs)))
         result, args_after, error = self._receive(CALL_TIMEOUT_S)
         assert error is None, error
         return result, args_after
@@ -72,6 +73,21 @@ class Interpreter:
         return pickle.loads(self._connection.recv_bytes())
 
 
+class _Pickler(pickle.Pickler):
+    """Sends fp8 as the view of bytes that it is: torch has no name for its storage that pickle could read."""
+
+    def reducer_override(self, sent: object) -> Any:
+        if isinstance(sent, torch.Tensor) and sent.dtype == torch.float8_e4m3fn:
+            return torch.Tensor.view, (sent.view(torch.uint8), sent.dtype)
+        return NotImplemented
+
+
+def _pickled(message: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(message)
+    return buffer.getvalue()
+
+
 def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
     # Fills what torch.empty returns with NaN, so that output which no program writes shows.
@@ -80,7 +96,7 @@ def _serve(connection: Connection) -> None:
     ops = {op: getattr(import_module(package), op) for op, package in packages.items()}
     for op, package in packages.items():
         setattr(import_module(f"{package}.kernel"), f"{op}_reference", _refuse_reference)
-    connection.send_bytes(pickle.dumps("ready"))
+    connection.send_bytes(_pickled("ready"))
     while True:
         try:
             op, args, kwargs = pickle.loads(connection.recv_bytes())
@@ -91,7 +107,7 @@ def _serve(connection: Connection) -> None:
             result = ops[op](*args, **kwargs)
         except Exception:  # noqa: BLE001 - whatever it is, the test that asked shows it
             error = traceback.format_exc()
-        connection.send_bytes(pickle.dumps((result, args, error)))
+        connection.send_bytes(_pickled((result, args, error)))
 
 
 def _refuse_reference(*args: object, **kwargs: object) -> NoReturn:

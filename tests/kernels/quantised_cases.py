@@ -10,7 +10,8 @@ from engine.kv_pool import BlockLayout, KVPool
 from kernels.store_kv import quantise
 from tests.kernels.cases import LAYER, NUM_LAYERS, make_case
 
-# As bytes of a value -1, as those of a scale NaN.
+STORED = [torch.int8, torch.float8_e4m3fn]
+# As bytes of an int8 value -1, as those of an fp8 value or a scale NaN.
 POISON = 0xFF
 
 
@@ -47,9 +48,14 @@ class QuantisedCase:
 
 
 def poisoned_pool(
-    num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, device: str = "cpu"
+    num_blocks: int,
+    block_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: str = "cpu",
+    stored: torch.dtype = torch.int8,
 ) -> KVPool:
-    layout = BlockLayout(NUM_LAYERS, block_size, num_kv_heads, head_dim, torch.float32, torch.int8)
+    layout = BlockLayout(NUM_LAYERS, block_size, num_kv_heads, head_dim, torch.float32, stored)
     pool = KVPool(layout, num_blocks, torch.device(device))
     pool.tensor.fill_(POISON)
     return pool
@@ -62,6 +68,18 @@ def views_of(pool: KVPool) -> tuple[Tensor, Tensor]:
     return pool.layer(LAYER), scales
 
 
+def multiplied_out(values: Tensor, scales: Tensor) -> Tensor:
+    return values.float() * scales[..., None]
+
+
+def step_at(numbers: Tensor, stored: torch.dtype) -> Tensor:
+    """How far apart the numbers of an 8-bit dtype lie around these."""
+    if stored == torch.int8:
+        return torch.ones_like(numbers)
+    exponents = torch.frexp(numbers).exponent - 1
+    return torch.ldexp(torch.ones_like(numbers), exponents.clamp(min=-6) - 3)
+
+
 def make_quantised_case(
     lengths: list[int],
     *,
@@ -69,12 +87,13 @@ def make_quantised_case(
     head_dim: int = 16,
     block_size: int = 16,
     device: str = "cpu",
+    stored: torch.dtype = torch.int8,
 ) -> QuantisedCase:
     case = make_case(lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=block_size)
-    pool = poisoned_pool(case.kv_layer.shape[0], block_size, num_kv_heads, head_dim, device)
+    pool = poisoned_pool(case.kv_layer.shape[0], block_size, num_kv_heads, head_dim, device, stored)
     kv_layer, kv_scales = views_of(pool)
     written = ~case.kv_layer.isnan().any(-1)
-    values, scales = quantise(case.kv_layer, torch.int8)
+    values, scales = quantise(case.kv_layer, stored)
     kv_layer[written.to(device)] = values[written].to(device)
     kv_scales.transpose(2, 3)[written.to(device)] = scales[written].to(device)
     largest = max((float(value.abs().max()) for value in case.values if value.numel()), default=0.0)

@@ -6,12 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.checks import KV_LIMITS
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from kernels.store_kv import quantise, store_kv, store_kv_reference
 from tests.kernels.cases import FEATURES, LAYER, PADDING, features, widen
 from tests.kernels.interpreter import Interpreter
-from tests.kernels.quantised_cases import QuantisedCase, make_quantised_case, poisoned_pool, views_of
+from tests.kernels.quantised_cases import (
+    STORED,
+    QuantisedCase,
+    make_quantised_case,
+    multiplied_out,
+    poisoned_pool,
+    step_at,
+    views_of,
+)
+from tests.kernels.tensors import same_bits
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32]
 SLOTS = [3, -1, 64, 15, 79]
@@ -33,34 +43,35 @@ def rows_of_every_kind(dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
-def multiplied_out(values: Tensor, scales: Tensor) -> Tensor:
-    return values * scales[..., None]
-
-
-def test_a_number_is_off_by_half_a_step_at_most() -> None:
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_a_number_is_off_by_half_a_step_at_most(stored: torch.dtype) -> None:
     rows = randn(50, 2, 64) * torch.logspace(-6, 6, 50)[:, None, None]
-    values, scales = quantise(rows, torch.int8)
-    assert (values.abs().amax(-1) == 127).all()
+    values, scales = quantise(rows, stored)
+    limit = KV_LIMITS[stored]
+    assert (values.float().abs().amax(-1) == limit).all()
     # Half a step, and the rounding of the division and of the product.
-    bound = scales[..., None] * (0.5 + 127 * 2 * torch.finfo(torch.float32).eps)
+    steps = step_at(rows / scales[..., None], stored)
+    bound = scales[..., None] * (0.5 * steps + limit * 2 * torch.finfo(torch.float32).eps)
     assert ((multiplied_out(values, scales) - rows).abs() <= bound).all()
 
 
-def test_zeros_stay_zeros_and_what_is_no_number_shows() -> None:
+@pytest.mark.parametrize(("stored", "atol"), [(torch.int8, 1e-42), (torch.float8_e4m3fn, 1e-41)], ids=str)
+def test_zeros_stay_zeros_and_what_is_no_number_shows(stored: torch.dtype, atol: float) -> None:
     rows = rows_of_every_kind(torch.float32)
-    got = multiplied_out(*quantise(rows, torch.int8))
+    got = multiplied_out(*quantise(rows, stored))
     assert (got[0, 0] == 0).all()
     assert got[2, :2].isnan().all()
     assert got[2, 2].isfinite().all()
-    torch.testing.assert_close(got[3, :2], rows[3, :2], rtol=0, atol=1e-42)
+    torch.testing.assert_close(got[3, :2], rows[3, :2], rtol=0, atol=atol)
 
 
-def test_a_row_s_bytes_do_not_depend_on_its_company() -> None:
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_a_row_s_bytes_do_not_depend_on_its_company(stored: torch.dtype) -> None:
     rows = randn(9, 3, 40)
-    together = quantise(rows, torch.int8)
+    together = quantise(rows, stored)
     for token in range(9):
-        alone = quantise(rows[token : token + 1], torch.int8)
-        assert all(torch.equal(one[0], all_[token]) for one, all_ in zip(alone, together, strict=True))
+        alone = quantise(rows[token : token + 1], stored)
+        assert all(same_bits(one[0], all_[token]) for one, all_ in zip(alone, together, strict=True))
 
 
 def behind(view: Tensor) -> Tensor:
@@ -69,13 +80,14 @@ def behind(view: Tensor) -> Tensor:
     return view.as_strided((size,), (1,), 0).view(torch.uint8)
 
 
+@pytest.mark.parametrize("stored", STORED, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("block_size", [16, 5])
 def test_kernel_stores_the_reference_s_bytes_and_no_others(
-    interpreter: Interpreter, dtype: torch.dtype, block_size: int
+    interpreter: Interpreter, dtype: torch.dtype, block_size: int, stored: torch.dtype
 ) -> None:
     key, value = rows_of_every_kind(dtype), rows_of_every_kind(dtype).flip(0)
-    pool, slots = poisoned_pool(80 // block_size, block_size, 3, 24), torch.tensor(SLOTS)
+    pool, slots = poisoned_pool(80 // block_size, block_size, 3, 24, stored=stored), torch.tensor(SLOTS)
     layer, scales = views_of(pool)
     _, after = interpreter.run_and_return_args("store_kv", key, value, layer, slots, scales)
     values_only, scales_only = pool.tensor.flatten().clone(), pool.tensor.flatten().clone()
@@ -104,24 +116,30 @@ def assert_equals(got: Tensor, want: Tensor, case: QuantisedCase, query: Tensor)
 
 
 # All in the dtype whose tolerance is the narrowest, all at once in the others.
-WAYS = [*((torch.float32, name) for name in FEATURES), (torch.float16, "all"), (torch.bfloat16, "all")]
+WAYS = [
+    *((torch.float32, name, torch.int8) for name in FEATURES),
+    *((dtype, "all", torch.int8) for dtype in (torch.float16, torch.bfloat16)),
+    *((dtype, "all", torch.float8_e4m3fn) for dtype in FLOATS),
+]
 LENGTHS = [1, 16, 17, 63, 130]
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])
-@pytest.mark.parametrize(("dtype", "feature"), WAYS, ids=str)
+@pytest.mark.parametrize(("dtype", "feature", "stored"), WAYS, ids=str)
 def test_decode_kernel_equals_reference(
-    interpreter: Interpreter, dtype: torch.dtype, feature: str, num_splits: int
+    interpreter: Interpreter, dtype: torch.dtype, feature: str, stored: torch.dtype, num_splits: int
 ) -> None:
-    case = make_quantised_case(LENGTHS)
+    case = make_quantised_case(LENGTHS, stored=stored)
     query, arguments = case.query(len(LENGTHS), 4, dtype), {**case.paged(), **features(feature, 4)}
     got = interpreter.run("paged_decode", query, num_splits=num_splits, **arguments)
     assert_equals(got, paged_decode_reference(widen(query), **arguments), case, query)
 
 
-@pytest.mark.parametrize(("dtype", "feature"), WAYS, ids=str)
-def test_prefill_kernel_equals_reference(interpreter: Interpreter, dtype: torch.dtype, feature: str) -> None:
-    case = make_quantised_case([40, 1, 70])
+@pytest.mark.parametrize(("dtype", "feature", "stored"), WAYS, ids=str)
+def test_prefill_kernel_equals_reference(
+    interpreter: Interpreter, dtype: torch.dtype, feature: str, stored: torch.dtype
+) -> None:
+    case = make_quantised_case([40, 1, 70], stored=stored)
     cu_seqlens = torch.tensor([0, 37, 38, 41], dtype=torch.int32)
     query, arguments = case.query(41, 4, dtype), {**case.paged(), **features(feature, 4)}
     got = interpreter.run("chunked_prefill", query, cu_seqlens_q=cu_seqlens, **arguments)
@@ -147,13 +165,14 @@ def test_blocks_behind_the_window_are_never_read(interpreter: Interpreter) -> No
     assert_equals(interpreter.run("paged_decode", query, **arguments), want, case, query)
 
 
-def test_the_reference_reads_what_was_stored() -> None:
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_the_reference_reads_what_was_stored(stored: torch.dtype) -> None:
     key, value = randn(20, 2, 16), randn(20, 2, 16, seed=1)
-    pool, slots = poisoned_pool(2, 16, 2, 16), torch.arange(20)
+    pool, slots = poisoned_pool(2, 16, 2, 16, stored=stored), torch.arange(20)
     store_kv(key, value, pool.layer(LAYER), slots, pool.scales(LAYER))
     query, tables, lens = randn(1, 4, 16, seed=2), torch.tensor([[0, 1]]).int(), torch.tensor([20]).int()
     got = paged_decode(query, pool.layer(LAYER), tables, lens, scale=0.3, kv_scales=pool.scales(LAYER))
-    keys, values = (multiplied_out(*quantise(each, torch.int8)) for each in (key, value))
+    keys, values = (multiplied_out(*quantise(each, stored)) for each in (key, value))
     exact = torch.stack((keys.view(20, 2, 16), values.view(20, 2, 16)), dim=0)
     paged = torch.zeros(2, 2, 16, 2, 16)
     paged[slots // 16, :, slots % 16] = exact.transpose(0, 1)
@@ -182,12 +201,13 @@ def test_refuses(bad: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("stored", STORED, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_compiled_kernel_stores_the_reference_s_bytes(dtype: torch.dtype) -> None:
+def test_compiled_kernel_stores_the_reference_s_bytes(dtype: torch.dtype, stored: torch.dtype) -> None:
     slots = torch.arange(5000).flip(0)
     slots[::7] = -1
     key, value = randn(5000, 8, 128).to(dtype), randn(5000, 8, 128, seed=1).to(dtype)
-    want, pool = poisoned_pool(400, 16, 8, 128), poisoned_pool(400, 16, 8, 128, "cuda")
+    want, pool = (poisoned_pool(400, 16, 8, 128, device, stored) for device in ("cpu", "cuda"))
     store_kv_reference(key, value, want.layer(LAYER), slots, want.scales(LAYER))
     store_kv(key.cuda(), value.cuda(), pool.layer(LAYER), slots.cuda(), pool.scales(LAYER))
     assert torch.equal(pool.tensor.cpu(), want.tensor)
@@ -197,14 +217,17 @@ GPU_SHAPES = [((32, 8), 128), ((64, 8), 64), ((16, 8), 256), ((71, 1), 80)]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("stored", STORED, ids=str)
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), GPU_SHAPES)
 def test_compiled_kernels_equal_reference(
-    heads: tuple[int, int], head_dim: int, dtype: torch.dtype, feature: str
+    heads: tuple[int, int], head_dim: int, dtype: torch.dtype, feature: str, stored: torch.dtype
 ) -> None:
     lengths = [1, 63, 64, 1000, 4097, 0]
-    case = make_quantised_case(lengths, num_kv_heads=heads[1], head_dim=head_dim, device="cuda")
+    case = make_quantised_case(
+        lengths, num_kv_heads=heads[1], head_dim=head_dim, device="cuda", stored=stored
+    )
     arguments = {**case.paged(), **features(feature, heads[0])}
     if "sinks" in arguments:
         arguments["sinks"] = arguments["sinks"].cuda()

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
+from kernels.checks import KV_LIMITS
 from kernels.rope_store_kv import rope_store_kv, rope_store_kv_reference
 from kernels.store_kv import store_kv_reference
 from tests.kernels.interpreter import Interpreter
-from tests.kernels.quantised_cases import poisoned_pool, views_of
+from tests.kernels.quantised_cases import POISON, STORED, multiplied_out, poisoned_pool, step_at, views_of
 from tests.kernels.tensors import FLOATS, assert_close, randn, same_bits
 
 LAYER = 1
@@ -191,29 +192,31 @@ def test_a_token_has_the_same_bits_in_any_company(interpreter: Interpreter) -> N
         assert same_bits(alone[0], together[token])
 
 
+@pytest.mark.parametrize("stored_as", STORED, ids=str)
 @pytest.mark.parametrize("norm", ["plain", "normed"])
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(16, 16), (24, 8)])
 def test_kernel_quantises_what_it_would_store(
-    interpreter: Interpreter, head_dim: int, rotary_dim: int, norm: str
+    interpreter: Interpreter, head_dim: int, rotary_dim: int, norm: str, stored_as: torch.dtype
 ) -> None:
     case = make_case(head_dim=head_dim, rotary_dim=rotary_dim)
     arguments = norms(norm, case)
     _, stored = expected(case, arguments)
-    pool = poisoned_pool(5, 16, 2, head_dim)
+    pool = poisoned_pool(5, 16, 2, head_dim, stored=stored_as)
     *others, _, slots = case.args()
     kv_layer, kv_scales = views_of(pool)
     query, after = interpreter.run_and_return_args(
         "rope_store_kv", *others, kv_layer, slots, kv_scales, **arguments
     )
     assert_near((query, stored), (expected(case, arguments)[0], stored))
-    scales = after[7].transpose(2, 3)[..., None]
+    scales = after[7].transpose(2, 3)
     kept = ~stored[:, LAYER].isnan().any(-1)
-    assert torch.equal(kept, ~scales[..., 0].isnan())
-    assert (after[5][~kept] == -1).all()
+    assert torch.equal(kept, ~scales.isnan())
+    assert (after[5].view(torch.uint8)[~kept] == POISON).all()
+    values, scales, want = after[5].float()[kept], scales[kept], stored[:, LAYER][kept]
     # Where it lies between two steps, the kernel's rounding may choose the other one.
-    off = (after[5] * scales - stored[:, LAYER])[kept].abs()
-    assert (off <= 0.501 * scales[kept]).all()
-    assert (after[5][kept].abs().amax(-1) == 127).all()
+    off = (multiplied_out(values, scales) - want).abs()
+    assert (off <= 0.501 * scales[:, None] * step_at(want / scales[:, None], stored_as)).all()
+    assert (values.abs().amax(-1) == KV_LIMITS[stored_as]).all()
 
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -252,18 +255,26 @@ def test_refuses(bad: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("stored_as", STORED, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(128, 128), (96, 72)])
-def test_compiled_kernel_quantises(head_dim: int, rotary_dim: int, dtype: torch.dtype) -> None:
+def test_compiled_kernel_quantises(
+    head_dim: int, rotary_dim: int, dtype: torch.dtype, stored_as: torch.dtype
+) -> None:
     case = make_case(32, 8, head_dim, rotary_dim, list(range(79, -1, -1)), dtype)
     query, key, value, cos, sin, _, slots = case.to("cuda").args()
-    pool, stored = poisoned_pool(5, 16, 8, head_dim, "cuda"), expected(case, {})[1][:, LAYER].float()
+    pool, stored = (
+        poisoned_pool(5, 16, 8, head_dim, "cuda", stored_as),
+        expected(case, {})[1][:, LAYER].float(),
+    )
     kv_layer, kv_scales = views_of(pool)
     rope_store_kv(query, key, value, cos, sin, kv_layer, slots, kv_scales)
-    scales = kv_scales.transpose(2, 3)[..., None].cpu()
+    scales = kv_scales.transpose(2, 3).cpu()
     # A number that the kernel rounds to the dtype's next one may also be quantised to the next step.
-    off = (kv_layer.cpu() * scales - stored).abs()
-    assert (off <= 0.51 * scales + torch.finfo(dtype).eps * stored.abs()).all()
+    off = (multiplied_out(kv_layer.cpu(), scales) - stored).abs()
+    scales = scales[..., None]
+    steps = scales * step_at(stored / scales, stored_as)
+    assert (off <= 0.51 * steps + torch.finfo(dtype).eps * stored.abs()).all()
 
 
 @pytest.mark.gpu
