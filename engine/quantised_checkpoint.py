@@ -1,7 +1,9 @@
 """Which quantised checkpoints are served: int8 weights of compressed-tensors with a scale for each output.
 
 That is what LLM Compressor calls W8A16. What else a checkpoint may hold, fewer bits, activations in 8 bits,
-scales for groups, would be read as something it is not; each is refused by the field that says so.
+scales for groups, would be read as something it is not; each is refused by the field that says so. So is a
+`kv_cache_scheme`: its scales are one for a tensor or a head, taken when the checkpoint was made, where
+`--quantisation kv8` and `kvfp8` take one for each token and head.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from engine.errors import ModelRefused
 from engine.quantised_checkpoint import check_quantised
 
 DIRECTORY = Path("/models/some")
+FP8_KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def test_int8_weights_with_a_scale_for_each_output_are_accepted(found: object) -
         ("gptq", ".quant_method", "compressed-tensors"),
         (config(format="float-quantized"), ".format", "pack-quantized, int-quantized"),
         (config(quantization_status="frozen"), ".quantization_status", "compressed, absent"),
-        (config(kv_cache_scheme={"num_bits": 8}), ".kv_cache_scheme", "absent"),
+        (config(kv_cache_scheme=FP8_KV), ".kv_cache_scheme", "absent"),
         (config(sparsity_config={"format": "sparse-bitmask"}), ".sparsity_config.format", "dense, absent"),
         (config(transform_config={"config_groups": {"R1": 1}}), ".transform_config.config_groups", "{}, ab"),
         (config(config_groups={}), ".config_groups", "there"),
