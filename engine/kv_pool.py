@@ -4,7 +4,7 @@
 
 With 8-bit KV a block is bytes, [num_blocks, block_bytes], and holds for each layer
 
-    values [2, block_size, num_kv_heads, head_dim] int8
+    values [2, block_size, num_kv_heads, head_dim] int8 or float8_e4m3fn
     scales [2, num_kv_heads, block_size] float32        a number is value · scale of its token and head
 
 each begun at a multiple of 16 bytes. A head's scales lie side by side, since that is how attention reads
@@ -43,7 +43,7 @@ class BlockLayout:
     dtype: torch.dtype
     """In which attention computes; keys and values are kept in it too, unless `stored` is given."""
     stored: torch.dtype | None = None
-    """8-bit integers, one of KV_LIMITS, with a scale for each token, head, and key or value."""
+    """An 8-bit dtype, one of KV_LIMITS, with a scale for each token, head, and key or value."""
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "block_size", "num_kv_heads", "head_dim"):

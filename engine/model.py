@@ -113,6 +113,8 @@ def load_model(
     config = read_config(directory)
     if quantisation.weights or (random_seed is None and config.get("quantization_config")):
         _check_int8(dtype, device, deterministic=deterministic)
+    if quantisation.kv == "float8_e4m3fn":
+        _check_fp8(device)
     if random_seed is None:
         check_weights(directory)
     check_tokenizer(directory)
@@ -146,6 +148,13 @@ def _check_int8(dtype: torch.dtype, device: torch.device, *, deterministic: bool
         raise ValueError(f"deterministic with int8 weights on {device}; accepted: on a CPU")
 
 
+def _check_fp8(device: torch.device) -> None:
+    """What Triton asks of a GPU."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        found = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        raise ValueError(f"kvfp8 on {device} of compute capability {found}; accepted: 8.9 or higher")
+
+
 def _load(
     directory: Path,
     config: Config,
@@ -177,7 +186,7 @@ def _load(
     asked = dry_run(directory, module, device)
     facts = _facts(directory, config, module, asked)
     fusion = fuse(module, asked) if fused else NOT_FUSED
-    stored = torch.int8 if quantisation.kv else None
+    stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 
 

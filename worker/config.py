@@ -181,7 +181,8 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--quantisation",
         default=Quantisation.NONE.value,
         choices=[choice.value for choice in Quantisation],
-        help="what is kept in 8 bits: int8, the weights of linear layers; kv8, keys and values (none)",
+        help="what is kept in 8 bits: int8, the weights of linear layers; kv8, keys and values, or kvfp8, "
+        "the same as fp8, which is less exact (none)",
     )
     add(
         "--no-fusion",

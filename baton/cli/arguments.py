@@ -106,7 +106,8 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--quantisation",
         choices=QUANTISATIONS,
-        help="what is kept in 8 bits: int8, linear layers' weights; kv8, keys and values",
+        help="what is kept in 8 bits: int8, linear layers' weights; kv8, keys and values, or kvfp8, the same "
+        "as fp8, which is less exact",
     )
     command.add_argument(
         "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"

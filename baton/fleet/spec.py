@@ -14,7 +14,7 @@ from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
-QUANTISATIONS = ("none", "int8", "kv8", "int8+kv8")
+QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
 ROUTER_HOST = "127.0.0.1"
 _REDIS_READY = re.compile("[Rr]eady to accept connections")

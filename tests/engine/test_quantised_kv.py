@@ -35,8 +35,9 @@ from tests.engine.ragged import Piece, make_batch, shuffled_tables
 CPU = torch.device("cpu")
 NUM_KV_HEADS, GROUP, HEAD_DIM = 2, 4, 8
 LAYER, NUM_LAYERS = 1, 3
-LAYOUTS = [BlockLayout(NUM_LAYERS, size, heads, dim, torch.float32, torch.int8)
-           for size, heads, dim in ((16, 8, 128), (4, 2, 64), (5, 3, 7), (1, 1, 1))]  # fmt: skip
+STORED = [torch.int8, torch.float8_e4m3fn]
+SHAPES = [(16, 8, 128), (4, 2, 64), (5, 3, 7), (1, 1, 1)]
+LAYOUTS = [BlockLayout(NUM_LAYERS, *shape, torch.float32, stored) for shape in SHAPES for stored in STORED]
 
 
 def bytes_of(pool: KVPool, view: Tensor, block: int) -> range:
@@ -60,25 +61,39 @@ def test_values_and_scales_share_a_block_and_no_byte(layout: BlockLayout) -> Non
         assert all(one.stop <= other.start for one, other in itertools.pairwise(parts))
 
 
-def test_a_token_takes_a_byte_a_number_and_a_scale_a_head() -> None:
-    half, eight = (BlockLayout(32, 16, 8, 128, torch.bfloat16, stored) for stored in (None, torch.int8))
+def test_names_say_what_is_kept_in_8_bits() -> None:
+    assert {choice.value: (choice.weights, choice.kv) for choice in Quantisation} == {
+        "none": (False, None),
+        "int8": (True, None),
+        "kv8": (False, "int8"),
+        "kvfp8": (False, "float8_e4m3fn"),
+        "int8+kv8": (True, "int8"),
+        "int8+kvfp8": (True, "float8_e4m3fn"),
+    }
+
+
+@pytest.mark.parametrize("stored", STORED, ids=str)
+def test_a_token_takes_a_byte_a_number_and_a_scale_a_head(stored: torch.dtype) -> None:
+    half, eight = (BlockLayout(32, 16, 8, 128, torch.bfloat16, one) for one in (None, stored))
     assert half.block_bytes == 16 * 32 * 2 * 8 * 128 * 2
     assert eight.block_bytes == 16 * 32 * 2 * 8 * (128 + 4)
 
 
 def test_only_known_ways_to_store_are_accepted() -> None:
-    with pytest.raises(ValueError, match=r"stored is torch.int16; accepted: None, torch.int8"):
+    with pytest.raises(
+        ValueError, match=r"stored is torch.int16; accepted: None, torch.int8, torch.float8_e4m3fn"
+    ):
         BlockLayout(1, 1, 1, 1, torch.float32, torch.int16)
 
 
-def quantised_contexts(lengths: list[tuple[int, int]], seed: int) -> list[Tensor]:
+def quantised_contexts(lengths: list[tuple[int, int]], seed: int, stored: torch.dtype) -> list[Tensor]:
     """[2, N, heads, dim] each, of numbers that quantising does not change but for the last bit."""
     generator = torch.Generator().manual_seed(seed)
     contexts = []
     for before, new in lengths:
         rows = torch.randn(2, before + new, NUM_KV_HEADS, HEAD_DIM, generator=generator)
-        values, scales = quantise(rows, torch.int8)
-        contexts.append(values * scales[..., None])
+        values, scales = quantise(rows, stored)
+        contexts.append(values.float() * scales[..., None])
     return contexts
 
 
@@ -89,10 +104,11 @@ def run_in_two_steps(
     softmax: Softmax,
     make_step: Callable[[KVPool, StepBatch], AttentionStep],
     block_size: int,
+    stored: torch.dtype,
 ) -> Tensor:
     """What came before the step is stored by a step of its own, into a pool of NaN."""
     tables, num_blocks = shuffled_tables([before + new for before, new in lengths], block_size, 7)
-    layout = BlockLayout(NUM_LAYERS, block_size, NUM_KV_HEADS, HEAD_DIM, torch.float32, torch.int8)
+    layout = BlockLayout(NUM_LAYERS, block_size, NUM_KV_HEADS, HEAD_DIM, torch.float32, stored)
     pool = KVPool(layout, num_blocks)
     pool.tensor.fill_(0xFF)
 
@@ -141,15 +157,26 @@ sequences = st.lists(
 
 @settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize("way", STEPS)
-@given(lengths=sequences, softmax=softmaxes, block_size=st.sampled_from([1, 4, 16]), seed=st.integers(0, 99))
+@given(
+    lengths=sequences,
+    softmax=softmaxes,
+    block_size=st.sampled_from([1, 4, 16]),
+    seed=st.integers(0, 99),
+    stored=st.sampled_from(STORED),
+)
 def test_any_ragged_batch_attends_to_what_was_stored(
-    way: str, lengths: list[tuple[int, int]], softmax: Softmax, block_size: int, seed: int
+    way: str,
+    lengths: list[tuple[int, int]],
+    softmax: Softmax,
+    block_size: int,
+    seed: int,
+    stored: torch.dtype,
 ) -> None:
-    contexts = quantised_contexts(lengths, seed)
+    contexts = quantised_contexts(lengths, seed, stored)
     num_tokens = sum(new for _, new in lengths)
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM, generator=generator)
-    got = run_in_two_steps(lengths, contexts, query, softmax, STEPS[way], block_size)
+    got = run_in_two_steps(lengths, contexts, query, softmax, STEPS[way], block_size, stored)
     op_softmax = OpSoftmax(softmax.scale, softmax.sliding_window, softmax.softcap, softmax.sinks)
     begin = 0
     for (_, new), (key, value) in zip(lengths, contexts, strict=True):
@@ -167,43 +194,53 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_proof_of_sameness_holds(directory: Path) -> None:
     models = [
         load_model(directory, torch.float32, CPU, deterministic=True, quantisation=quantisation)
-        for quantisation in (Quantisation.NONE, Quantisation.KV8)
+        for quantisation in (Quantisation.NONE, Quantisation.KV8, Quantisation.KVFP8)
     ]
     digests = {prove_sameness(ModelRunner(model, KVPool(model.block_layout(4), 160))) for model in models}
-    assert len(digests) == 2
+    assert len(digests) == 3
 
 
-def test_logits_stay_close_and_are_not_the_same(directory: Path) -> None:
+# Every key and value is off by up to 1/254 of its row's largest number, or 1/28.
+@pytest.mark.parametrize(("stored", "most"), [(torch.int8, 0.02), (torch.float8_e4m3fn, 0.1)], ids=str)
+def test_logits_stay_close_and_are_not_the_same(directory: Path, stored: torch.dtype, most: float) -> None:
     model, rng = load_model(directory, torch.float32, CPU), random.Random(4)
     tokens = [rng.randrange(3, model_zoo.VOCAB_SIZE) for _ in range(30)]
     rows = []
-    for one in (model, replace(model, stored=torch.int8)):
+    for one in (model, replace(model, stored=stored)):
         runner = ModelRunner(one, KVPool(one.block_layout(4), 12))
         (table,), _ = shuffled_tables([30], 4, 0)
         rows.append(runner.forward(make_batch([Piece(0, tokens, table)], 4)).clone())
     error = float((rows[0] - rows[1]).norm() / rows[0].norm())
-    # Every key and value is off by up to 1/254 of its row's largest number.
-    assert 0 < error < 0.02
+    assert 0 < error < most
 
 
 def test_the_same_memory_holds_more_blocks(directory: Path) -> None:
-    plain, eight = (
+    plain, *eight = (
         build(
             EngineSettings(
                 directory, torch.float32, CPU, 4, None, 1, 2, 8, "chunked", quantisation=quantisation
             ),
             lambda _runner, _name: [],
         )
-        for quantisation in (Quantisation.NONE, Quantisation.KV8)
+        for quantisation in (Quantisation.NONE, Quantisation.KV8, Quantisation.KVFP8)
     )
-    assert eight.runner.pool.layout.stored is torch.int8
-    # 16 numbers of a head take 64 bytes, or 16 and a scale.
-    assert eight.runner.pool.num_blocks == 1024 * 1024 // (plain.runner.pool.block_bytes * 20 // 64)
-    assert eight.runner.pool.num_blocks > 3 * plain.runner.pool.num_blocks
-    assert eight.fingerprint != plain.fingerprint
+    for one, stored in zip(eight, STORED, strict=True):
+        assert one.runner.pool.layout.stored is stored
+        # 16 numbers of a head take 64 bytes, or 16 and a scale.
+        assert one.runner.pool.num_blocks == 1024 * 1024 // (plain.runner.pool.block_bytes * 20 // 64)
+        assert one.runner.pool.num_blocks > 3 * plain.runner.pool.num_blocks
+    assert len({one.fingerprint for one in (plain, *eight)}) == 3
 
 
 def test_workers_that_store_otherwise_are_strangers(directory: Path) -> None:
     model = load_model(directory, torch.float32, CPU)
-    other = replace(model, stored=torch.int8)
-    assert fingerprint(directory, model.block_layout(4)) != fingerprint(directory, other.block_layout(4))
+    layouts = [replace(model, stored=stored).block_layout(4) for stored in (None, *STORED)]
+    assert len({fingerprint(directory, layout) for layout in layouts}) == 3
+
+
+def test_a_gpu_without_fp8_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(
+        ValueError, match=r"kvfp8 on cuda:0 of compute capability 8\.0; accepted: 8\.9 or higher"
+    ):
+        load_model(directory, torch.bfloat16, torch.device("cuda:0"), quantisation=Quantisation.INT8_KVFP8)

@@ -39,7 +39,7 @@ def on_over(handle: int, outcome: Outcome) -> None:
 
 class Sender:
     def __init__(self, options: argparse.Namespace) -> None:
-        stored = torch.int8 if options.stored == "int8" else None
+        stored = getattr(torch, options.stored) if options.stored else None
         layout = BlockLayout(options.layers, 16, 2, 64, torch.float32, stored)
         self.pool = KVPool(layout, options.blocks)
         limits = SenderLimits(options.open_within_s, options.acknowledge_within_s)
@@ -110,7 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("--nixl", default="")
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--stored", choices=["", "int8"], default="")
+    parser.add_argument("--stored", choices=["", "int8", "float8_e4m3fn"], default="")
     parser.add_argument("--open-within-s", type=float, default=30.0)
     parser.add_argument("--acknowledge-within-s", type=float, default=30.0)
     asyncio.run(main(parser.parse_args()))

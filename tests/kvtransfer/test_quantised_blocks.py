@@ -11,10 +11,12 @@ pytestmark = pytest.mark.integration
 
 
 @BOTH
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn], ids=str)
 async def test_values_and_scales_arrive_byte_by_byte(
-    mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
+    mode: TransportMode, stored: torch.dtype, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
-    sender, receiver = await start_sender(stored="int8"), make_receiver(mode, stored=torch.int8)
+    name = str(stored).removeprefix("torch.")
+    sender, receiver = await start_sender(stored=name), make_receiver(mode, stored=stored)
     task = task_of(sender, fence_of(), 5)
     sender.offer_all(task.fence, 5, token_id=42)
     result = await receiver.receive(task)
