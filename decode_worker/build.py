@@ -5,6 +5,7 @@ from __future__ import annotations
 from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
 from kvtransfer.receiver import Receiver, ReceiverLimits
+from worker.cuda_ipc import road_of
 from worker.main import RoleContext
 from worker.nixl import agent_of
 from worker.sender import build_sender
@@ -24,6 +25,7 @@ async def build(context: RoleContext) -> DecodeSide:
         limits,
         tls=context.tls,
         nixl=agent_of(context, target.pool, "receive"),
+        cuda=road_of(config.transport, engine.pool, limits),
     )
     receiving = ReceiverSide(receiver, context.submit, context.metrics)
     return DecodeSide(receiving, await build_sender(context))

@@ -1,4 +1,4 @@
-"""Blocks of a pool to host memory and back, beside the steps.
+"""Blocks of a pool to other memory and back, beside the steps.
 
 On a GPU scattered blocks are gathered into a buffer there, a few microseconds for what the bus then takes a
 millisecond for, and go over it in one copy for each run of neighbouring slots; the way back is the same.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.copy_stream import Mark, copy_stream
+from engine.copy_stream import Mark, copy_stream, to_device
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024
@@ -33,7 +33,8 @@ class Copying:
 
 
 class BlockCopies:
-    """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes on the host.
+    """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes, on the host
+    or on that device.
 
     Calls come from one thread at a time, and answer when the copies have been put in line, which on a CPU is
     when they are done. They run in the order of the calls.
@@ -44,12 +45,13 @@ class BlockCopies:
         self._memory = slots
         """Stays page-locked for as long as this lives."""
         self._stream = copy_stream(pool.device)
-        if pool.device.type == "cuda":
+        if pool.device.type == "cuda" and slots.device.type == "cpu":
             page_lock(slots)
         row_bytes = self._pool.shape[1] * self._pool.element_size()
         num_rows = min(len(slots), max(1, BUFFER_BYTES // row_bytes))
         with self._stream.behind(None):
             self._buffer = self._pool.new_empty((num_rows, self._pool.shape[1]))
+            self._warm_up()
 
     def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Mark | None = None) -> Copying:
         """Blocks of the pool to slots; waits for `behind`, by when they have their content."""
@@ -73,15 +75,19 @@ class BlockCopies:
             ended = self._stream.mark()
             return Copying(len(blocks), begun, ended, ended)
 
+    def _warm_up(self) -> None:
+        """Compiles the kernels, before anybody waits for them; the pool is as it was."""
+        if self._pool.device.type == "cuda":
+            first = to_device([0], self._pool.device)
+            gather_blocks(self._pool, first, self._buffer[:1])
+            scatter_blocks(self._buffer[:1], self._pool, first)
+
     def _pieces(
         self, blocks: Sequence[int], slots: Sequence[int]
     ) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
         """As much of the buffer, block numbers on the device, and slots as go together."""
         assert len(blocks) == len(slots), (len(blocks), len(slots))
-        ids = torch.tensor(blocks, dtype=torch.int64)
-        if self._pool.device.type == "cuda":
-            # From ordinary memory the copy would make this thread wait for everything before it in line.
-            ids = ids.pin_memory().to(self._pool.device, non_blocking=True)
+        ids = to_device(blocks, self._pool.device)
         size = len(self._buffer)
         for start in range(0, len(blocks), size):
             piece = ids[start : start + size]

@@ -75,3 +75,18 @@ def check_same_device(device: torch.device, fields: Sequence[tuple[str, Tensor |
     for field, tensor in fields:
         if tensor is not None and tensor.device != device:
             raise ValueError(f"{field} is on {tensor.device}; accepted: {device}")
+
+
+def check_block_ids(block_ids: Tensor, pool: Tensor) -> None:
+    """`block_ids[n]` int64 beside `pool[num_blocks, ...]`; of what they say only on the CPU: on a GPU looking
+    would stall the stream, and they are the block manager's to get right.
+    """
+    check_shape("block_ids", block_ids, "n")
+    check_dtype("block_ids", block_ids, torch.int64)
+    check_rows("block_ids", block_ids)
+    check_same_device(pool.device, [("block_ids", block_ids)])
+    if pool.is_cuda or not block_ids.numel():
+        return
+    lowest, highest = (int(bound) for bound in block_ids.aminmax())
+    if lowest < 0 or highest >= len(pool):
+        raise ValueError(f"block_ids lie in {lowest}–{highest}; accepted: 0 to {len(pool) - 1}")

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from baton.v1 import kvtransfer_pb2
 from kvtransfer.errors import ProtocolError
-from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, OpenEvent, SenderAbort
+from kvtransfer.manifest import (
+    ChecksumKind,
+    Commit,
+    CudaPool,
+    CudaReach,
+    Manifest,
+    NixlPool,
+    Offer,
+    OpenEvent,
+    SenderAbort,
+)
 from services.convert import columns_from_pb, columns_to_pb
+
+
+def reach_to_pb(reach: CudaReach) -> kvtransfer_pb2.CudaReach:
+    return kvtransfer_pb2.CudaReach(host=reach.host, gpus=reach.gpus)
+
+
+def reach_from_pb(message: kvtransfer_pb2.CudaReach) -> CudaReach:
+    """Of a request that says nothing: nobody's."""
+    return CudaReach(message.host, tuple(message.gpus))
 
 
 def event_to_pb(event: OpenEvent) -> kvtransfer_pb2.OpenResponse:
@@ -44,6 +63,7 @@ def _manifest_to_pb(manifest: Manifest) -> kvtransfer_pb2.Manifest:
         checksum_kind=kvtransfer_pb2.ChecksumKind.Name(manifest.checksum_kind),
         shm_socket=manifest.shm_socket,
         nixl=None if manifest.nixl is None else _nixl_to_pb(manifest.nixl),
+        cuda_ipc=None if manifest.cuda_ipc is None else _cuda_to_pb(manifest.cuda_ipc),
     )
 
 
@@ -64,11 +84,20 @@ def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
         checksum_kind=kind,
         shm_socket=message.shm_socket,
         nixl=_nixl_from_pb(message.nixl) if message.HasField("nixl") else None,
+        cuda_ipc=_cuda_from_pb(message.cuda_ipc) if message.HasField("cuda_ipc") else None,
     )
 
 
 def _nixl_from_pb(message: kvtransfer_pb2.NixlPool) -> NixlPool:
     return NixlPool(message.agent, message.address, message.num_blocks)
+
+
+def _cuda_to_pb(pool: CudaPool) -> kvtransfer_pb2.CudaPool:
+    return kvtransfer_pb2.CudaPool(gpu=pool.gpu, handle=pool.handle, num_blocks=pool.num_blocks)
+
+
+def _cuda_from_pb(message: kvtransfer_pb2.CudaPool) -> CudaPool:
+    return CudaPool(message.gpu, message.handle, message.num_blocks)
 
 
 def _offer_to_pb(offer: Offer) -> kvtransfer_pb2.Offer:

@@ -13,6 +13,30 @@ class ChecksumKind(enum.IntEnum):
     """Values as in the protocol."""
 
     XXH3_64 = 1
+    """Of the host's memory."""
+    MULTILINEAR_64 = 2
+    """Of a GPU's (`kernels.checksum_blocks`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaReach:
+    """Whose GPU memory a receiver can map."""
+
+    host: str
+    """Its kernel, namespaces and user: CUDA maps memory only between processes that have all in common."""
+    gpus: tuple[str, ...]
+    """UUIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPool:
+    """A sender's pool in a GPU's memory."""
+
+    gpu: str
+    """UUID."""
+    handle: bytes
+    """For CUDA to map it by."""
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +62,8 @@ class Manifest:
     """Unix socket that hands out the pool's memory; empty when the sender has none."""
     nixl: NixlPool | None = None
     """None when the sender has no NIXL."""
+    cuda_ipc: CudaPool | None = None
+    """Where the blocks of this handoff are offered, if that is a GPU; then they are nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)

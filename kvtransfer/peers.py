@@ -9,14 +9,17 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
+import grpc
 import structlog
 
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
-from kvtransfer.errors import TransportUnavailableError
-from kvtransfer.manifest import Manifest
+from kvtransfer.errors import ProtocolError, TransportUnavailableError
+from kvtransfer.manifest import CudaPool, Manifest
 from kvtransfer.pool import BlockPool
+from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports import shm
+from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.nixl import NixlAgent, NixlReader
 from services.tls import FleetTls, Role, open_channel
@@ -42,6 +45,8 @@ class Roads:
     executor: Executor
     nixl: NixlAgent | None = None
     """With `pool` registered; None where there is no NIXL, or it may not be used."""
+    cuda: CudaRoad | None = None
+    """None where there is no GPU, or its memory may not be shared."""
 
 
 class Peer:
@@ -57,7 +62,11 @@ class Peer:
         self.channel = open_channel(tls, address, Role.WORKER, CHANNEL_OPTIONS)
         self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
         self._on_lost = on_lost
+        self.maps_gpu = True
+        """Until it turns out that its GPU's memory cannot be mapped, although it is in reach."""
         self._reader: BlockReader | None = None
+        self._gpu_reader: CudaIpcReader | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
 
     def mark_lost(self) -> None:
@@ -72,10 +81,41 @@ class Peer:
                 self._reader = await self._probe(manifest, roads)
             return self._reader
 
+    async def gpu_reader(self, pool: CudaPool, roads: Roads) -> CudaIpcReader:
+        """The way to this sender's blocks on its GPU, mapped on first use.
+
+        Raises TransportUnavailableError where that fails: then this sender is not asked for it again.
+        """
+        async with self._probing:
+            if self._gpu_reader is None:
+                self._gpu_reader = await self._map(pool, roads)
+            return self._gpu_reader
+
     async def close(self) -> None:
-        if self._reader is not None:
-            await self._reader.close()
+        if self._watching is not None:
+            self._watching.cancel()
+        for reader in (self._reader, self._gpu_reader):
+            if reader is not None:
+                await reader.close()
         await self.channel.close()
+
+    async def _map(self, pool: CudaPool, roads: Roads) -> CudaIpcReader:
+        road = roads.cuda
+        if road is None:
+            raise ProtocolError(f"blocks were offered on GPU {pool.gpu}, for which nobody had asked")
+        try:
+            mapped = await run_to_end(roads.executor, lambda _: road.map(pool))
+        except TransportUnavailableError as error:
+            self.maps_gpu = False
+            log.warning("kv_transport_fallback", peer=self.address, reason=str(error))
+            raise
+        self._watching = asyncio.create_task(self._watch(), name="peer-watch")
+        return CudaIpcReader(mapped, pool.num_blocks, roads.executor)
+
+    async def _watch(self) -> None:
+        """What is mapped must not outlive the sender: its successor needs the memory."""
+        await self.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        self.mark_lost()
 
     async def _probe(self, manifest: Manifest, roads: Roads) -> BlockReader:
         """The best road that leads there; only with `auto` another one than the best is taken."""
@@ -104,6 +144,8 @@ class Peer:
             yield "nixl", partial(self._connect_nixl, manifest, roads)
         if mode in (TransportMode.AUTO, TransportMode.GRPC):
             yield "grpc", partial(self._connect_grpc, roads)
+        if mode is TransportMode.CUDA_IPC:
+            yield "cuda_ipc", self._refuse_host_memory
 
     async def _connect_shm(self, manifest: Manifest, roads: Roads) -> BlockReader:
         if not manifest.shm_socket:
@@ -116,6 +158,10 @@ class Peer:
             lacking = "the sender" if manifest.nixl is None else "this process"
             raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
         return NixlReader(roads.nixl, manifest.nixl, roads.executor, self.mark_lost)
+
+    async def _refuse_host_memory(self) -> BlockReader:
+        lacking = "the sender offers no GPU memory that this process reaches"
+        raise TransportUnavailableError("cuda_ipc", self.address, lacking)
 
     async def _connect_grpc(self, roads: Roads) -> BlockReader:
         return GrpcReader(roads.pool, self.stub, self.address)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from kvtransfer.manifest import ChecksumKind
 from kvtransfer.receiver_handoff import BlockCopy
 
 
@@ -31,8 +32,7 @@ class BlockSource(Protocol):
     """A sender's blocks, as receivers can read them."""
 
     @property
-    def pool(self) -> BlockPool:
-        """What they read."""
+    def checksum_kind(self) -> ChecksumKind: ...
 
     def begin(self, handle: int, num_blocks: int) -> None:
         """A handoff of so many blocks, which will be shown."""
@@ -46,11 +46,14 @@ class BlockSource(Protocol):
         ready: Callable[[Sequence[int]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Calls `ready` with where in `pool` these blocks of the engine's pool can be read, or `failed`.
+        """Calls `ready` with where these blocks of the engine's pool can be read, or `failed`.
 
         `first_index` is the position of the first one in the sequence; `behind` is the engine's own word for
         when they have their content. Neither is called once the handoff has ended.
         """
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        """Of what can be read there; fewer when `stop` is set meanwhile. It takes a while: for a thread."""
 
     def end(self, handle: int) -> None:
         """The handoff is over: nobody is to read its blocks."""
@@ -59,12 +62,26 @@ class BlockSource(Protocol):
         """When every handoff is over."""
 
 
+class HostSource(BlockSource, Protocol):
+    """A source in host memory."""
+
+    @property
+    def pool(self) -> BlockPool:
+        """What receivers read."""
+
+
 class BlockTarget(Protocol):
     """A receiver's blocks, as they can be written to and verified."""
 
     @property
     def pool(self) -> BlockPool:
         """What is written to first."""
+
+    @property
+    def checksum_kind(self) -> ChecksumKind: ...
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        """As a source's, of places of `pool`."""
 
     def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
         """The same copies with their targets in `pool`, which are theirs until the context ends."""
@@ -77,36 +94,3 @@ class BlockTarget(Protocol):
         """
 
     def close(self) -> None: ...
-
-
-class InPlace:
-    """A pool in host memory is read from and written to where it is."""
-
-    def __init__(self, pool: BlockPool) -> None:
-        self.pool = pool
-
-    def begin(self, handle: int, num_blocks: int) -> None:
-        pass
-
-    def show(
-        self,
-        handle: int,
-        first_index: int,
-        blocks: Sequence[int],
-        behind: Any,
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        ready(blocks)
-
-    def end(self, handle: int) -> None:
-        pass
-
-    def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
-        return contextlib.nullcontext(copies)
-
-    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -11,16 +11,18 @@ import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
 import structlog
 
 from baton.v1 import kvtransfer_pb2 as pb
-from kvtransfer.convert import event_from_pb
+from kvtransfer.convert import event_from_pb, reach_to_pb
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,
+    LayoutMismatchError,
     PeerLostError,
     ProtocolError,
     SenderAbortedError,
@@ -33,8 +35,8 @@ from kvtransfer.pool import BlockTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
+from kvtransfer.transports.cuda_ipc import CudaRoad
 from kvtransfer.transports.nixl import NixlAgent
-from kvtransfer.verify import checksum_blocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.convert import fence_to_pb
@@ -103,6 +105,7 @@ class Receiver:
         limits: ReceiverLimits | None = None,
         tls: FleetTls | None = None,
         nixl: NixlAgent | None = None,
+        cuda: CudaRoad | None = None,
     ) -> None:
         self.target = target
         self.pool = target.pool
@@ -111,7 +114,7 @@ class Receiver:
         self.limits = limits or ReceiverLimits()
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
-        self.roads = Roads(mode, self.pool, self.executor, nixl)
+        self.roads = Roads(mode, self.pool, self.executor, nixl, cuda)
         self.peers = Peers(tls)
         self._goodbyes: set[asyncio.Task[None]] = set()
 
@@ -130,6 +133,8 @@ class Receiver:
         await self.peers.close()
         self.executor.shutdown()
         self.target.close()
+        if self.roads.cuda is not None:
+            self.roads.cuda.target.close()
         if self.roads.nixl is not None:
             self.roads.nixl.close()
 
@@ -179,11 +184,10 @@ class _Receive:
         stream, manifest = await self._open()
         try:
             self._handoff.check_manifest(manifest, self._receiver.block_size, self._receiver.pool.block_bytes)
-            receiver = self._receiver
-            reader = await self._peer.reader(manifest, receiver.roads)
+            reader, target = await self._road(manifest)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(BATCHES_PER_HANDOFF):
-                    tasks.create_task(self._fetch_batches(reader))
+                    tasks.create_task(self._fetch_batches(reader, target))
                 tasks.create_task(self._listen(stream))
         except ExceptionGroup as group:
             raise _first(group) from group
@@ -192,12 +196,27 @@ class _Receive:
         assert self._handoff.is_settled, describe(self._task.fence)
         return reader
 
+    async def _road(self, manifest: Manifest) -> tuple[BlockReader, BlockTarget]:
+        """How to read, and what into."""
+        roads = self._receiver.roads
+        if manifest.cuda_ipc is not None:
+            reader: BlockReader = await self._peer.gpu_reader(manifest.cuda_ipc, roads)
+            assert roads.cuda is not None
+            target = roads.cuda.target
+        else:
+            reader, target = await self._peer.reader(manifest, roads), self._receiver.target
+        if manifest.checksum_kind is not target.checksum_kind:
+            raise LayoutMismatchError("checksum_kind", manifest.checksum_kind.name, target.checksum_kind.name)
+        return reader, target
+
     async def _open(self) -> tuple[grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse], Manifest]:
         """Asks until the sender knows the handoff."""
+        cuda = self._receiver.roads.cuda
         request = pb.OpenRequest(
             fence=fence_to_pb(self._task.fence),
             num_held_blocks=self._task.num_held,
             fingerprint=self._receiver.fingerprint,
+            cuda_reach=None if cuda is None or not self._peer.maps_gpu else reach_to_pb(cuda.reach),
         )
         for backoff_s in itertools.chain(OPEN_BACKOFF_S, itertools.repeat(OPEN_BACKOFF_S[-1])):
             stream = self._peer.stub.Open(request)
@@ -236,29 +255,26 @@ class _Receive:
         for _ in range(BATCHES_PER_HANDOFF):
             self._batches.put_nowait(None)
 
-    async def _fetch_batches(self, reader: BlockReader) -> None:
+    async def _fetch_batches(self, reader: BlockReader, target: BlockTarget) -> None:
         while (batch := await self._batches.get()) is not None:
             async with self._receiver.batches:
                 wanted = [copy for copy in batch if self._handoff.wants(copy)]
                 if wanted:
-                    await self._fetch(reader, wanted)
+                    await self._fetch(reader, target, wanted)
 
-    async def _fetch(self, reader: BlockReader, copies: list[BlockCopy]) -> None:
+    async def _fetch(self, reader: BlockReader, target: BlockTarget, copies: list[BlockCopy]) -> None:
         if self._first_fetch_s is None:
             self._first_fetch_s = self._loop.time()
-        receiver = self._receiver
-        with receiver.target.place(copies) as placed:
+        with target.place(copies) as placed:
             await reader.read(self._task.fence, placed)
             places = [copy.target_block for copy in placed]
-            found = await run_to_end(
-                receiver.executor, lambda stop: checksum_blocks(receiver.pool, places, stop)
-            )
+            found = await run_to_end(self._receiver.executor, partial(target.checksums, places))
             good = {
                 place: copy.target_block
                 for copy, place, checksum in zip(copies, places, found, strict=True)
                 if self._handoff.put_checksum(copy, checksum)
             }
-            await receiver.target.accept(list(good), list(good.values()), self._task.behind)
+            await target.accept(list(good), list(good.values()), self._task.behind)
         self._num_fetched += len(copies)
         self._progress()
 

@@ -26,7 +26,6 @@ from kvtransfer.fence import FenceGuard, GroupKey, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pool import BlockSource
-from kvtransfer.verify import checksum_blocks
 from scheduling.request import Fence
 
 log = structlog.get_logger()
@@ -36,12 +35,24 @@ REMEMBERED_OUTCOMES = 4096
 """So that a repeated or late acknowledgement gets the answer it deserves instead of "unknown"."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    first_index: int
+    blocks: Sequence[int]
+    hashes: Sequence[bytes]
+    behind: Any
+
+
 @dataclass(slots=True)
 class Sending:
     """A handoff that is not over, and the engine's handle of its sequence."""
 
     handle: int
     handoff: SenderHandoff
+    source: BlockSource | None = None
+    """What its blocks are read from, once that has been settled."""
+    fills: list[_Fill] = field(default_factory=list)
+    """Until then."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
 
@@ -51,7 +62,11 @@ def _attempt_key(fence: Fence) -> AttemptKey:
 
 
 class Handoffs:
-    """`on_over(handle, outcome)` is called once per handoff, when the sender may free its blocks."""
+    """`on_over(handle, outcome)` is called once per handoff, when the sender may free its blocks.
+
+    Receivers that reach `on_device`, where there is such a source, read from that. Then it is known only when
+    the receiver opens who reads, and until then nothing is made ready.
+    """
 
     def __init__(
         self,
@@ -60,9 +75,11 @@ class Handoffs:
         guard: FenceGuard,
         on_over: Callable[[int, Outcome], None],
         limits: SenderLimits | None = None,
+        on_device: BlockSource | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._source = source
+        self._on_device = on_device
         self._guard = guard
         self._on_over = on_over
         self._limits = limits or SenderLimits()
@@ -78,7 +95,8 @@ class Handoffs:
     def close(self) -> None:
         for handle in list(self._by_handle):
             self.abort(handle, "the sender stops")
-        self._source.close()
+        for source in filter(None, (self._source, self._on_device)):
+            source.close()
         self._executor.shutdown(cancel_futures=True)
 
     # The engine's side.
@@ -88,7 +106,8 @@ class Handoffs:
         entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), self._limits))
         self._by_handle[handle] = entry
         self._by_attempt[_attempt_key(fence)] = entry
-        self._source.begin(handle, num_blocks)
+        if self._on_device is None:
+            self._settle(entry, self._source)
         self._arm(entry)
 
     def fill(
@@ -101,13 +120,16 @@ class Handoffs:
     ) -> None:
         """Blocks have their final content, by `behind` where that is given.
 
-        They are offered once they can be read and their checksums have been taken.
+        They are offered once it is known who reads, they can be read, and their checksums have been taken.
         """
         entry = self._by_handle.get(handle)
-        if entry is not None:
-            ready = partial(self._on_readable, entry, first_index, hashes)
-            failed = partial(self._on_failed, entry)
-            self._source.show(handle, first_index, blocks, behind, ready, failed)
+        if entry is None:
+            return
+        fill = _Fill(first_index, blocks, hashes, behind)
+        if entry.source is None:
+            entry.fills.append(fill)
+        else:
+            self._show(entry, entry.source, fill)
 
     def commit(self, handle: int, commit: Commit) -> None:
         """The prompt is complete and its first tokens are known."""
@@ -124,14 +146,15 @@ class Handoffs:
 
     # The receiver's side; every method raises FenceError for an attempt that has no business here.
 
-    def open(self, fence: Fence, num_held: int) -> Sending:
-        entry = self._find(fence)
+    def open(self, fence: Fence, num_held: int, *, reaches_device: bool = False) -> Sending:
+        entry = self.find(fence)
         entry.handoff.open(fence, num_held)
         self._arm(entry)
+        if entry.source is None:
+            source = self._on_device if reaches_device else self._source
+            assert source is not None, fence
+            self._settle(entry, source)
         return entry
-
-    def find(self, fence: Fence) -> SenderHandoff:
-        return self._find(fence).handoff
 
     async def events(self, entry: Sending) -> AsyncIterator[Offer | Commit | SenderAbort]:
         """What an opened handoff has to say, as it comes, until its commit or abort."""
@@ -153,7 +176,7 @@ class Handoffs:
         ended = self._ended.get(_attempt_key(fence))
         if ended is not None and ended[0] == fence and ended[1].end is End.ACKNOWLEDGED:
             return
-        entry = self._find(fence)
+        entry = self.find(fence)
         if entry.handoff.acknowledge(fence, num_corrupt_blocks):
             self._conclude(entry)
 
@@ -161,12 +184,12 @@ class Handoffs:
         """The receiver wants no more; saying so twice, or too late, is harmless."""
         if _attempt_key(fence) in self._ended:
             return
-        entry = self._find(fence)
+        entry = self.find(fence)
         entry.handoff.locate(fence, ())  # only the receiver itself may
         if entry.handoff.abort(reason, End.GIVEN_UP):
             self._conclude(entry)
 
-    def _find(self, fence: Fence) -> Sending:
+    def find(self, fence: Fence) -> Sending:
         if fence.source_incarnation != self._incarnation:
             raise WrongIncarnationError(
                 fence, "source_incarnation", fence.source_incarnation, self._incarnation
@@ -182,13 +205,22 @@ class Handoffs:
             raise StaleFenceError(fence, *newest)
         raise UnknownFenceError(fence)
 
-    def _on_readable(
-        self, entry: Sending, first_index: int, hashes: Sequence[bytes], places: Sequence[int]
-    ) -> None:
-        entry.handoff.fill(first_index, places, hashes)
-        pool = self._source.pool
-        checksums = self._loop.run_in_executor(self._executor, checksum_blocks, pool, tuple(places))
-        checksums.add_done_callback(lambda done: self._on_checksums(entry, first_index, done))
+    def _settle(self, entry: Sending, source: BlockSource) -> None:
+        entry.source = source
+        source.begin(entry.handle, entry.handoff.num_blocks)
+        fills, entry.fills = entry.fills, []
+        for fill in fills:
+            self._show(entry, source, fill)
+
+    def _show(self, entry: Sending, source: BlockSource, fill: _Fill) -> None:
+        ready = partial(self._on_readable, entry, source, fill)
+        failed = partial(self._on_failed, entry)
+        source.show(entry.handle, fill.first_index, fill.blocks, fill.behind, ready, failed)
+
+    def _on_readable(self, entry: Sending, source: BlockSource, fill: _Fill, places: Sequence[int]) -> None:
+        entry.handoff.fill(fill.first_index, places, fill.hashes)
+        checksums = self._loop.run_in_executor(self._executor, source.checksums, tuple(places))
+        checksums.add_done_callback(lambda done: self._on_checksums(entry, fill.first_index, done))
 
     def _on_checksums(self, entry: Sending, first_index: int, done: asyncio.Future[list[int]]) -> None:
         if done.cancelled() or entry.handoff.outcome is not None:
@@ -226,5 +258,6 @@ class Handoffs:
         self._ended[key] = entry.handoff.fence, outcome
         if len(self._ended) > REMEMBERED_OUTCOMES:
             self._ended.popitem(last=False)
-        self._source.end(entry.handle)
+        if entry.source is not None:
+            entry.source.end(entry.handle)
         self._on_over(entry.handle, outcome)

@@ -9,7 +9,7 @@ import grpc
 
 from baton.v1 import kvtransfer_pb2 as pb
 from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
-from kvtransfer.convert import event_to_pb
+from kvtransfer.convert import event_to_pb, reach_from_pb
 from kvtransfer.errors import (
     FenceBrokenError,
     KVTransferError,
@@ -17,10 +17,10 @@ from kvtransfer.errors import (
     ProtocolError,
     UnknownFenceError,
 )
-from kvtransfer.handoff import SenderHandoff
-from kvtransfer.manifest import FINISHED, ChecksumKind, Manifest, NixlPool
-from kvtransfer.pool import BlockPool
-from kvtransfer.sender import Handoffs
+from kvtransfer.manifest import FINISHED, CudaPool, Manifest, NixlPool
+from kvtransfer.pool import HostSource
+from kvtransfer.sender import Handoffs, Sending
+from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.grpc import cut_pieces
 from services.convert import fence_from_pb
 
@@ -33,6 +33,10 @@ class SenderLayout:
     block_size: int
     shm_socket: str = ""
     nixl: NixlPool | None = None
+    cuda: CudaPool | None = None
+    """What the handoffs' source on a device offers, if they have one."""
+    host: str = ""
+    """Where that is, as receivers on the same host know it."""
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:
@@ -47,9 +51,12 @@ def status_of(error: KVTransferError) -> grpc.StatusCode:
 
 
 class KVTransferService(pb_grpc.KVTransferServiceServicer):
-    def __init__(self, handoffs: Handoffs, pool: BlockPool, layout: SenderLayout) -> None:
+    """`source` is where receivers that do not reach the device read from."""
+
+    def __init__(self, handoffs: Handoffs, source: HostSource, layout: SenderLayout) -> None:
         self._handoffs = handoffs
-        self._pool = pool
+        self._source = source
+        self._pool = source.pool
         self._layout = layout
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -65,12 +72,13 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         try:
             if request.fingerprint != self._layout.fingerprint:
                 raise LayoutMismatchError("fingerprint", request.fingerprint, self._layout.fingerprint)
-            opened = self._handoffs.open(fence, request.num_held_blocks)
+            cuda = self._within(request.cuda_reach)
+            opened = self._handoffs.open(fence, request.num_held_blocks, reaches_device=cuda is not None)
         except KVTransferError as error:
             await _refuse(context, error)
         said_all = False
         try:
-            await context.write(event_to_pb(self._manifest(opened.handoff)))
+            await context.write(event_to_pb(self._manifest(opened, cuda)))
             async for event in self._handoffs.events(opened):
                 await context.write(event_to_pb(event))
             said_all = True
@@ -83,8 +91,11 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
     ) -> None:
         fence = fence_from_pb(request.fence)
         try:
-            handoff = self._handoffs.find(fence)
+            sending = self._handoffs.find(fence)
+            handoff = sending.handoff
             places = handoff.locate(fence, request.indexes)
+            if sending.source is not self._source:
+                raise ProtocolError(f"{fence.request_id} is offered on a GPU; accepted: to read it there")
             views = (
                 (i, self._pool.block_bytes_view(p)) for i, p in zip(request.indexes, places, strict=True)
             )
@@ -115,14 +126,23 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
             await _refuse(context, error)
         return pb.AbortResponse()
 
-    def _manifest(self, handoff: SenderHandoff) -> Manifest:
+    def _within(self, reach: pb.CudaReach) -> CudaPool | None:
+        """The pool on this process's device, if the receiver can map it."""
+        cuda = self._layout.cuda
+        return (
+            cuda if cuda is not None and is_in_reach(cuda, self._layout.host, reach_from_pb(reach)) else None
+        )
+
+    def _manifest(self, opened: Sending, cuda: CudaPool | None) -> Manifest:
+        assert opened.source is not None, opened.handle
         return Manifest(
-            num_blocks=handoff.num_blocks,
+            num_blocks=opened.handoff.num_blocks,
             block_size=self._layout.block_size,
             block_bytes=self._pool.block_bytes,
-            checksum_kind=ChecksumKind.XXH3_64,
+            checksum_kind=opened.source.checksum_kind,
             shm_socket=self._layout.shm_socket,
             nixl=self._layout.nixl,
+            cuda_ipc=cuda,
         )
 
 

@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from kvtransfer.manifest import ChecksumKind
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 
 
 class DeviceCopies(Protocol):
-    """Copies between the engine's blocks and slots of host memory. Calls return when they are done, so they
+    """Copies between the engine's blocks and slots in other memory. Calls return when they are done, so they
     belong on a thread; `behind` is the engine's own word for what they wait for.
     """
 
@@ -37,6 +38,12 @@ class DeviceCopies(Protocol):
     def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Any) -> None: ...
 
     def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Any) -> None: ...
+
+    @property
+    def checksum_kind(self) -> ChecksumKind: ...
+
+    def checksums(self, slots: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        """Of what is in these slots; fewer when `stop` is set meanwhile."""
 
 
 class _FreeSlots:
@@ -88,6 +95,13 @@ class SendStaging:
     @property
     def pool(self) -> BlockPool:
         return self._copies.slots
+
+    @property
+    def checksum_kind(self) -> ChecksumKind:
+        return self._copies.checksum_kind
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        return self._copies.checksums(places, stop)
 
     def begin(self, handle: int, num_blocks: int) -> None:
         self._staged[handle] = _Staged(num_blocks)
@@ -185,6 +199,13 @@ class ReceiveStaging:
     @property
     def pool(self) -> BlockPool:
         return self._copies.slots
+
+    @property
+    def checksum_kind(self) -> ChecksumKind:
+        return self._copies.checksum_kind
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        return self._copies.checksums(places, stop)
 
     @contextlib.contextmanager
     def place(self, copies: Sequence[BlockCopy]) -> Iterator[Sequence[BlockCopy]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from kvtransfer.errors import LayoutMismatchError
 from kvtransfer.receiver_handoff import BlockCopy
 from scheduling.request import Fence
 
@@ -14,6 +15,7 @@ class TransportMode(enum.Enum):
     """The roads that may be taken."""
 
     AUTO = "auto"
+    CUDA_IPC = "cuda_ipc"
     SHM = "shm"
     NIXL = "nixl"
     GRPC = "grpc"
@@ -35,3 +37,23 @@ class BlockReader(Protocol):
 
     async def close(self) -> None:
         """Not while a `read` runs."""
+
+
+def check_places(copies: Sequence[BlockCopy], num_blocks: int) -> None:
+    """Raises LayoutMismatchError for a block that lies beyond the sender's pool."""
+    for copy in copies:
+        if copy.sender_block >= num_blocks:
+            raise LayoutMismatchError("sender_block", copy.sender_block, f"under {num_blocks}")
+
+
+def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
+    """(target, source, blocks) of stretches that are neighbours on both sides, each worth one descriptor."""
+    begin = 0
+    for end in range(1, len(copies) + 1):
+        if end == len(copies) or not _are_neighbours(copies[end - 1], copies[end]):
+            yield copies[begin].target_block, copies[begin].sender_block, end - begin
+            begin = end
+
+
+def _are_neighbours(one: BlockCopy, other: BlockCopy) -> bool:
+    return (other.target_block, other.sender_block) == (one.target_block + 1, one.sender_block + 1)

@@ -101,6 +101,8 @@ class WorkerConfig:
             raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
         if self.transport is TransportMode.NIXL and not nixl.is_installed():
             raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
+        if self.transport is TransportMode.CUDA_IPC and (self.device == "cpu" or self.timed is not None):
+            raise ValueError("--transport is cuda_ipc without a GPU; accepted: auto, shm, nixl or grpc")
         needs_sockets = self.transport in (TransportMode.AUTO, TransportMode.SHM)
         if needs_sockets and not self.shm_dir.is_dir():
             raise ValueError(
@@ -195,7 +197,7 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--transport",
         default="auto",
         choices=[mode.value for mode in TransportMode],
-        help="auto: the best that leads there, in the order shm, nixl, grpc",
+        help="auto: the best that leads there, in the order cuda_ipc, shm, nixl, grpc",
     )
     add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
     add("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")

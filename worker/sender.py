@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.shm import ShmServer
+from worker.cuda_ipc import offer_of
 from worker.main import RoleContext
 from worker.nixl import agent_of
 from worker.sender_side import EngineSide, SenderSide
@@ -20,6 +21,7 @@ async def build_sender(context: RoleContext) -> SenderSide:
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
         await shm.start()
     nixl = agent_of(context, source.pool, "send")
+    offer = offer_of(config.transport, context.engine.pool)
     side = SenderSide(
         context.incarnation,
         source,
@@ -29,12 +31,15 @@ async def build_sender(context: RoleContext) -> SenderSide:
         metrics=context.metrics,
         shm=shm,
         nixl=nixl,
+        on_device=None if offer is None else offer.source,
     )
     layout = SenderLayout(
         context.engine.fingerprint,
         config.block_size,
         "" if shm is None else str(shm.path),
         None if nixl is None else nixl.describe(),
+        None if offer is None else offer.pool,
+        "" if offer is None else offer.host,
     )
-    context.server.add(KVTransferService(side.handoffs, source.pool, layout))
+    context.server.add(KVTransferService(side.handoffs, source, layout))
     return side

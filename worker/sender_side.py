@@ -55,9 +55,10 @@ class SenderSide:
         metrics: WorkerMetrics,
         shm: ShmServer | None = None,
         nixl: NixlAgent | None = None,
+        on_device: BlockSource | None = None,
         limits: SenderLimits | None = None,
     ) -> None:
-        self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits)
+        self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits, on_device)
         self._block_size = block_size
         self._engine = engine
         self._metrics = metrics

@@ -11,18 +11,30 @@ class ChecksumKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CHECKSUM_KIND_UNSPECIFIED: _ClassVar[ChecksumKind]
     CHECKSUM_KIND_XXH3_64: _ClassVar[ChecksumKind]
+    CHECKSUM_KIND_MULTILINEAR_64: _ClassVar[ChecksumKind]
 CHECKSUM_KIND_UNSPECIFIED: ChecksumKind
 CHECKSUM_KIND_XXH3_64: ChecksumKind
+CHECKSUM_KIND_MULTILINEAR_64: ChecksumKind
 
 class OpenRequest(_message.Message):
-    __slots__ = ("fence", "num_held_blocks", "fingerprint")
+    __slots__ = ("fence", "num_held_blocks", "fingerprint", "cuda_reach")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     NUM_HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    CUDA_REACH_FIELD_NUMBER: _ClassVar[int]
     fence: _generation_pb2.Fence
     num_held_blocks: int
     fingerprint: str
-    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    cuda_reach: CudaReach
+    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ..., cuda_reach: _Optional[_Union[CudaReach, _Mapping]] = ...) -> None: ...
+
+class CudaReach(_message.Message):
+    __slots__ = ("host", "gpus")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, host: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OpenResponse(_message.Message):
     __slots__ = ("manifest", "offer", "commit", "abort")
@@ -37,20 +49,32 @@ class OpenResponse(_message.Message):
     def __init__(self, manifest: _Optional[_Union[Manifest, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[SenderAbort, _Mapping]] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("num_blocks", "block_size", "block_bytes", "checksum_kind", "shm_socket", "nixl")
+    __slots__ = ("num_blocks", "block_size", "block_bytes", "checksum_kind", "shm_socket", "nixl", "cuda_ipc")
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_KIND_FIELD_NUMBER: _ClassVar[int]
     SHM_SOCKET_FIELD_NUMBER: _ClassVar[int]
     NIXL_FIELD_NUMBER: _ClassVar[int]
+    CUDA_IPC_FIELD_NUMBER: _ClassVar[int]
     num_blocks: int
     block_size: int
     block_bytes: int
     checksum_kind: ChecksumKind
     shm_socket: str
     nixl: NixlPool
-    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., checksum_kind: _Optional[_Union[ChecksumKind, str]] = ..., shm_socket: _Optional[str] = ..., nixl: _Optional[_Union[NixlPool, _Mapping]] = ...) -> None: ...
+    cuda_ipc: CudaPool
+    def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., checksum_kind: _Optional[_Union[ChecksumKind, str]] = ..., shm_socket: _Optional[str] = ..., nixl: _Optional[_Union[NixlPool, _Mapping]] = ..., cuda_ipc: _Optional[_Union[CudaPool, _Mapping]] = ...) -> None: ...
+
+class CudaPool(_message.Message):
+    __slots__ = ("gpu", "handle", "num_blocks")
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    gpu: str
+    handle: bytes
+    num_blocks: int
+    def __init__(self, gpu: _Optional[str] = ..., handle: _Optional[bytes] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class NixlPool(_message.Message):
     __slots__ = ("agent", "address", "num_blocks")

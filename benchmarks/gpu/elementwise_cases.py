@@ -12,6 +12,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.case import Case
 from benchmarks.gpu.paged import BLOCK_SIZE
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
+from kernels.checksum_blocks import checksum_blocks, checksum_blocks_reference
 from kernels.copy_blocks import (
     gather_blocks,
     gather_blocks_reference,
@@ -50,6 +51,7 @@ class ElementwiseCases:
                 yield Case("gated_activation", f"{width}, {activation}", self._gated(width, activation))
         yield Case("copy_blocks", "gathered", self._gather())
         yield Case("copy_blocks", "scattered", self._scatter())
+        yield Case("checksum_blocks", "of seven", self._checksum())
 
     def _randn(self, *shape: int) -> Tensor:
         drawn = torch.randn(shape, generator=self._generator, device=self._bench.device)
@@ -147,3 +149,8 @@ class ElementwiseCases:
             return pool, expected
 
         return run
+
+    def _checksum(self) -> Callable[[], tuple[Tensor, Tensor]]:
+        pool, _ = self._pools(4, 64)
+        blocks = torch.randperm(NUM_BLOCKS, generator=self._generator, device=self._bench.device)[:7]
+        return lambda: (checksum_blocks(pool, blocks), checksum_blocks_reference(pool, blocks))

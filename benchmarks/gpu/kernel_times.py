@@ -14,6 +14,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.paged import BLOCK_SIZE, PagedKV, paged
 from benchmarks.gpu.timing import Call, median_s
 from kernels.add_rms_norm import add_rms_norm
+from kernels.checksum_blocks import checksum_blocks
 from kernels.chunked_prefill import chunked_prefill
 from kernels.copy_blocks import gather_blocks
 from kernels.gated_activation import gated_activation
@@ -61,6 +62,7 @@ def _timed(bench: Bench) -> Iterator[Timed]:
     yield _add_rms_norm(bench)
     yield _gated_activation(bench)
     yield _gather_blocks(bench)
+    yield _checksum_blocks(bench)
 
 
 def _generator(bench: Bench) -> torch.Generator:
@@ -138,15 +140,25 @@ def _gated_activation(bench: Bench) -> Timed:
 
 
 def _gather_blocks(bench: Bench) -> Timed:
-    """Of whole blocks, as a handoff takes them."""
+    pool, sets = _handed_over(bench)
+    num_blocks = len(sets[0])
+    out = torch.empty_like(pool[:num_blocks])
+    calls: list[Call] = [partial(gather_blocks, pool, blocks, out) for blocks in sets]
+    return Timed(f"gather_blocks, {num_blocks}", calls, 2 * out.nbytes / bench.limits.copy)
+
+
+def _checksum_blocks(bench: Bench) -> Timed:
+    pool, sets = _handed_over(bench)
+    num_blocks = len(sets[0])
+    calls: list[Call] = [partial(checksum_blocks, pool, blocks) for blocks in sets]
+    return Timed(f"checksum_blocks, {num_blocks}", calls, num_blocks * pool[0].nbytes / bench.limits.read)
+
+
+def _handed_over(bench: Bench) -> tuple[Tensor, list[Tensor]]:
+    """A pool, and which of its blocks go together, as a handoff takes them."""
     generator, model = _generator(bench), bench.sizes.model
     num_blocks = max(1, bench.sizes.handoff_tokens // BLOCK_SIZE)
     shape = (model.layers, 2, BLOCK_SIZE, model.kv_heads, model.head_dim)
     pool = _randn(bench, generator, 2 * num_blocks, *shape)
-    out = torch.empty_like(pool[:num_blocks])
-    calls: list[Call] = []
-    for _ in range(NUM_SETS):
-        blocks = torch.randperm(2 * num_blocks, generator=generator, device=bench.device)[:num_blocks]
-        calls.append(partial(gather_blocks, pool, blocks, out))
-    moved = 2 * num_blocks * BLOCK_SIZE * model.kv_bytes_per_token
-    return Timed(f"gather_blocks, {num_blocks}", calls, moved / bench.limits.copy)
+    draw = partial(torch.randperm, 2 * num_blocks, generator=generator, device=bench.device)
+    return pool, [draw()[:num_blocks] for _ in range(NUM_SETS)]

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.checks import check_dtype, check_rows, check_same_device, check_shape
+from kernels.checks import check_block_ids, check_dtype, check_same_device, check_shape
 from kernels.copy_blocks.reference import gather_blocks_reference, scatter_blocks_reference
 from kernels.launch import can_launch
 
@@ -92,20 +92,10 @@ def _word(block_bytes: int, source: Tensor, target: Tensor) -> torch.dtype:
 
 
 def _check(pool: Tensor, block_ids: Tensor, field: str, packed: Tensor) -> None:
-    check_shape("block_ids", block_ids, "n")
-    check_dtype("block_ids", block_ids, torch.int64)
-    check_rows("block_ids", block_ids)
+    check_block_ids(block_ids, pool)
     check_shape(field, packed, block_ids.shape[0], *pool.shape[1:])
     check_dtype(field, packed, pool.dtype)
     for name, tensor in (("pool", pool), (field, packed)):
         if not tensor.is_contiguous():
             raise ValueError(f"{name} has strides {tensor.stride()}; accepted: a contiguous tensor")
-    check_same_device(pool.device, [("block_ids", block_ids), (field, packed)])
-    if not pool.is_cuda and block_ids.numel():
-        _check_ids(block_ids, pool.shape[0])
-
-
-def _check_ids(block_ids: Tensor, num_blocks: int) -> None:
-    lowest, highest = (int(bound) for bound in block_ids.aminmax())
-    if lowest < 0 or highest >= num_blocks:
-        raise ValueError(f"block_ids lie in {lowest}–{highest}; accepted: 0 to {num_blocks - 1}")
+    check_same_device(pool.device, [(field, packed)])

@@ -16,17 +16,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
-from kvtransfer.errors import LayoutMismatchError, PeerLostError, TransportUnavailableError
+from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.manifest import NixlPool
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
+from kvtransfer.transport import check_places, runs
 from scheduling.request import Fence
 
 PACKAGE = "nixl_cu13"
@@ -89,10 +90,7 @@ class NixlReader:
         agent.readers[self._name] += 1
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
-        for copy in copies:
-            if copy.sender_block >= self._source.num_blocks:
-                limit = f"under {self._source.num_blocks}"
-                raise LayoutMismatchError("sender_block", copy.sender_block, limit)
+        check_places(copies, self._source.num_blocks)
         try:
             await run_to_end(self._executor, lambda stop: self._read(copies, stop))
         except PeerLostError:
@@ -144,16 +142,3 @@ def _introduce(agent: NixlAgent, source: NixlPool) -> str:
     except Exception as error:  # NIXL's own errors have no type in common
         raise TransportUnavailableError("nixl", "the sender", str(error)) from error
     return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
-    """(target, source, blocks) of stretches that are neighbours on both sides, each worth one descriptor."""
-    begin = 0
-    for end in range(1, len(copies) + 1):
-        if end == len(copies) or not _are_neighbours(copies[end - 1], copies[end]):
-            yield copies[begin].target_block, copies[begin].sender_block, end - begin
-            begin = end
-
-
-def _are_neighbours(one: BlockCopy, other: BlockCopy) -> bool:
-    return (other.target_block, other.sender_block) == (one.target_block + 1, one.sender_block + 1)

@@ -30,6 +30,7 @@ from kvtransfer.errors import LayoutMismatchError, TransportUnavailableError
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
+from kvtransfer.transport import check_places
 from scheduling.request import Fence
 
 SOCKET_PREFIX = "baton-kv-"
@@ -139,9 +140,7 @@ class ShmReader:
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
         assert self._blocks is not None, "read after close"
-        for copy in copies:
-            if copy.sender_block >= len(self._blocks):
-                raise LayoutMismatchError("sender_block", copy.sender_block, f"under {len(self._blocks)}")
+        check_places(copies, len(self._blocks))
         blocks = self._blocks
         await run_to_end(self._executor, lambda stop: _copy(blocks, self._pool, copies, stop))
 

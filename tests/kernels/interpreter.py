@@ -29,6 +29,7 @@ OPS = (
     "gated_activation",
     "gather_blocks",
     "scatter_blocks",
+    "checksum_blocks",
     "invariant_linear",
     "int8_linear",
 )

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kernels.add_rms_norm.kernel as add_rms_norm
+import kernels.checksum_blocks.kernel as checksum_blocks
 import kernels.copy_blocks.kernel as copy_blocks
 import kernels.gated_activation.kernel as gated_activation
 import kernels.rope_store_kv.kernel as rope_store_kv
@@ -79,3 +80,10 @@ def test_copy_blocks_compiles(monkeypatch: pytest.MonkeyPatch, block: tuple[int,
     assert_runs_on_hopper(recorder)
     if packed[0].nbytes % 16 == 0:
         assert_loads_16_bytes(recorder)
+
+
+def test_checksum_blocks_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record(monkeypatch, checksum_blocks, "_checksum_blocks_kernel")
+    checksum_blocks.checksum_blocks(torch.zeros(4, 2, 16, 8, 128).bfloat16(), torch.tensor([3, 1]))
+    assert_runs_on_hopper(recorder)
+    assert_loads_16_bytes(recorder)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.pool import InPlace
+from kvtransfer.in_place import InPlace
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.nixl import NixlAgent, is_installed

@@ -16,8 +16,8 @@ import torch
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
+from kvtransfer.in_place import InPlace
 from kvtransfer.manifest import Commit
-from kvtransfer.pool import InPlace
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transports.nixl import NixlAgent
@@ -44,7 +44,8 @@ class Sender:
         self.pool = KVPool(layout, options.blocks)
         limits = SenderLimits(options.open_within_s, options.acknowledge_within_s)
         self.guard = FenceGuard()
-        self.handoffs = Handoffs("source", InPlace(self.pool), self.guard, on_over, limits)
+        self.source = InPlace(self.pool)
+        self.handoffs = Handoffs("source", self.source, self.guard, on_over, limits)
 
     def begin(self, handle: int, fence: dict[str, object], num_blocks: int) -> None:
         named = Fence(**fence)  # type: ignore[arg-type]  # from JSON
@@ -87,7 +88,7 @@ async def main(options: argparse.Namespace) -> None:
     # Kept here: an agent that is forgotten cannot be read from.
     nixl = NixlAgent(f"sender-{os.getpid()}", sender.pool) if options.nixl else None
     layout = SenderLayout("model", 16, socket, None if nixl is None else nixl.describe())
-    service = KVTransferService(sender.handoffs, sender.pool, layout)
+    service = KVTransferService(sender.handoffs, sender.source, layout)
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

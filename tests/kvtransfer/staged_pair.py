@@ -4,26 +4,33 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import torch
+from torch import Tensor
 
+from engine.gpu_sharing import PeerBlocks
 from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome
-from kvtransfer.manifest import Commit
+from kvtransfer.manifest import Commit, CudaPool, CudaReach
+from kvtransfer.on_device import OnDevice
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, most_blocks_in_flight
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.staging import ReceiveStaging, SendStaging
 from kvtransfer.transport import TransportMode
+from kvtransfer.transports.cuda_ipc import CudaRoad, MappedBlocks
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content, fill_block
-from worker.staging import HostSlots
+from worker.cuda_ipc import PoolBlocks
+from worker.staging import HostSlots, device_target_of
 
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 NUM_BLOCKS = 32
@@ -55,10 +62,57 @@ class GatedSlots(HostSlots):
             raise self.error
 
 
+IN_REACH = CudaReach("here", ("GPU-1", "GPU-0"))
+POOL = CudaPool("GPU-0", b"handle", NUM_BLOCKS)
+
+
+@dataclass
+class Sharing:
+    """As if the sender's device could be mapped: by a stand-in that hands out the pool itself."""
+
+    host: str = "here"
+    reach: CudaReach = IN_REACH
+    pool: CudaPool = POOL
+    error: str = ""
+    """Why it cannot be mapped."""
+    fetched: list[list[tuple[int, int, int]]] = field(default_factory=list)
+    mapped: list[CudaPool] = field(default_factory=list)
+    num_closed: int = 0
+
+    def road(self, source: KVPool, target: KVPool, limits: ReceiverLimits) -> CudaRoad:
+        into = device_target_of(target, limits)
+        slots = into.pool
+        assert isinstance(slots, KVPool)
+
+        def mapped(pool: CudaPool) -> MappedBlocks:
+            if self.error:
+                raise TransportUnavailableError("cuda_ipc", pool.gpu, self.error)
+            self.mapped.append(pool)
+            return Mapped(self, source.tensor.flatten(1).view(torch.uint8), slots.tensor)
+
+        return CudaRoad(self.reach, into, mapped)
+
+
+class Mapped(PeerBlocks):
+    """What it copies is real, and counted."""
+
+    def __init__(self, sharing: Sharing, theirs: Tensor, slots: Tensor) -> None:
+        super().__init__(theirs, slots)
+        self._sharing = sharing
+
+    def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
+        self._sharing.fetched.append(list(stretches))
+        super().fetch(stretches)
+
+    def close(self) -> None:
+        self._sharing.num_closed += 1
+        super().close()
+
+
 class Pair:
     """Both ends in this process; the sender's device holds `content(place)` at every place."""
 
-    def __init__(self, num_slots: int, mode: TransportMode) -> None:
+    def __init__(self, num_slots: int, mode: TransportMode, sharing: Sharing | None = None) -> None:
         self.source, self.target = KVPool(LAYOUT, NUM_BLOCKS), KVPool(LAYOUT, NUM_BLOCKS)
         for place in range(NUM_BLOCKS):
             fill_block(self.source, place)
@@ -66,12 +120,21 @@ class Pair:
         self.stores = GatedSlots(self.source, num_slots)
         self.sending = SendStaging(self.stores)
         self.guard = FenceGuard()
-        self.handoffs = Handoffs("source", self.sending, self.guard, lambda *over: self.over.append(over))
+        self.on_device = None if sharing is None else OnDevice(PoolBlocks(self.source))
+        self.handoffs = Handoffs(
+            "source",
+            self.sending,
+            self.guard,
+            lambda *over: self.over.append(over),
+            on_device=self.on_device,
+        )
         limits = ReceiverLimits(no_progress_s=60.0, acknowledge_s=60.0)
         self.loads = GatedSlots(self.target, most_blocks_in_flight(LAYOUT.block_bytes, limits))
         self.receiving = ReceiveStaging(self.loads)
-        self.receiver = Receiver(self.receiving, 16, "model", mode, limits)
+        self.road = None if sharing is None else sharing.road(self.source, self.target, limits)
+        self.receiver = Receiver(self.receiving, 16, "model", mode, limits, cuda=self.road)
         self.address = ""
+        self.server: grpc.aio.Server
 
     def begin(self, handle: int, num_blocks: int) -> Fence:
         fence = Fence("t", f"r{handle}", 0, 0, 0, "source", "target")
@@ -114,15 +177,19 @@ class Pair:
 
 
 @asynccontextmanager
-async def staged_pair(folder: Path, mode: TransportMode, num_slots: int = 16) -> AsyncIterator[Pair]:
+async def staged_pair(
+    folder: Path, mode: TransportMode, num_slots: int = 16, sharing: Sharing | None = None
+) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as cleanup:
-        pair = Pair(num_slots, mode)
-        server = grpc.aio.server()
+        pair = Pair(num_slots, mode, sharing)
+        pair.server = server = grpc.aio.server()
         shm = ShmServer(pair.sending.pool, "source", folder)
         await shm.start()
         cleanup.push_async_callback(shm.close)
         layout = SenderLayout("model", 16, str(shm.path))
-        KVTransferService(pair.handoffs, pair.sending.pool, layout).add_to(server)
+        if sharing is not None:
+            layout = replace(layout, cuda=sharing.pool, host=sharing.host)
+        KVTransferService(pair.handoffs, pair.sending, layout).add_to(server)
         pair.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         cleanup.push_async_callback(server.stop, 0)

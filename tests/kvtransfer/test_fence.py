@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import StaleFenceError
 from kvtransfer.fence import FenceGuard
-from kvtransfer.pool import InPlace
+from kvtransfer.in_place import InPlace
 from kvtransfer.sender import Handoffs
 from scheduling.request import Fence
 

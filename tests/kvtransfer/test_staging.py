@@ -150,7 +150,7 @@ async def test_a_block_damaged_in_its_slot_never_reaches_the_device(
     async with staged_pair(tmp_path, mode) as pair:
         fence = pair.begin(1, 4)
         pair.fill(1, 0, BLOCKS[:4])
-        await until(lambda: None not in pair.handoffs.find(fence)._checksums)
+        await until(lambda: None not in pair.handoffs.find(fence).handoff._checksums)
         pair.stores.slots.block_bytes_view(2)[5] ^= 1
         pair.commit(1)
         result = await pair.receiver.receive(pair.task(fence, TARGETS[:4]))

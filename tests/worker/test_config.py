@@ -40,6 +40,15 @@ def test_a_wrong_value_is_refused_by_name(flag: str, sentence: str, tmp_path: Pa
         parse_config(["--model=m", f"--shm-dir={tmp_path}", *re.split(" (?=--)", flag)], "decode", 1)
 
 
+def test_cuda_ipc_cannot_be_asked_for_without_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="--transport is cuda_ipc without a GPU; accepted: auto, shm, nixl or"
+    ):
+        parse_config(
+            ["--model=m", f"--shm-dir={tmp_path}", "--transport=cuda_ipc", "--device=cpu"], "decode", 1
+        )
+
+
 def test_nixl_cannot_be_asked_for_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

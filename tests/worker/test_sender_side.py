@@ -13,8 +13,9 @@ from engine.report import Failure, Filled, Load, StepReport
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
+from kvtransfer.in_place import InPlace
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockSource, InPlace
+from kvtransfer.pool import BlockSource
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.pool import InPlace
+from kvtransfer.in_place import InPlace
 from kvtransfer.receiver import ReceiverLimits
 from kvtransfer.staging import ReceiveStaging, SendStaging
 from scheduling.cost_model import UNKNOWN_COST

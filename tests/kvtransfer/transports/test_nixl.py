@@ -15,8 +15,8 @@ from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import LayoutMismatchError, PeerLostError, TransportUnavailableError
 from kvtransfer.manifest import NixlPool
 from kvtransfer.receiver_handoff import BlockCopy
-from kvtransfer.transport import TransportMode
-from kvtransfer.transports.nixl import PACKAGE, NixlAgent, NixlReader, is_installed, runs
+from kvtransfer.transport import TransportMode, runs
+from kvtransfer.transports.nixl import PACKAGE, NixlAgent, NixlReader, is_installed
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import content, fill_block
 from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks

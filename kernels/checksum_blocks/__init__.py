@@ -1,0 +1,6 @@
+"""Checksums of whole KV blocks, taken where they lie."""
+
+from kernels.checksum_blocks.kernel import checksum_blocks
+from kernels.checksum_blocks.reference import checksum_blocks_reference
+
+__all__ = ["checksum_blocks", "checksum_blocks_reference"]

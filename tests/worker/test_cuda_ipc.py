@@ -1,0 +1,113 @@
+"""Which workers share a GPU's memory, and that what is shared is the memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.block_checksums import BlockChecksums
+from engine.gpu_sharing import map_shared
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.errors import TransportUnavailableError
+from kvtransfer.manifest import CudaPool
+from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.transport import TransportMode
+from worker.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
+from worker.errors import StartupError
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
+
+
+def test_host_memory_is_not_shared_as_a_gpus() -> None:
+    pool = KVPool(LAYOUT, 4)
+    assert offer_of(TransportMode.AUTO, pool) is None
+    assert road_of(TransportMode.AUTO, pool, ReceiverLimits()) is None
+
+
+def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
+    pool = KVPool(LAYOUT, 4)
+    message = "--transport is cuda_ipc and the KV pool is on cpu; accepted: a GPU"
+    with pytest.raises(StartupError, match=message):
+        offer_of(TransportMode.CUDA_IPC, pool)
+    with pytest.raises(StartupError, match=message):
+        road_of(TransportMode.CUDA_IPC, pool, ReceiverLimits())
+
+
+def test_neighbours_know_each_other() -> None:
+    say = "from worker.cuda_ipc import host_identity; print(host_identity())"
+    other = subprocess.run([sys.executable, "-c", say], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert host_identity()
+    assert other.stdout.strip() == host_identity()
+
+
+def test_a_host_is_a_boot_and_its_namespaces(tmp_path: Path) -> None:
+    def identity(name: str, boot: str, pid: str, ipc: str) -> str:
+        random, namespaces = tmp_path / name / "sys/kernel/random", tmp_path / name / "self/ns"
+        random.mkdir(parents=True)
+        namespaces.mkdir(parents=True)
+        (random / "boot_id").write_text(boot)
+        (namespaces / "pid").symlink_to(pid)
+        (namespaces / "ipc").symlink_to(ipc)
+        return host_identity(tmp_path / name)
+
+    first = identity("first", "b", "pid:[1]", "ipc:[1]")
+    assert identity("neighbour", "b", "pid:[1]", "ipc:[1]") == first
+    others = [("c", "pid:[1]", "ipc:[1]"), ("b", "pid:[2]", "ipc:[1]"), ("b", "pid:[1]", "ipc:[2]")]
+    assert len({first, *(identity(str(n), *other) for n, other in enumerate(others))}) == 4
+    assert host_identity(tmp_path / "nowhere") == ""
+
+
+@pytest.mark.parametrize("handle", [b"", b"[]", b"{}", b'["zz", 1, 0, "", 0, "", false]'])
+def test_a_handle_that_is_none_is_refused(handle: bytes) -> None:
+    with pytest.raises(TransportUnavailableError, match="cuda_ipc"):
+        map_blocks(KVPool(LAYOUT, 4), CudaPool("GPU-0", handle, 4))
+
+
+def test_checksums_are_of_the_blocks_asked_for() -> None:
+    pool = KVPool(LAYOUT, 4)
+    pool.tensor.copy_(torch.randn(pool.tensor.shape))
+    first, second = PoolBlocks(pool).checksums([3, 1])
+    assert [second, first] == BlockChecksums(pool.tensor).of([1, 3])
+    assert first != second
+    assert max(first, second) < 2**64
+
+
+SENDER = """
+import sys, torch
+from engine.kv_pool import BlockLayout, KVPool
+from kvtransfer.transport import TransportMode
+from engine.gpu_sharing import gpu_uuid, share
+pool = KVPool(BlockLayout(2, 16, 2, 64, torch.float32), 8, torch.device("cuda"))
+pool.tensor.copy_(torch.arange(pool.tensor.numel(), device="cuda").view(pool.tensor.shape))
+torch.cuda.synchronize()
+print(gpu_uuid(pool.device), share(pool.tensor).hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.gpu
+def test_another_process_reads_the_memory_itself() -> None:
+    command = [sys.executable, "-c", SENDER]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as sender:
+        assert sender.stdout is not None
+        gpu, handle = sender.stdout.readline().split()
+        slots = KVPool(LAYOUT, 4, torch.device("cuda"))
+        with pytest.raises(ValueError, match="were announced"):
+            map_shared(bytes.fromhex(handle), gpu, slots.block_bytes, 10**6)
+        blocks = map_blocks(slots, CudaPool(gpu, bytes.fromhex(handle), 8))
+        blocks.fetch([(0, 5, 2), (3, 1, 1)])
+        expected = torch.arange(8 * slots.tensor[0].numel(), dtype=torch.float32).view(
+            8, *slots.tensor.shape[1:]
+        )
+        assert torch.equal(slots.tensor[[0, 1, 3]].cpu(), expected[[5, 6, 1]])
+        assert not slots.tensor[2].any()
+        blocks.close()
+        sender.communicate("")
+    assert sender.returncode == 0
