@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.case import Case
+from benchmarks.gpu.eight_bit_cases import EightBitCases
 from benchmarks.gpu.elementwise_cases import ElementwiseCases
 from benchmarks.gpu.paged import PagedKV, paged
 from benchmarks.gpu.vocabulary_cases import vocabulary_cases
@@ -84,6 +85,7 @@ def cases(bench: Bench) -> Iterator[Case]:
         yield Case("chunked_prefill", what, _prefill(kv, q_heads, arguments, generator))
     yield from ElementwiseCases(bench, generator)
     yield from vocabulary_cases(bench, generator)
+    yield from EightBitCases(bench, generator)
 
 
 def _heads_and_features() -> Iterator[tuple[tuple[int, int, int], dict[str, Any]]]:
