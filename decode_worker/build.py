@@ -25,7 +25,7 @@ async def build(context: RoleContext) -> DecodeSide:
         limits,
         tls=context.tls,
         nixl=agent_of(context, target.pool, "receive"),
-        cuda=road_of(config.transport, engine.pool, limits),
+        cuda=road_of(config.transport, engine.pool),
     )
     receiving = ReceiverSide(receiver, context.submit, context.metrics)
     return DecodeSide(receiving, await build_sender(context))

@@ -58,7 +58,7 @@ class ReceiverSide:
 
     def on_report(self, report: StepReport) -> None:
         for received in report.received:
-            self._on_received(received, report.behind)
+            self._on_received(received, report.received_behind)
         for handle in report.freed:
             pending = self._pending.get(handle)
             if pending is not None and pending.task is None:

@@ -1,4 +1,4 @@
-"""Blocks of a pool to other memory and back, beside the steps.
+"""Blocks of a pool to host memory and back, beside the steps.
 
 On a GPU scattered blocks are gathered into a buffer there, a few microseconds for what the bus then takes a
 millisecond for, and go over it in one copy for each run of neighbouring slots; the way back is the same.
@@ -33,8 +33,7 @@ class Copying:
 
 
 class BlockCopies:
-    """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes, on the host
-    or on that device.
+    """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes on the host.
 
     Calls come from one thread at a time, and answer when the copies have been put in line, which on a CPU is
     when they are done. They run in the order of the calls.
@@ -45,7 +44,7 @@ class BlockCopies:
         self._memory = slots
         """Stays page-locked for as long as this lives."""
         self._stream = copy_stream(pool.device)
-        if pool.device.type == "cuda" and slots.device.type == "cpu":
+        if pool.device.type == "cuda":
             page_lock(slots)
         row_bytes = self._pool.shape[1] * self._pool.element_size()
         num_rows = min(len(slots), max(1, BUFFER_BYTES // row_bytes))
@@ -76,11 +75,11 @@ class BlockCopies:
             return Copying(len(blocks), begun, ended, ended)
 
     def _warm_up(self) -> None:
-        """Compiles the kernels, before anybody waits for them; the pool is as it was."""
+        """Compiles the kernels before anybody waits for them, on the buffer alone: the pool is in use."""
         if self._pool.device.type == "cuda":
-            first = to_device([0], self._pool.device)
-            gather_blocks(self._pool, first, self._buffer[:1])
-            scatter_blocks(self._buffer[:1], self._pool, first)
+            first, block = to_device([0], self._pool.device), self._buffer[:1]
+            gather_blocks(block, first, block)
+            scatter_blocks(block, block, first)
 
     def _pieces(
         self, blocks: Sequence[int], slots: Sequence[int]

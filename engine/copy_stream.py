@@ -31,6 +31,11 @@ class Mark(Protocol):
 class CopyStream(Protocol):
     """Does what is put into it in that order, whichever thread puts it there."""
 
+    @property
+    def pointer(self) -> int:
+        """For CUDA's own calls."""
+        ...
+
     def behind(self, mark: Mark | None) -> AbstractContextManager[None]:
         """What the block puts on the device goes here and waits for `mark`, of whichever stream."""
         ...
@@ -72,6 +77,10 @@ class _CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
 
+    @property
+    def pointer(self) -> int:
+        return int(self._stream.cuda_stream)
+
     @contextlib.contextmanager
     def behind(self, mark: Mark | None) -> Iterator[None]:
         if mark is not None:
@@ -94,6 +103,8 @@ def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
 
 
 class _NoStream:
+    pointer = 0
+
     def behind(self, mark: Mark | None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 

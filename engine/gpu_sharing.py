@@ -1,12 +1,15 @@
-"""A GPU's memory shared between processes of one host, by CUDA IPC as torch wraps it.
+"""A GPU's memory shared between processes of one host, by CUDA IPC.
 
-The handle is JSON of what torch needs to map a storage; nothing in it is executed. The memory is the owner's:
-it is freed when its process has ended and nobody maps it any more.
+By NVIDIA's own bindings, which torch for CUDA brings along: torch's way of sharing tensors counts references
+in files that a killed process leaves behind. An allocation may hold more than the pool, so a handle says
+where the pool begins.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import importlib
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +17,9 @@ import torch
 from torch import Tensor
 
 from engine.copy_stream import copy_stream
+
+_HANDLE = struct.Struct("<64sQ")
+"""CUDA's handle of the allocation; the pool's first byte in it."""
 
 
 def gpu_uuid(device: torch.device) -> str:
@@ -30,78 +36,79 @@ def gpus_in_reach(device: torch.device) -> tuple[str, ...]:
 
 
 def share(pool: Tensor) -> bytes:
-    """A handle of the memory that `pool` begins; raises RuntimeError where CUDA or the driver refuses.
+    """A handle of `pool`'s memory, for any number of processes; they must be done with it before it is freed.
 
-    Once for each pool: any number of processes may map it.
+    Raises RuntimeError where CUDA refuses, and ImportError where its bindings are missing.
     """
-    assert pool.is_contiguous()
-    assert pool.storage_offset() == 0
-    _, *shared = pool.untyped_storage()._share_cuda_()  # type: ignore[no-untyped-call]
-    return json.dumps([part.hex() if isinstance(part, bytes) else part for part in shared]).encode()
-
-
-def map_shared(handle: bytes, gpu: str, block_bytes: int, num_blocks: int) -> Tensor:
-    """[num_blocks, block_bytes] uint8, the memory of another process; it is let go of with the tensor.
-
-    Raises ValueError for a handle that is none, or of another size, and RuntimeError where CUDA refuses.
-    """
-    index = _index_of(gpu)
-    memory, size, offset, counter, counter_offset, event, has_event = _parse(handle)
-    if size < num_blocks * block_bytes:
-        raise ValueError(f"the memory has {size} bytes; {num_blocks * block_bytes} were announced")
-    with torch.cuda.device(index):
-        storage: Any = torch.UntypedStorage  # as `torch.multiprocessing` uses it; torch has no other door
-        shared = storage._new_shared_cuda(  # noqa: SLF001
-            index, memory, size, offset, counter, counter_offset, event, has_event
-        )
-        everything = torch.empty(0, dtype=torch.uint8, device=shared.device).set_(shared)
-    return everything[: num_blocks * block_bytes].view(num_blocks, block_bytes)
+    runtime, driver = _bindings(pool.device)
+    base, _ = _done(driver.cuMemGetAddressRange(pool.data_ptr()))
+    (handle,) = _done(runtime.cudaIpcGetMemHandle(int(base)))
+    return _HANDLE.pack(ctypes.string_at(handle.getPtr(), 64), pool.data_ptr() - int(base))
 
 
 class PeerBlocks:
-    """`theirs` [num_blocks, block_bytes] uint8, copied to `slots` of the same bytes.
+    """The blocks of another process, mapped, and copied to `blocks` [n, ...] on a GPU here.
 
-    A block is a copy of its own or part of a longer one: on one GPU or between two that is by far shorter to
-    start than to run, at the two megabytes that a block of an 8B model has.
+    A block is a copy of its own or part of a longer one: the two megabytes that one of an 8B model has take
+    about as long as a launch on one GPU, and longer between two.
     """
 
-    def __init__(self, theirs: Tensor, slots: Tensor) -> None:
-        self._theirs: Tensor | None = theirs
-        self._slots = slots.flatten(1).view(torch.uint8)
-        self._stream = copy_stream(slots.device)
+    def __init__(self, handle: bytes, num_blocks: int, blocks: Tensor) -> None:
+        """Raises ValueError for what is no handle or of a smaller pool, else as `share`."""
+        if len(handle) != _HANDLE.size:
+            raise ValueError(f"the handle has {len(handle)} bytes; accepted: {_HANDLE.size}")
+        memory, offset = _HANDLE.unpack(handle)
+        self._blocks = blocks
+        self._block_bytes = blocks[0].nbytes
+        self._stream = copy_stream(blocks.device)
+        self._runtime, driver = _bindings(blocks.device)
+        self._base = self._open(memory)
+        _, size = _done(driver.cuMemGetAddressRange(self._base))
+        if offset + num_blocks * self._block_bytes > size:
+            self.close()
+            raise ValueError(f"{num_blocks} blocks from {offset} on were announced; there are {size} bytes")
+        self._first = self._base + offset
 
     def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
-        """Copies (slot, block of theirs, blocks); done on return. From any thread, not after `close`."""
-        theirs = self._theirs
-        assert theirs is not None
-        with self._stream.behind(None):
-            for slot, block, length in stretches:
-                self._slots[slot : slot + length].copy_(theirs[block : block + length], non_blocking=True)
-            copied = self._stream.mark()
-        copied.synchronize()
+        """Copies (place in `blocks`, block of theirs, blocks). From any thread.
+
+        However it ends, nothing is copied any more. Raises RuntimeError where CUDA fails.
+        """
+        runtime, _ = _bindings(self._blocks.device)
+        kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
+        size, ours = self._block_bytes, self._blocks.data_ptr()
+        try:
+            for place, block, length in stretches:
+                target, source = ours + place * size, self._first + block * size
+                _done(runtime.cudaMemcpyAsync(target, source, length * size, kind, self._stream.pointer))
+        finally:
+            self._stream.mark().synchronize()
 
     def close(self) -> None:
-        self._theirs = None
+        """Once, when nothing copies. The memory is then free as soon as its owner is gone or frees it."""
+        _bindings(self._blocks.device)
+        _done(self._runtime.cudaIpcCloseMemHandle(self._base))
+
+    def _open(self, memory: bytes) -> int:
+        runtime = self._runtime
+        handle = runtime.cudaIpcMemHandle_t()
+        ctypes.memmove(handle.getPtr(), memory, len(memory))
+        flags = runtime.cudaIpcMemLazyEnablePeerAccess
+        (base,) = _done(runtime.cudaIpcOpenMemHandle(handle, flags))
+        return int(base)
 
 
-def _index_of(gpu: str) -> int:
-    for index in range(torch.cuda.device_count()):
-        if gpu_uuid(torch.device("cuda", index)) == gpu:
-            return index
-    raise ValueError(f"GPU {gpu} is not visible to this process")
+def _bindings(device: torch.device) -> tuple[Any, Any]:
+    """The CUDA runtime and driver, with `device` current on this thread, for both and for torch."""
+    runtime: Any = importlib.import_module("cuda.bindings.runtime")
+    driver: Any = importlib.import_module("cuda.bindings.driver")
+    _done(runtime.cudaSetDevice(device.index))
+    return runtime, driver
 
 
-def _parse(handle: bytes) -> tuple[bytes, int, int, bytes, int, bytes, bool]:
-    try:
-        memory, size, offset, counter, counter_offset, event, has_event = json.loads(handle)
-        return (
-            bytes.fromhex(memory),
-            int(size),
-            int(offset),
-            bytes.fromhex(counter),
-            int(counter_offset),
-            bytes.fromhex(event),
-            bool(has_event),
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the handle does not describe shared memory: {error}") from error
+def _done(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a call answers besides its status, which every answer begins with."""
+    status, *found = answer
+    if int(status) != 0:
+        raise RuntimeError(f"CUDA: {status.name}")
+    return tuple(found)

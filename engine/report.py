@@ -78,10 +78,12 @@ class StepReport:
     """0 when no step was run."""
     tokens: TokenColumns = field(default_factory=TokenColumns)
     filled: list[Filled] = field(default_factory=list)
+    filled_behind: Mark | None = None
+    """Copies from the blocks of `filled` wait for it. Steps are over when the blocks that they filled are
+    reported, but copies between the blocks of choices that go on elsewhere may be under way."""
     received: list[Received] = field(default_factory=list)
-    behind: Mark | None = None
-    """With `filled` or `received`: copies from or to their blocks wait for it. On a GPU the steps that write
-    to the former, or used the latter before, may still be under way."""
+    received_behind: Mark | None = None
+    """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
     prefilled: list[Prefilled] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.copy_stream import Mark
 from engine.report import Failure, Filled, Prefilled, Received
 from engine.sampler import Logprobs
 from engine.sequence import SequenceGroup
@@ -87,6 +88,7 @@ class ReportBuilder:
 
     def __init__(self) -> None:
         self.filled: list[Filled] = []
+        self.filled_behind: Mark | None = None
         self.received: list[Received] = []
         self.prefilled: list[Prefilled] = []
         self.failures: list[Failure] = []

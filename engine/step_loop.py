@@ -155,6 +155,7 @@ class StepLoop:
             return
         if isinstance(command, HandOver | Lend):
             self._land()  # whoever goes on elsewhere has to know all tokens, and where their KV is
+            self._groups.report.filled_behind = mark_steps(self._device)  # before the next step
         self._groups.apply(command)
 
     def _go_on(self) -> float:
@@ -295,8 +296,9 @@ class StepLoop:
             step_seconds=built.step_seconds,
             tokens=built.finish_tokens(),
             filled=built.filled,
+            filled_behind=built.filled_behind,
             received=built.received,
-            behind=mark_steps(self._device) if built.filled or built.received else None,
+            received_behind=mark_steps(self._device) if built.received else None,
             prefilled=built.prefilled,
             failures=built.failures,
             preempted=built.preempted,

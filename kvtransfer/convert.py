@@ -93,11 +93,13 @@ def _nixl_from_pb(message: kvtransfer_pb2.NixlPool) -> NixlPool:
 
 
 def _cuda_to_pb(pool: CudaPool) -> kvtransfer_pb2.CudaPool:
-    return kvtransfer_pb2.CudaPool(gpu=pool.gpu, handle=pool.handle, num_blocks=pool.num_blocks)
+    return kvtransfer_pb2.CudaPool(
+        host=pool.host, gpu=pool.gpu, handle=pool.handle, num_blocks=pool.num_blocks
+    )
 
 
 def _cuda_from_pb(message: kvtransfer_pb2.CudaPool) -> CudaPool:
-    return CudaPool(message.gpu, message.handle, message.num_blocks)
+    return CudaPool(message.host, message.gpu, message.handle, message.num_blocks)
 
 
 def _offer_to_pb(offer: Offer) -> kvtransfer_pb2.Offer:

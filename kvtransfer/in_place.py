@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kvtransfer.manifest import ChecksumKind
@@ -42,7 +42,9 @@ class InPlace:
     def end(self, handle: int) -> None:
         pass
 
-    def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
+    def place(
+        self, copies: Sequence[BlockCopy], behind: Any
+    ) -> AbstractAsyncContextManager[Sequence[BlockCopy]]:
         return contextlib.nullcontext(copies)
 
     async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:

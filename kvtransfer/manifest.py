@@ -23,7 +23,8 @@ class CudaReach:
     """Whose GPU memory a receiver can map."""
 
     host: str
-    """Its kernel, namespaces and user: CUDA maps memory only between processes that have all in common."""
+    """Its kernel, namespaces and user: CUDA maps memory only between processes that have all in common. Empty
+    where that is not known; then nothing is in reach."""
     gpus: tuple[str, ...]
     """UUIDs."""
 
@@ -32,6 +33,8 @@ class CudaReach:
 class CudaPool:
     """A sender's pool in a GPU's memory."""
 
+    host: str
+    """As in a receiver's reach."""
     gpu: str
     """UUID."""
     handle: bytes

@@ -1,39 +1,55 @@
-"""A sender's blocks offered where they are, on a device, to receivers that map its memory."""
+"""Blocks that are handed over where they are, from one device's memory to another's."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.threads import run_to_end
 
 
 class DeviceBlocks(Protocol):
     """The engine's blocks. Calls return when they are done, so they belong on a thread."""
 
     def wait(self, behind: Any) -> None:
-        """Until what the engine has put before its word `behind` is in the blocks."""
+        """Until all is done that the engine has put on the device before its word `behind`."""
 
     def checksums(self, blocks: Sequence[int]) -> list[int]: ...
 
 
-class OnDevice:
-    """Implements `BlockSource`. Lives on the event loop.
-
-    Nothing is copied, so nothing is held but the blocks themselves, which are the engine's to keep.
-    """
+class _OnDevice:
+    """One thread, which waits for the device."""
 
     checksum_kind = ChecksumKind.MULTILINEAR_64
 
     def __init__(self, blocks: DeviceBlocks) -> None:
         self._blocks = blocks
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-wait")
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        return self._blocks.checksums(places)
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+
+class DeviceSource(_OnDevice):
+    """Implements `BlockSource`. Lives on the event loop.
+
+    Nothing is copied, so nothing is held but the blocks themselves, which are the engine's to keep.
+    """
+
+    def __init__(self, blocks: DeviceBlocks) -> None:
+        super().__init__(blocks)
         self._handles: set[int] = set()
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-wait")
 
     def begin(self, handle: int, num_blocks: int) -> None:
         self._handles.add(handle)
@@ -51,14 +67,8 @@ class OnDevice:
         on_done = partial(self._on_waited, handle, blocks, ready, failed)
         wait.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
 
-    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return self._blocks.checksums(places)
-
     def end(self, handle: int) -> None:
         self._handles.remove(handle)
-
-    def close(self) -> None:
-        self._executor.shutdown(cancel_futures=True)
 
     def _on_waited(
         self,
@@ -75,3 +85,15 @@ class OnDevice:
             ready(blocks)
         else:
             failed(error)
+
+
+class DeviceTarget(_OnDevice):
+    """Implements `BlockTarget`: what comes is written to the blocks that it is for, which are private."""
+
+    @contextlib.asynccontextmanager
+    async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:
+        await run_to_end(self._executor, lambda _: self._blocks.wait(behind))
+        yield copies
+
+    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
+        pass

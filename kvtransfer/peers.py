@@ -62,8 +62,8 @@ class Peer:
         self.channel = open_channel(tls, address, Role.WORKER, CHANNEL_OPTIONS)
         self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
         self._on_lost = on_lost
-        self.maps_gpu = True
-        """Until it turns out that its GPU's memory cannot be mapped, although it is in reach."""
+        self.uses_gpu = True
+        """Until its GPU's memory, although in reach, could not be mapped or read, or not without damage."""
         self._reader: BlockReader | None = None
         self._gpu_reader: CudaIpcReader | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -84,12 +84,18 @@ class Peer:
     async def gpu_reader(self, pool: CudaPool, roads: Roads) -> CudaIpcReader:
         """The way to this sender's blocks on its GPU, mapped on first use.
 
-        Raises TransportUnavailableError where that fails: then this sender is not asked for it again.
+        Raises TransportUnavailableError where that fails.
         """
         async with self._probing:
             if self._gpu_reader is None:
                 self._gpu_reader = await self._map(pool, roads)
             return self._gpu_reader
+
+    def leave_gpu(self, reason: str) -> None:
+        """Handoffs that open from now on take another road."""
+        if self.uses_gpu:
+            self.uses_gpu = False
+            log.warning("kv_transport_fallback", peer=self.address, reason=reason)
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -106,11 +112,10 @@ class Peer:
         try:
             mapped = await run_to_end(roads.executor, lambda _: road.map(pool))
         except TransportUnavailableError as error:
-            self.maps_gpu = False
-            log.warning("kv_transport_fallback", peer=self.address, reason=str(error))
+            self.leave_gpu(str(error))
             raise
         self._watching = asyncio.create_task(self._watch(), name="peer-watch")
-        return CudaIpcReader(mapped, pool.num_blocks, roads.executor)
+        return CudaIpcReader(mapped, pool, roads.executor, partial(self.leave_gpu, "a read failed"))
 
     async def _watch(self) -> None:
         """What is mapped must not outlive the sender: its successor needs the memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
@@ -71,26 +71,34 @@ class HostSource(BlockSource, Protocol):
 
 
 class BlockTarget(Protocol):
-    """A receiver's blocks, as they can be written to and verified."""
+    """A receiver's blocks, as they can be written to and verified.
 
-    @property
-    def pool(self) -> BlockPool:
-        """What is written to first."""
+    `behind` is the engine's own word for when nothing else writes to its blocks.
+    """
 
     @property
     def checksum_kind(self) -> ChecksumKind: ...
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        """As a source's, of places of `pool`."""
+        """As a source's, of places that copies were given."""
 
-    def place(self, copies: Sequence[BlockCopy]) -> AbstractContextManager[Sequence[BlockCopy]]:
-        """The same copies with their targets in `pool`, which are theirs until the context ends."""
+    def place(
+        self, copies: Sequence[BlockCopy], behind: Any
+    ) -> AbstractAsyncContextManager[Sequence[BlockCopy]]:
+        """The same copies with their targets where they can be written to, until the context ends."""
 
     async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
-        """What is in these places of `pool` has been verified: it is in the engine's blocks on return.
+        """What is in these places has been verified: it is in the engine's blocks on return.
 
-        However it ends: from then on nothing writes to them any more. `behind` is the engine's own word for
-        when nothing else does.
+        However it ends: from then on nothing writes to them any more.
         """
 
     def close(self) -> None: ...
+
+
+class HostTarget(BlockTarget, Protocol):
+    """A target in host memory."""
+
+    @property
+    def pool(self) -> BlockPool:
+        """What is written to first."""

@@ -31,11 +31,11 @@ from kvtransfer.errors import (
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, Roads
-from kvtransfer.pool import BlockTarget
+from kvtransfer.pool import BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
-from kvtransfer.transports.cuda_ipc import CudaRoad
+from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
 from kvtransfer.transports.nixl import NixlAgent
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
@@ -98,7 +98,7 @@ class Receiver:
 
     def __init__(
         self,
-        target: BlockTarget,
+        target: HostTarget,
         block_size: int,
         fingerprint: str,
         mode: TransportMode,
@@ -177,6 +177,8 @@ class _Receive:
         except TimeoutError as error:
             raise HandoffTimeoutError(self._phase, limit_s) from error
         self._log_mismatches()
+        if self._handoff.mismatches and isinstance(reader, CudaIpcReader):
+            self._peer.leave_gpu("a block came damaged")
         await self._acknowledge()
         return self._result(reader.transport)
 
@@ -216,7 +218,7 @@ class _Receive:
             fence=fence_to_pb(self._task.fence),
             num_held_blocks=self._task.num_held,
             fingerprint=self._receiver.fingerprint,
-            cuda_reach=None if cuda is None or not self._peer.maps_gpu else reach_to_pb(cuda.reach),
+            cuda_reach=None if cuda is None or not self._peer.uses_gpu else reach_to_pb(cuda.reach),
         )
         for backoff_s in itertools.chain(OPEN_BACKOFF_S, itertools.repeat(OPEN_BACKOFF_S[-1])):
             stream = self._peer.stub.Open(request)
@@ -265,7 +267,7 @@ class _Receive:
     async def _fetch(self, reader: BlockReader, target: BlockTarget, copies: list[BlockCopy]) -> None:
         if self._first_fetch_s is None:
             self._first_fetch_s = self._loop.time()
-        with target.place(copies) as placed:
+        async with target.place(copies, self._task.behind) as placed:
             await reader.read(self._task.fence, placed)
             places = [copy.target_block for copy in placed]
             found = await run_to_end(self._receiver.executor, partial(target.checksums, places))

@@ -35,8 +35,6 @@ class SenderLayout:
     nixl: NixlPool | None = None
     cuda: CudaPool | None = None
     """What the handoffs' source on a device offers, if they have one."""
-    host: str = ""
-    """Where that is, as receivers on the same host know it."""
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:
@@ -129,9 +127,7 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
     def _within(self, reach: pb.CudaReach) -> CudaPool | None:
         """The pool on this process's device, if the receiver can map it."""
         cuda = self._layout.cuda
-        return (
-            cuda if cuda is not None and is_in_reach(cuda, self._layout.host, reach_from_pb(reach)) else None
-        )
+        return cuda if cuda is not None and is_in_reach(cuda, reach_from_pb(reach)) else None
 
     def _manifest(self, opened: Sending, cuda: CudaPool | None) -> Manifest:
         assert opened.source is not None, opened.handle

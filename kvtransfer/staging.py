@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,10 +25,11 @@ from kvtransfer.manifest import ChecksumKind
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
+from kvtransfer.verify import checksum_blocks
 
 
 class DeviceCopies(Protocol):
-    """Copies between the engine's blocks and slots in other memory. Calls return when they are done, so they
+    """Copies between the engine's blocks and slots of host memory. Calls return when they are done, so they
     belong on a thread; `behind` is the engine's own word for what they wait for.
     """
 
@@ -38,12 +39,6 @@ class DeviceCopies(Protocol):
     def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Any) -> None: ...
 
     def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Any) -> None: ...
-
-    @property
-    def checksum_kind(self) -> ChecksumKind: ...
-
-    def checksums(self, slots: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        """Of what is in these slots; fewer when `stop` is set meanwhile."""
 
 
 class _FreeSlots:
@@ -84,6 +79,8 @@ class SendStaging:
     took them block by block, several could each wait for what another one holds. Lives on the event loop.
     """
 
+    checksum_kind = ChecksumKind.XXH3_64
+
     def __init__(self, copies: DeviceCopies) -> None:
         self._copies = copies
         self._free = _FreeSlots(copies.slots.num_blocks)
@@ -96,12 +93,8 @@ class SendStaging:
     def pool(self) -> BlockPool:
         return self._copies.slots
 
-    @property
-    def checksum_kind(self) -> ChecksumKind:
-        return self._copies.checksum_kind
-
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return self._copies.checksums(places, stop)
+        return checksum_blocks(self.pool, places, stop)
 
     def begin(self, handle: int, num_blocks: int) -> None:
         self._staged[handle] = _Staged(num_blocks)
@@ -191,6 +184,8 @@ class SendStaging:
 class ReceiveStaging:
     """Implements `BlockTarget` for blocks on a device. `copies` has slots for all batches in flight."""
 
+    checksum_kind = ChecksumKind.XXH3_64
+
     def __init__(self, copies: DeviceCopies) -> None:
         self._copies = copies
         self._free = _FreeSlots(copies.slots.num_blocks)
@@ -200,15 +195,11 @@ class ReceiveStaging:
     def pool(self) -> BlockPool:
         return self._copies.slots
 
-    @property
-    def checksum_kind(self) -> ChecksumKind:
-        return self._copies.checksum_kind
-
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return self._copies.checksums(places, stop)
+        return checksum_blocks(self.pool, places, stop)
 
-    @contextlib.contextmanager
-    def place(self, copies: Sequence[BlockCopy]) -> Iterator[Sequence[BlockCopy]]:
+    @contextlib.asynccontextmanager
+    async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:
         slots = self._free.take(len(copies))
         try:
             yield [

@@ -12,16 +12,14 @@ import structlog
 
 from engine.block_checksums import BlockChecksums
 from engine.copy_stream import Mark
-from engine.gpu_sharing import PeerBlocks, gpu_uuid, gpus_in_reach, map_shared, share
+from engine.gpu_sharing import PeerBlocks, gpu_uuid, gpus_in_reach, share
 from engine.kv_pool import KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool, CudaReach
-from kvtransfer.on_device import OnDevice
-from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.on_device import DeviceSource, DeviceTarget
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.cuda_ipc import CudaRoad
 from worker.errors import StartupError
-from worker.staging import device_target_of
 
 log = structlog.get_logger()
 
@@ -46,9 +44,8 @@ class PoolBlocks:
 class DeviceOffer:
     """What a sender offers on its GPU."""
 
-    source: OnDevice
+    source: DeviceSource
     pool: CudaPool
-    host: str
 
 
 def offer_of(mode: TransportMode, pool: KVPool) -> DeviceOffer | None:
@@ -57,34 +54,30 @@ def offer_of(mode: TransportMode, pool: KVPool) -> DeviceOffer | None:
         return None
     try:
         handle = share(pool.tensor)
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
         if mode is TransportMode.CUDA_IPC:
-            raise StartupError(
-                f"--transport is cuda_ipc; the GPU's memory cannot be shared: {error}"
-            ) from error
+            raise StartupError(f"--transport is cuda_ipc; sharing the GPU's memory fails: {error}") from error
         log.warning("cuda_ipc_unusable", reason=str(error))
         return None
-    cuda = CudaPool(gpu_uuid(pool.device), handle, pool.num_blocks)
-    return DeviceOffer(OnDevice(PoolBlocks(pool)), cuda, host_identity())
+    cuda = CudaPool(host_identity(), gpu_uuid(pool.device), handle, pool.num_blocks)
+    return DeviceOffer(DeviceSource(PoolBlocks(pool)), cuda)
 
 
-def road_of(mode: TransportMode, pool: KVPool, limits: ReceiverLimits) -> CudaRoad | None:
+def road_of(mode: TransportMode, pool: KVPool) -> CudaRoad | None:
     """How to receive into `pool` from GPUs in reach; None as for `offer_of`."""
     if not _may_share(mode, pool):
         return None
-    target = device_target_of(pool, limits)
     reach = CudaReach(host_identity(), gpus_in_reach(pool.device))
-    assert isinstance(target.pool, KVPool)
-    return CudaRoad(reach, target, partial(map_blocks, target.pool))
+    log.info("cuda_ipc_reach", gpus=reach.gpus)
+    return CudaRoad(reach, DeviceTarget(PoolBlocks(pool)), partial(map_blocks, pool))
 
 
-def map_blocks(slots: KVPool, theirs: CudaPool) -> PeerBlocks:
-    """The blocks of a sender, to be copied into `slots`; raises TransportUnavailableError."""
+def map_blocks(pool: KVPool, theirs: CudaPool) -> PeerBlocks:
+    """The blocks of a sender, to be copied into `pool`; raises TransportUnavailableError."""
     try:
-        blocks = map_shared(theirs.handle, theirs.gpu, slots.block_bytes, theirs.num_blocks)
-    except (ValueError, RuntimeError) as error:
+        return PeerBlocks(theirs.handle, theirs.num_blocks, pool.tensor)
+    except (ValueError, RuntimeError, ImportError) as error:
         raise TransportUnavailableError("cuda_ipc", theirs.gpu, str(error)) from error
-    return PeerBlocks(blocks, slots.tensor)
 
 
 def host_identity(proc: Path = Path("/proc")) -> str:

@@ -39,7 +39,6 @@ async def build_sender(context: RoleContext) -> SenderSide:
         "" if shm is None else str(shm.path),
         None if nixl is None else nixl.describe(),
         None if offer is None else offer.pool,
-        "" if offer is None else offer.host,
     )
     context.server.add(KVTransferService(side.handoffs, source, layout))
     return side

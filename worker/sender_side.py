@@ -82,7 +82,7 @@ class SenderSide:
             self.handoffs.abort(failure.handle, failure.message)
         for filled in report.filled:
             if filled.handle in self._parts:
-                self._on_part(filled, report.behind)
+                self._on_part(filled, report.filled_behind)
             else:
                 self._on_filled(filled, report)
         for handle in report.freed:
@@ -104,7 +104,7 @@ class SenderSide:
         spec = self._specs.get(filled.handle)
         if spec is None:
             return
-        self._fill(filled, report.behind)
+        self._fill(filled, report.filled_behind)
         if not filled.complete:
             return
         first_tokens = _first_tokens(filled.handle, report.tokens)

@@ -1,22 +1,16 @@
-"""How the engine's pool takes part in handoffs: where it is, or through slots in other memory."""
+"""How the engine's pool takes part in handoffs: where it is, or through page-locked memory of the host."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-import torch
-
-from engine.block_checksums import BlockChecksums
 from engine.block_copies import BlockCopies
 from engine.copy_stream import Mark
 from engine.kv_pool import KVPool
 from kvtransfer.in_place import InPlace
-from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pool import BlockTarget, HostSource
+from kvtransfer.pool import HostSource, HostTarget
 from kvtransfer.receiver import ReceiverLimits, most_blocks_in_flight
 from kvtransfer.staging import ReceiveStaging, SendStaging
-from kvtransfer.verify import checksum_blocks
 from worker.engine import Engine
 
 SEND_BYTES = 4 * 1024**3
@@ -24,9 +18,11 @@ SEND_BYTES = 4 * 1024**3
 than a tenth of a second, about as long as a receiver needs to fetch and acknowledge."""
 
 
-class _Slots:
-    def __init__(self, pool: KVPool, num_slots: int, device: torch.device | None) -> None:
-        self.slots = KVPool(pool.layout, num_slots, device)
+class HostSlots:
+    """Implements `kvtransfer.staging.DeviceCopies` for `pool`, for one thread."""
+
+    def __init__(self, pool: KVPool, num_slots: int) -> None:
+        self.slots = KVPool(pool.layout, num_slots)
         self._copies = BlockCopies(pool.tensor, self.slots.tensor)
 
     def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Mark | None) -> None:
@@ -34,34 +30,6 @@ class _Slots:
 
     def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Mark | None) -> None:
         self._copies.load(slots, blocks, behind).ended.synchronize()
-
-
-class HostSlots(_Slots):
-    """Implements `kvtransfer.staging.DeviceCopies` for `pool`, in page-locked memory of the host.
-
-    Stores and loads come from one thread.
-    """
-
-    checksum_kind = ChecksumKind.XXH3_64
-
-    def __init__(self, pool: KVPool, num_slots: int) -> None:
-        super().__init__(pool, num_slots, None)
-
-    def checksums(self, slots: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return checksum_blocks(self.slots, slots, stop)
-
-
-class DeviceSlots(_Slots):
-    """The same on the pool's own device."""
-
-    checksum_kind = ChecksumKind.MULTILINEAR_64
-
-    def __init__(self, pool: KVPool, num_slots: int) -> None:
-        super().__init__(pool, num_slots, pool.device)
-        self._checksums = BlockChecksums(self.slots.tensor)
-
-    def checksums(self, slots: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return self._checksums.of(slots)
 
 
 def source_of(engine: Engine, block_size: int) -> HostSource:
@@ -74,13 +42,8 @@ def source_of(engine: Engine, block_size: int) -> HostSource:
     return SendStaging(HostSlots(pool, num_slots))
 
 
-def target_of(pool: KVPool, limits: ReceiverLimits) -> BlockTarget:
+def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
     """What is fetched into and verified, but for what comes from a device in reach."""
     if pool.fd is not None:
         return InPlace(pool)
     return ReceiveStaging(HostSlots(pool, most_blocks_in_flight(pool.block_bytes, limits)))
-
-
-def device_target_of(pool: KVPool, limits: ReceiverLimits) -> ReceiveStaging:
-    """What is fetched into and verified of what comes from a device in reach."""
-    return ReceiveStaging(DeviceSlots(pool, most_blocks_in_flight(pool.block_bytes, limits)))

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/v1/kvtransfer.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\x84\x01\n\x0bOpenRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x17\n\x0fnum_held_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\'\n\ncuda_reach\x18\x04 \x01(\x0b\x32\x13.baton.v1.CudaReach\"\'\n\tCudaReach\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04gpus\x18\x02 \x03(\t\"\xad\x01\n\x0cOpenResponse\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x12.baton.v1.ManifestH\x00\x12 \n\x05offer\x18\x02 \x01(\x0b\x32\x0f.baton.v1.OfferH\x00\x12\"\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x10.baton.v1.CommitH\x00\x12&\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x15.baton.v1.SenderAbortH\x00\x42\x07\n\x05\x65vent\"\xd2\x01\n\x08Manifest\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x03 \x01(\x04\x12-\n\rchecksum_kind\x18\x04 \x01(\x0e\x32\x16.baton.v1.ChecksumKind\x12\x12\n\nshm_socket\x18\x05 \x01(\t\x12 \n\x04nixl\x18\x06 \x01(\x0b\x32\x12.baton.v1.NixlPool\x12$\n\x08\x63uda_ipc\x18\x07 \x01(\x0b\x32\x12.baton.v1.CudaPool\";\n\x08\x43udaPool\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\">\n\x08NixlPool\x12\r\n\x05\x61gent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"X\n\x05Offer\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x15\n\rsender_blocks\x18\x02 \x03(\r\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x03(\x0c\x12\x11\n\tchecksums\x18\x04 \x03(\x06\"J\n\x06\x43ommit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12,\n\x0c\x66irst_tokens\x18\x02 \x01(\x0b\x32\x16.baton.v1.TokenColumns\"\x1d\n\x0bSenderAbort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x0c\x46\x65tchRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x0f\n\x07indexes\x18\x02 \x03(\r\"B\n\rFetchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"P\n\x12\x41\x63knowledgeRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x1a\n\x12num_corrupt_blocks\x18\x02 \x01(\r\"\x15\n\x13\x41\x63knowledgeResponse\">\n\x0c\x41\x62ortRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rAbortResponse*j\n\x0c\x43hecksumKind\x12\x1d\n\x19\x43HECKSUM_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43HECKSUM_KIND_XXH3_64\x10\x01\x12 \n\x1c\x43HECKSUM_KIND_MULTILINEAR_64\x10\x02\x32\x8e\x02\n\x11KVTransferService\x12\x37\n\x04Open\x12\x15.baton.v1.OpenRequest\x1a\x16.baton.v1.OpenResponse0\x01\x12:\n\x05\x46\x65tch\x12\x16.baton.v1.FetchRequest\x1a\x17.baton.v1.FetchResponse0\x01\x12J\n\x0b\x41\x63knowledge\x12\x1c.baton.v1.AcknowledgeRequest\x1a\x1d.baton.v1.AcknowledgeResponse\x12\x38\n\x05\x41\x62ort\x12\x16.baton.v1.AbortRequest\x1a\x17.baton.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/v1/kvtransfer.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\x84\x01\n\x0bOpenRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x17\n\x0fnum_held_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\'\n\ncuda_reach\x18\x04 \x01(\x0b\x32\x13.baton.v1.CudaReach\"\'\n\tCudaReach\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04gpus\x18\x02 \x03(\t\"\xad\x01\n\x0cOpenResponse\x12&\n\x08manifest\x18\x01 \x01(\x0b\x32\x12.baton.v1.ManifestH\x00\x12 \n\x05offer\x18\x02 \x01(\x0b\x32\x0f.baton.v1.OfferH\x00\x12\"\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x10.baton.v1.CommitH\x00\x12&\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x15.baton.v1.SenderAbortH\x00\x42\x07\n\x05\x65vent\"\xd2\x01\n\x08Manifest\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_bytes\x18\x03 \x01(\x04\x12-\n\rchecksum_kind\x18\x04 \x01(\x0e\x32\x16.baton.v1.ChecksumKind\x12\x12\n\nshm_socket\x18\x05 \x01(\t\x12 \n\x04nixl\x18\x06 \x01(\x0b\x32\x12.baton.v1.NixlPool\x12$\n\x08\x63uda_ipc\x18\x07 \x01(\x0b\x32\x12.baton.v1.CudaPool\"I\n\x08\x43udaPool\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0b\n\x03gpu\x18\x02 \x01(\t\x12\x0e\n\x06handle\x18\x03 \x01(\x0c\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\">\n\x08NixlPool\x12\r\n\x05\x61gent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\"X\n\x05Offer\x12\x0f\n\x07indexes\x18\x01 \x03(\r\x12\x15\n\rsender_blocks\x18\x02 \x03(\r\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x03(\x0c\x12\x11\n\tchecksums\x18\x04 \x03(\x06\"J\n\x06\x43ommit\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12,\n\x0c\x66irst_tokens\x18\x02 \x01(\x0b\x32\x16.baton.v1.TokenColumns\"\x1d\n\x0bSenderAbort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x0c\x46\x65tchRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x0f\n\x07indexes\x18\x02 \x03(\r\"B\n\rFetchResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"P\n\x12\x41\x63knowledgeRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x1a\n\x12num_corrupt_blocks\x18\x02 \x01(\r\"\x15\n\x13\x41\x63knowledgeResponse\">\n\x0c\x41\x62ortRequest\x12\x1e\n\x05\x66\x65nce\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Fence\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0f\n\rAbortResponse*j\n\x0c\x43hecksumKind\x12\x1d\n\x19\x43HECKSUM_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43HECKSUM_KIND_XXH3_64\x10\x01\x12 \n\x1c\x43HECKSUM_KIND_MULTILINEAR_64\x10\x02\x32\x8e\x02\n\x11KVTransferService\x12\x37\n\x04Open\x12\x15.baton.v1.OpenRequest\x1a\x16.baton.v1.OpenResponse0\x01\x12:\n\x05\x46\x65tch\x12\x16.baton.v1.FetchRequest\x1a\x17.baton.v1.FetchResponse0\x01\x12J\n\x0b\x41\x63knowledge\x12\x1c.baton.v1.AcknowledgeRequest\x1a\x1d.baton.v1.AcknowledgeResponse\x12\x38\n\x05\x41\x62ort\x12\x16.baton.v1.AbortRequest\x1a\x17.baton.v1.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.kvtransfer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHECKSUMKIND']._serialized_start=1272
-  _globals['_CHECKSUMKIND']._serialized_end=1378
+  _globals['_CHECKSUMKIND']._serialized_start=1286
+  _globals['_CHECKSUMKIND']._serialized_end=1392
   _globals['_OPENREQUEST']._serialized_start=67
   _globals['_OPENREQUEST']._serialized_end=199
   _globals['_CUDAREACH']._serialized_start=201
@@ -43,27 +43,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFEST']._serialized_start=419
   _globals['_MANIFEST']._serialized_end=629
   _globals['_CUDAPOOL']._serialized_start=631
-  _globals['_CUDAPOOL']._serialized_end=690
-  _globals['_NIXLPOOL']._serialized_start=692
-  _globals['_NIXLPOOL']._serialized_end=754
-  _globals['_OFFER']._serialized_start=756
-  _globals['_OFFER']._serialized_end=844
-  _globals['_COMMIT']._serialized_start=846
-  _globals['_COMMIT']._serialized_end=920
-  _globals['_SENDERABORT']._serialized_start=922
-  _globals['_SENDERABORT']._serialized_end=951
-  _globals['_FETCHREQUEST']._serialized_start=953
-  _globals['_FETCHREQUEST']._serialized_end=1016
-  _globals['_FETCHRESPONSE']._serialized_start=1018
-  _globals['_FETCHRESPONSE']._serialized_end=1084
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1086
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1166
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1168
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1189
-  _globals['_ABORTREQUEST']._serialized_start=1191
-  _globals['_ABORTREQUEST']._serialized_end=1253
-  _globals['_ABORTRESPONSE']._serialized_start=1255
-  _globals['_ABORTRESPONSE']._serialized_end=1270
-  _globals['_KVTRANSFERSERVICE']._serialized_start=1381
-  _globals['_KVTRANSFERSERVICE']._serialized_end=1651
+  _globals['_CUDAPOOL']._serialized_end=704
+  _globals['_NIXLPOOL']._serialized_start=706
+  _globals['_NIXLPOOL']._serialized_end=768
+  _globals['_OFFER']._serialized_start=770
+  _globals['_OFFER']._serialized_end=858
+  _globals['_COMMIT']._serialized_start=860
+  _globals['_COMMIT']._serialized_end=934
+  _globals['_SENDERABORT']._serialized_start=936
+  _globals['_SENDERABORT']._serialized_end=965
+  _globals['_FETCHREQUEST']._serialized_start=967
+  _globals['_FETCHREQUEST']._serialized_end=1030
+  _globals['_FETCHRESPONSE']._serialized_start=1032
+  _globals['_FETCHRESPONSE']._serialized_end=1098
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1100
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1180
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1182
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1203
+  _globals['_ABORTREQUEST']._serialized_start=1205
+  _globals['_ABORTREQUEST']._serialized_end=1267
+  _globals['_ABORTRESPONSE']._serialized_start=1269
+  _globals['_ABORTRESPONSE']._serialized_end=1284
+  _globals['_KVTRANSFERSERVICE']._serialized_start=1395
+  _globals['_KVTRANSFERSERVICE']._serialized_end=1665
 # @@protoc_insertion_point(module_scope)

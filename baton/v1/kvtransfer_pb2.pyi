@@ -67,14 +67,16 @@ class Manifest(_message.Message):
     def __init__(self, num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., block_bytes: _Optional[int] = ..., checksum_kind: _Optional[_Union[ChecksumKind, str]] = ..., shm_socket: _Optional[str] = ..., nixl: _Optional[_Union[NixlPool, _Mapping]] = ..., cuda_ipc: _Optional[_Union[CudaPool, _Mapping]] = ...) -> None: ...
 
 class CudaPool(_message.Message):
-    __slots__ = ("gpu", "handle", "num_blocks")
+    __slots__ = ("host", "gpu", "handle", "num_blocks")
+    HOST_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    host: str
     gpu: str
     handle: bytes
     num_blocks: int
-    def __init__(self, gpu: _Optional[str] = ..., handle: _Optional[bytes] = ..., num_blocks: _Optional[int] = ...) -> None: ...
+    def __init__(self, host: _Optional[str] = ..., gpu: _Optional[str] = ..., handle: _Optional[bytes] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class NixlPool(_message.Message):
     __slots__ = ("agent", "address", "num_blocks")

@@ -6,12 +6,14 @@ knows CUDA: here its memory is something to map, fetch from and let go of.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool, CudaReach
 from kvtransfer.pool import BlockTarget
 from kvtransfer.receiver_handoff import BlockCopy
@@ -21,13 +23,13 @@ from scheduling.request import Fence
 
 
 class MappedBlocks(Protocol):
-    """The blocks of another process, mapped into this one."""
+    """The blocks of another process, mapped into this one. Calls return when they are done: for a thread."""
 
     def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
-        """Copies (place in the target's pool, block of theirs, blocks); done on return. On any thread."""
+        """Copies (place in the engine's pool, block of theirs, blocks); RuntimeError where CUDA fails."""
 
     def close(self) -> None:
-        """Lets go of the memory, which its owner cannot free before, not even by dying."""
+        """Lets go of the memory, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +43,39 @@ class CudaRoad:
 
 
 class CudaIpcReader:
-    """Reads the blocks of one sender into the target of the road that mapped them."""
+    """Reads the blocks of one sender into the target of the road that mapped them.
+
+    `on_failed` is called when a read fails.
+    """
 
     transport = "cuda_ipc"
 
-    def __init__(self, blocks: MappedBlocks, num_blocks: int, executor: Executor) -> None:
+    def __init__(
+        self, blocks: MappedBlocks, source: CudaPool, executor: Executor, on_failed: Callable[[], None]
+    ) -> None:
         self._blocks = blocks
-        self._num_blocks = num_blocks
+        self._source = source
         self._executor = executor
+        self._on_failed = on_failed
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
-        check_places(copies, self._num_blocks)
+        check_places(copies, self._source.num_blocks)
 
         def fetch(stop: threading.Event) -> None:
             if not stop.is_set():
                 self._blocks.fetch(list(runs(copies)))
 
-        await run_to_end(self._executor, fetch)
+        try:
+            await run_to_end(self._executor, fetch)
+        except RuntimeError as error:
+            self._on_failed()
+            raise TransportUnavailableError("cuda_ipc", self._source.gpu, str(error)) from error
 
     async def close(self) -> None:
-        self._blocks.close()
+        with contextlib.suppress(RuntimeError):  # of a device that failed nothing is kept either way
+            await run_to_end(self._executor, lambda _: self._blocks.close())
 
 
-def is_in_reach(pool: CudaPool, host: str, reach: CudaReach) -> bool:
-    """Whether a receiver with this reach can map `pool`, of a process on `host`."""
-    return bool(host) and reach.host == host and pool.gpu in reach.gpus
+def is_in_reach(pool: CudaPool, reach: CudaReach) -> bool:
+    """Whether a receiver with this reach can map `pool`."""
+    return bool(pool.host) and reach.host == pool.host and pool.gpu in reach.gpus

@@ -65,7 +65,7 @@ class Scene:
 
     def set_aside(self, handle: int) -> None:
         received = Received(handle, (4, 5, 6), (b"a", b"b", b"c"), num_held=1)
-        self.side.on_report(StepReport(load=LOAD, received=[received], behind=BEHIND))
+        self.side.on_report(StepReport(load=LOAD, received=[received], received_behind=BEHIND))
 
     async def until_answered(self) -> None:
         async with asyncio.timeout(5):

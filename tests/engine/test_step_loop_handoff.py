@@ -312,6 +312,5 @@ def test_reports_of_blocks_to_copy_say_what_the_copies_wait_for() -> None:
     source, target = Driver(token_budget=5), Driver()
     hand_over(source, target, spec(1, list(range(21)), 9))
     for report in source.reports + target.reports:
-        assert (report.behind is not None) == bool(report.filled or report.received)
-    assert any(report.behind for report in source.reports)
-    assert any(report.behind for report in target.reports)
+        assert (report.received_behind is not None) == bool(report.received)
+    assert any(report.received_behind for report in target.reports)

@@ -46,6 +46,8 @@ def blocks_of(source: Driver, part: int) -> Filled:
     (filled,) = [one for report in source.reports for one in report.filled if one.handle == part]
     assert filled.complete
     assert filled.first_index == 0
+    (behind,) = [report.filled_behind for report in source.reports if filled in report.filled]
+    assert behind is not None, "copies between blocks may be under way"
     return filled
 
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import grpc
 import torch
-from torch import Tensor
 
-from engine.gpu_sharing import PeerBlocks
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome
 from kvtransfer.manifest import Commit, CudaPool, CudaReach
-from kvtransfer.on_device import OnDevice
+from kvtransfer.on_device import DeviceSource, DeviceTarget
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, most_blocks_in_flight
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
@@ -30,7 +28,7 @@ from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content, fill_block
 from worker.cuda_ipc import PoolBlocks
-from worker.staging import HostSlots, device_target_of
+from worker.staging import HostSlots
 
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 NUM_BLOCKS = 32
@@ -63,50 +61,60 @@ class GatedSlots(HostSlots):
 
 
 IN_REACH = CudaReach("here", ("GPU-1", "GPU-0"))
-POOL = CudaPool("GPU-0", b"handle", NUM_BLOCKS)
+POOL = CudaPool("here", "GPU-0", b"handle", NUM_BLOCKS)
 
 
 @dataclass
 class Sharing:
-    """As if the sender's device could be mapped: by a stand-in that hands out the pool itself."""
+    """As if the sender's device could be mapped: by a stand-in that reads the pool itself."""
 
-    host: str = "here"
     reach: CudaReach = IN_REACH
     pool: CudaPool = POOL
-    error: str = ""
+    map_error: str = ""
     """Why it cannot be mapped."""
+    read_error: str = ""
+    """Why it cannot be read."""
     fetched: list[list[tuple[int, int, int]]] = field(default_factory=list)
     mapped: list[CudaPool] = field(default_factory=list)
     num_closed: int = 0
 
-    def road(self, source: KVPool, target: KVPool, limits: ReceiverLimits) -> CudaRoad:
-        into = device_target_of(target, limits)
-        slots = into.pool
-        assert isinstance(slots, KVPool)
-
+    def road(self, source: KVPool, target: KVPool) -> CudaRoad:
         def mapped(pool: CudaPool) -> MappedBlocks:
-            if self.error:
-                raise TransportUnavailableError("cuda_ipc", pool.gpu, self.error)
+            if self.map_error:
+                raise TransportUnavailableError("cuda_ipc", pool.gpu, self.map_error)
             self.mapped.append(pool)
-            return Mapped(self, source.tensor.flatten(1).view(torch.uint8), slots.tensor)
+            return Mapped(self, source, target)
 
-        return CudaRoad(self.reach, into, mapped)
+        return CudaRoad(self.reach, DeviceTarget(PoolBlocks(target)), mapped)
 
 
-class Mapped(PeerBlocks):
-    """What it copies is real, and counted."""
+@dataclass
+class Mapped:
+    """What it copies is real."""
 
-    def __init__(self, sharing: Sharing, theirs: Tensor, slots: Tensor) -> None:
-        super().__init__(theirs, slots)
-        self._sharing = sharing
+    sharing: Sharing
+    source: KVPool
+    target: KVPool
 
     def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
-        self._sharing.fetched.append(list(stretches))
-        super().fetch(stretches)
+        if self.sharing.read_error:
+            raise RuntimeError(self.sharing.read_error)
+        self.sharing.fetched.append(list(stretches))
+        for place, block, length in stretches:
+            self.target.tensor[place : place + length] = self.source.tensor[block : block + length]
 
     def close(self) -> None:
-        self._sharing.num_closed += 1
-        super().close()
+        self.sharing.num_closed += 1
+
+
+class Waited:
+    """A mark that knows who has waited for it."""
+
+    def __init__(self) -> None:
+        self.num_waits = 0
+
+    def synchronize(self) -> None:
+        self.num_waits += 1
 
 
 class Pair:
@@ -120,7 +128,7 @@ class Pair:
         self.stores = GatedSlots(self.source, num_slots)
         self.sending = SendStaging(self.stores)
         self.guard = FenceGuard()
-        self.on_device = None if sharing is None else OnDevice(PoolBlocks(self.source))
+        self.on_device = None if sharing is None else DeviceSource(PoolBlocks(self.source))
         self.handoffs = Handoffs(
             "source",
             self.sending,
@@ -131,7 +139,7 @@ class Pair:
         limits = ReceiverLimits(no_progress_s=60.0, acknowledge_s=60.0)
         self.loads = GatedSlots(self.target, most_blocks_in_flight(LAYOUT.block_bytes, limits))
         self.receiving = ReceiveStaging(self.loads)
-        self.road = None if sharing is None else sharing.road(self.source, self.target, limits)
+        self.road = None if sharing is None else sharing.road(self.source, self.target)
         self.receiver = Receiver(self.receiving, 16, "model", mode, limits, cuda=self.road)
         self.address = ""
         self.server: grpc.aio.Server
@@ -188,7 +196,7 @@ async def staged_pair(
         cleanup.push_async_callback(shm.close)
         layout = SenderLayout("model", 16, str(shm.path))
         if sharing is not None:
-            layout = replace(layout, cuda=sharing.pool, host=sharing.host)
+            layout = replace(layout, cuda=sharing.pool)
         KVTransferService(pair.handoffs, pair.sending, layout).add_to(server)
         pair.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()

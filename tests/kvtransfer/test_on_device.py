@@ -3,6 +3,7 @@ of the host's side looks at; CUDA's own part is tested where there is a GPU.
 """
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ import pytest
 from baton.v1 import kvtransfer_pb2 as pb
 from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.handoff import End
-from kvtransfer.manifest import CudaPool, CudaReach
-from kvtransfer.on_device import OnDevice
+from kvtransfer.manifest import CudaReach
+from kvtransfer.on_device import DeviceSource
 from kvtransfer.transport import TransportMode
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from services.convert import fence_to_pb
 from tests.kvtransfer.conftest import until
-from tests.kvtransfer.staged_pair import NUM_BLOCKS, Pair, Sharing, settle, staged_pair
+from tests.kvtransfer.staged_pair import NUM_BLOCKS, POOL, Pair, Sharing, Waited, settle, staged_pair
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +33,12 @@ SHARED = pytest.mark.parametrize("mode", [TransportMode.AUTO, TransportMode.CUDA
 async def test_blocks_in_reach_go_past_the_hosts_memory(mode: TransportMode, tmp_path: Path) -> None:
     sharing = Sharing()
     async with staged_pair(tmp_path, mode, sharing=sharing) as pair:
-        result = await pair.receiver.receive(pair.task(pair.offer_all(1, BLOCKS), TARGETS, behind=None))
+        filled, allotted = Waited(), Waited()
+        fence = pair.begin(1, len(BLOCKS))
+        pair.fill(1, 0, BLOCKS, behind=filled)
+        pair.commit(1)
+        result = await pair.receiver.receive(pair.task(fence, TARGETS, behind=allotted))
+        assert (filled.num_waits, allotted.num_waits) == (1, 1)
         assert (result.num_verified_blocks, result.num_corrupt_blocks) == (6, 0)
         assert result.transport == "cuda_ipc"
         assert pair.differing(BLOCKS, TARGETS) == []
@@ -40,7 +46,7 @@ async def test_blocks_in_reach_go_past_the_hosts_memory(mode: TransportMode, tmp
         assert not pair.target.tensor[others].any(), "a bystander was written to"
         assert not pair.stores.begun, "blocks were staged for nobody"
         assert not pair.loads.begun
-        assert [stretch[1:] for stretch in sharing.fetched[0]] == [(9, 1), (3, 3), (31, 1), (0, 1)]
+        assert sharing.fetched == [[(1, 9, 1), (7, 3, 1), (6, 4, 1), (20, 5, 1), (21, 31, 1), (30, 0, 1)]]
         await until(lambda: bool(pair.over))
         assert pair.over[0][1].end is End.ACKNOWLEDGED
         pair.assert_nothing_is_held()
@@ -72,7 +78,9 @@ async def test_blocks_are_offered_as_they_fill(tmp_path: Path) -> None:
 
 OUT_OF_REACH: dict[str, Callable[[], Sharing]] = {
     "another host": lambda: Sharing(reach=CudaReach("there", ("GPU-0",))),
-    "a sender that does not know its host": lambda: Sharing(host="", reach=CudaReach("", ("GPU-0",))),
+    "hosts that are not known": lambda: Sharing(
+        pool=dataclasses.replace(POOL, host=""), reach=CudaReach("", ("GPU-0",))
+    ),
     "another GPU": lambda: Sharing(reach=CudaReach("here", ("GPU-1",))),
 }
 
@@ -99,19 +107,23 @@ async def test_who_insists_on_it_is_told_that_there_is_no_way(tmp_path: Path) ->
         pair.assert_nothing_is_held()
 
 
-async def test_memory_that_cannot_be_mapped_costs_one_handoff(tmp_path: Path) -> None:
-    sharing = Sharing(error="the driver refuses")
-    async with staged_pair(tmp_path, TransportMode.AUTO, sharing=sharing) as pair:
+BAD_ROADS: dict[str, Callable[[], Sharing]] = {
+    "cannot be mapped": lambda: Sharing(map_error="the driver refuses"),
+    "cannot be read": lambda: Sharing(read_error="the driver refuses"),
+}
+
+
+@pytest.mark.parametrize("make", BAD_ROADS.values(), ids=BAD_ROADS)
+async def test_a_road_that_fails_is_left(make: Callable[[], Sharing], tmp_path: Path) -> None:
+    async with staged_pair(tmp_path, TransportMode.AUTO, sharing=make()) as pair:
         with pytest.raises(TransportUnavailableError, match="the driver refuses"):
             await pair.receiver.receive(pair.task(pair.offer_all(1, BLOCKS), TARGETS))
         await until(lambda: bool(pair.over))
         assert pair.over[0][1].end is End.GIVEN_UP
-        result = await pair.receiver.receive(pair.task(pair.offer_all(2, BLOCKS), TARGETS))
-        assert result.transport == "shm"
-        assert pair.differing(BLOCKS, TARGETS) == []
+        await _comes_through_the_host(pair, 2)
 
 
-async def test_a_block_damaged_on_the_way_is_noticed_before_it_is_used(tmp_path: Path) -> None:
+async def test_a_block_damaged_on_the_way_is_noticed_and_the_road_left(tmp_path: Path) -> None:
     async with staged_pair(tmp_path, TransportMode.AUTO, sharing=Sharing()) as pair:
         fence = pair.begin(1, 6)
         opened = pair.handoffs.open(fence, 0, reaches_device=True)
@@ -122,14 +134,20 @@ async def test_a_block_damaged_on_the_way_is_noticed_before_it_is_used(tmp_path:
         pair.commit(1)
         result = await pair.receiver.receive(pair.task(fence, TARGETS))
         assert (result.num_verified_blocks, result.num_corrupt_blocks) == (2, 1)
-        assert not pair.target.tensor[TARGETS[2]].any(), "it reached the receiver's block"
+        pair.source.block_bytes_view(4)[77] ^= 0x10
+        await _comes_through_the_host(pair, 2)
+
+
+async def _comes_through_the_host(pair: Pair, handle: int) -> None:
+    result = await pair.receiver.receive(pair.task(pair.offer_all(handle, BLOCKS), TARGETS))
+    assert (result.transport, result.num_corrupt_blocks) == ("shm", 0)
+    assert pair.differing(BLOCKS, TARGETS) == []
 
 
 async def test_nothing_is_made_ready_for_a_receiver_that_never_comes(tmp_path: Path) -> None:
     async with staged_pair(tmp_path, TransportMode.AUTO, sharing=Sharing()) as pair:
-        pair.offer_all(1, BLOCKS)
-        await settle()
-        assert not pair.stores.begun
+        fence = pair.offer_all(1, BLOCKS)
+        assert pair.handoffs.find(fence).source is None
         pair.handoffs.abort(1, "called off")
         assert [outcome.end for _, outcome in pair.over] == [End.ABORTED]
         pair.assert_nothing_is_held()
@@ -139,10 +157,13 @@ class GatedBlocks:
     """Blocks whose content is there when the gate opens, unless the device fails before."""
 
     def __init__(self) -> None:
+        self.begun: list[object] = []
+        """What was waited for."""
         self.gate = threading.Event()
         self.error: Exception | None = None
 
     def wait(self, behind: object) -> None:
+        self.begun.append(behind)
         assert self.gate.wait(100)
         if self.error is not None:
             raise self.error
@@ -152,20 +173,23 @@ class GatedBlocks:
 
 
 @pytest.fixture
-async def gated() -> AsyncIterator[tuple[OnDevice, GatedBlocks]]:
+async def gated() -> AsyncIterator[tuple[DeviceSource, GatedBlocks]]:
     blocks = GatedBlocks()
-    source = OnDevice(blocks)
+    source = DeviceSource(blocks)
     yield source, blocks
     blocks.gate.set()
     source.close()
 
 
-async def test_blocks_are_ready_when_the_device_has_come_so_far(gated: tuple[OnDevice, GatedBlocks]) -> None:
+async def test_blocks_are_ready_when_the_device_has_come_so_far(
+    gated: tuple[DeviceSource, GatedBlocks],
+) -> None:
     source, blocks = gated
     ready: list[Sequence[int]] = []
     failed: list[BaseException] = []
     source.begin(1, 4)
     source.show(1, 0, [3, 4], "the first chunk", ready.append, failed.append)
+    await until(lambda: blocks.begun == ["the first chunk"])
     await settle()
     assert ready == []
     blocks.gate.set()
@@ -176,7 +200,9 @@ async def test_blocks_are_ready_when_the_device_has_come_so_far(gated: tuple[OnD
     assert ready == [[3, 4]]
 
 
-async def test_nobody_is_told_of_blocks_whose_handoff_is_over(gated: tuple[OnDevice, GatedBlocks]) -> None:
+async def test_nobody_is_told_of_blocks_whose_handoff_is_over(
+    gated: tuple[DeviceSource, GatedBlocks],
+) -> None:
     source, blocks = gated
     told: list[object] = []
     for handle in (1, 2):
@@ -235,8 +261,7 @@ async def test_the_memory_of_a_sender_that_ends_is_let_go_of(tmp_path: Path) -> 
 
 
 def test_a_pool_is_in_reach_of_its_host_and_gpu_alone() -> None:
-    pool = CudaPool("GPU-0", b"", 4)
-    assert is_in_reach(pool, "here", CudaReach("here", ("GPU-1", "GPU-0")))
-    assert not is_in_reach(pool, "here", CudaReach("there", ("GPU-0",)))
-    assert not is_in_reach(pool, "here", CudaReach("here", ("GPU-1",)))
-    assert not is_in_reach(pool, "", CudaReach("", ("GPU-0",)))
+    assert is_in_reach(POOL, CudaReach("here", ("GPU-1", "GPU-0")))
+    assert not is_in_reach(POOL, CudaReach("there", ("GPU-0",)))
+    assert not is_in_reach(POOL, CudaReach("here", ("GPU-1",)))
+    assert not is_in_reach(dataclasses.replace(POOL, host=""), CudaReach("", ("GPU-0",)))

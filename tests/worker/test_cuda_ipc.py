@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,9 @@ import pytest
 import torch
 
 from engine.block_checksums import BlockChecksums
-from engine.gpu_sharing import map_shared
 from engine.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool
-from kvtransfer.receiver import ReceiverLimits
 from kvtransfer.transport import TransportMode
 from worker.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
 from worker.errors import StartupError
@@ -26,7 +25,7 @@ LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 def test_host_memory_is_not_shared_as_a_gpus() -> None:
     pool = KVPool(LAYOUT, 4)
     assert offer_of(TransportMode.AUTO, pool) is None
-    assert road_of(TransportMode.AUTO, pool, ReceiverLimits()) is None
+    assert road_of(TransportMode.AUTO, pool) is None
 
 
 def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
@@ -35,7 +34,7 @@ def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
     with pytest.raises(StartupError, match=message):
         offer_of(TransportMode.CUDA_IPC, pool)
     with pytest.raises(StartupError, match=message):
-        road_of(TransportMode.CUDA_IPC, pool, ReceiverLimits())
+        road_of(TransportMode.CUDA_IPC, pool)
 
 
 def test_neighbours_know_each_other() -> None:
@@ -62,10 +61,9 @@ def test_a_host_is_a_boot_and_its_namespaces(tmp_path: Path) -> None:
     assert host_identity(tmp_path / "nowhere") == ""
 
 
-@pytest.mark.parametrize("handle", [b"", b"[]", b"{}", b'["zz", 1, 0, "", 0, "", false]'])
-def test_a_handle_that_is_none_is_refused(handle: bytes) -> None:
-    with pytest.raises(TransportUnavailableError, match="cuda_ipc"):
-        map_blocks(KVPool(LAYOUT, 4), CudaPool("GPU-0", handle, 4))
+def test_a_handle_of_another_size_is_refused() -> None:
+    with pytest.raises(TransportUnavailableError, match="the handle has 3 bytes; accepted: 72"):
+        map_blocks(KVPool(LAYOUT, 4), CudaPool("here", "GPU-0", b"abc", 4))
 
 
 def test_checksums_are_of_the_blocks_asked_for() -> None:
@@ -79,35 +77,38 @@ def test_checksums_are_of_the_blocks_asked_for() -> None:
 
 SENDER = """
 import sys, torch
-from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.transport import TransportMode
 from engine.gpu_sharing import gpu_uuid, share
+from engine.kv_pool import BlockLayout, KVPool
+from worker.cuda_ipc import PoolBlocks
+before = torch.zeros(3_000_000, device="cuda")  # so that the pool need not begin an allocation
 pool = KVPool(BlockLayout(2, 16, 2, 64, torch.float32), 8, torch.device("cuda"))
 pool.tensor.copy_(torch.arange(pool.tensor.numel(), device="cuda").view(pool.tensor.shape))
 torch.cuda.synchronize()
-print(gpu_uuid(pool.device), share(pool.tensor).hex(), flush=True)
+checksums = PoolBlocks(pool).checksums(range(8))
+print(gpu_uuid(pool.device), share(pool.tensor).hex(), *checksums, flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.gpu
-def test_another_process_reads_the_memory_itself() -> None:
+def test_another_process_reads_the_memory_itself_and_survives_its_death() -> None:
+    pipe = subprocess.PIPE
     command = [sys.executable, "-c", SENDER]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as sender:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as sender:
         assert sender.stdout is not None
-        gpu, handle = sender.stdout.readline().split()
-        slots = KVPool(LAYOUT, 4, torch.device("cuda"))
-        with pytest.raises(ValueError, match="were announced"):
-            map_shared(bytes.fromhex(handle), gpu, slots.block_bytes, 10**6)
-        blocks = map_blocks(slots, CudaPool(gpu, bytes.fromhex(handle), 8))
+        gpu, handle, *checksums = sender.stdout.readline().split()
+        pool = KVPool(LAYOUT, 4, torch.device("cuda"))
+        theirs = CudaPool("here", gpu, bytes.fromhex(handle), 8)
+        with pytest.raises(TransportUnavailableError, match="were announced"):
+            map_blocks(pool, dataclasses.replace(theirs, num_blocks=10**9))
+        blocks = map_blocks(pool, theirs)
         blocks.fetch([(0, 5, 2), (3, 1, 1)])
-        expected = torch.arange(8 * slots.tensor[0].numel(), dtype=torch.float32).view(
-            8, *slots.tensor.shape[1:]
-        )
-        assert torch.equal(slots.tensor[[0, 1, 3]].cpu(), expected[[5, 6, 1]])
-        assert not slots.tensor[2].any()
-        blocks.close()
-        sender.communicate("")
-    assert sender.returncode == 0
+        size, shape = pool.tensor[0].numel(), pool.tensor.shape[1:]
+        expected = torch.arange(8 * size, dtype=torch.float32).view(8, *shape)
+        assert torch.equal(pool.tensor[[0, 1, 3]].cpu(), expected[[5, 6, 1]])
+        assert not pool.tensor[2].any()
+        assert PoolBlocks(pool).checksums([0, 1, 3]) == [int(checksums[block]) for block in (5, 6, 1)]
+        sender.kill()
+        sender.wait()
+    blocks.close()
+    assert float(pool.tensor[0].sum()) == float(expected[5].sum()), "the device is of no use any more"

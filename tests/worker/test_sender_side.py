@@ -200,6 +200,6 @@ async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:
     scene.side.offer(2, dataclasses.replace(spec.fence, request_id="moves"))
     mark = mark_steps(torch.device("cpu"))
     filled = [Filled(handle, 0, (5,), (b"a",), complete=False) for handle in (1, 2)]
-    scene.report(filled=filled, behind=mark)
+    scene.report(filled=filled, filled_behind=mark)
     assert source.shown == [(1, 0, (5,), mark), (2, 0, (5,), mark)]
     await scene.side.close()
