@@ -16,7 +16,7 @@ from router.errors import (
 from router.events import Arrived, Timer, TimerKind
 from router.promising import bare_ask, check_possible, tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
-from router.sessions import MAX_ATTEMPTS, Choice, Session, Timeline
+from router.sessions import MAX_LOST, Choice, Group, Session, Timeline
 from scheduling.request import FinishReason
 
 
@@ -72,8 +72,7 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
         received = {one.choice: len(one.token_ids) for one in event.received}
         relaying.replay(book, session, received)
         for group in session.groups:
-            brought = min(event.failed_attempts, MAX_ATTEMPTS - 1) - group.held_against
-            group.failures += max(0, brought)
+            _count(group, event)
         if any(group.failures for group in session.groups):
             recovery.tell_failures(book, session)
     if session.ended:
@@ -101,9 +100,15 @@ def _open(book: Book, event: Arrived) -> None:
         ending.finish(book, session)
         return
     for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
-        # One attempt is left to whoever says more: a count that came from outside ends nothing by itself.
-        group.failures = min(event.failed_attempts, MAX_ATTEMPTS - 1)
+        _count(group, event)
         enqueue(book, group)
+
+
+def _count(group: Group, event: Arrived) -> None:
+    """What failed elsewhere counts, and leaves one attempt: a word from outside ends nothing by itself."""
+    more = max(0, min(event.failed_attempts, MAX_LOST - 1) - group.held_against)
+    group.failures += more
+    group.brought += more
 
 
 def _session(book: Book, event: Arrived) -> Session:

@@ -64,6 +64,7 @@ def new_groups(
             group.attempt, group.failures = parent.attempt, parent.failures
             group.lost_with, group.handed_by = parent.lost_with, parent.handed_by
             group.pardoned, group.failed_with = parent.pardoned, parent.failed_with
+            group.brought = parent.brought
             group.num_copies = parent.num_copies
             group.avoided, group.migrated_at = parent.avoided, parent.migrated_at
         for choice in part:

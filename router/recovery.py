@@ -7,7 +7,7 @@ from router.actions import AttemptFailed, GroupMigrated, TellRetrying
 from router.book import Book
 from router.fleet import Worker
 from router.queueing import enqueue, new_groups, release_credit, strand
-from router.sessions import MAX_ATTEMPTS, MAX_FAILURES, Group, Phase, Session
+from router.sessions import MAX_ATTEMPTS, MAX_FAILURES, MAX_LOST, Group, Phase, Session
 from scheduling.request import FinishReason
 
 FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
@@ -15,8 +15,9 @@ FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
 left, which cannot do what is asked of it just now, would use up all attempts in a moment.
 """
 DOUBT_S = 8.0
-"""Before the last word on a request whose workers were lost and may be back: a host that swaps, or that is
-moved, stands still for seconds.
+"""Before another attempt, or the last word, where so many failed and workers were lost: they may be back, as
+a host that swaps, or that is moved, stands still for seconds. And a request that ends its workers, if it is
+that, ends none meanwhile.
 """
 
 
@@ -26,9 +27,7 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
         return
     group.failures += 1
     group.failed_with = reason
-    # Workers that were lost may be back, as they were: the last word waits for them.
-    is_in_doubt = is_too_much(group) and bool(group.lost_with)
-    final = (is_too_much(group) and not is_in_doubt) or group.failures >= MAX_FAILURES
+    final = (is_too_much(group) and not group.lost_with) or group.failures >= MAX_FAILURES
     book.do(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
     if final:
         give_up(book, group)
@@ -36,12 +35,13 @@ def fail_attempt(book: Book, group: Group, worker_key: str, reason: str) -> None
     book.counters.retried_attempts += 1
     tell_failures(book, group.session)
     group.avoided |= {worker_key}
-    _start_again(book, group, DOUBT_S if is_in_doubt else _rest_s(group.failures))
+    _start_again(book, group, _rest_s(group))
 
 
 def is_too_much(group: Group) -> bool:
     """As many failures are held against it as a request may have."""
-    return group.held_against >= MAX_ATTEMPTS
+    at_workers = group.held_against - group.brought - len(group.lost_with)
+    return at_workers >= MAX_ATTEMPTS or group.held_against >= MAX_LOST
 
 
 def give_up(book: Book, group: Group) -> None:
@@ -63,9 +63,11 @@ def _start_again(book: Book, group: Group, rests_s: float = 0.0) -> None:
             enqueue(book, successor)
 
 
-def _rest_s(failures: int) -> float:
-    """None after the first, then twice as long each time."""
-    return 0.0 if failures < 2 else min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (failures - 2))
+def _rest_s(group: Group) -> float:
+    """None after the first failure, then twice as long each time, until it is in doubt what is wrong."""
+    if group.lost_with and group.held_against >= MAX_ATTEMPTS:
+        return DOUBT_S
+    return 0.0 if group.failures < 2 else min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (group.failures - 2))
 
 
 def tell_failures(book: Book, session: Session) -> None:

@@ -66,7 +66,7 @@ async def test_failed_attempts_are_counted_on_from_what_the_client_brings(fleet:
     told = [one.retrying.failed_attempts for one in events if one.WhichOneof("event") == "retrying"]
     assert told == [1, 2]
     asked.request_id = "walked"
-    resumed = inference_pb2.ResumeRequest(request=asked, session=1, failed_attempts=told[-1])
+    resumed = inference_pb2.ResumeRequest(request=asked, session=1, failed_attempts=4)
     assert finished_of(await events_of(fleet.inference.Resume(resumed))).usage.attempts == 1
     await until(fleet.nothing_is_held)
 

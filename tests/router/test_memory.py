@@ -66,7 +66,7 @@ def ask_the_impossible(core: RouterCore, number: int) -> None:
 
 
 def fail_for_good(core: RouterCore, number: int) -> None:
-    worker_key, handle = start(core, number, replace(ARRIVAL, failed_attempts=2))
+    worker_key, handle = start(core, number, replace(ARRIVAL, failed_attempts=4))
     failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
     assert any(isinstance(one, TellFinished) for one in told)

@@ -72,17 +72,17 @@ def told_of(actions: list[Action]) -> list[int]:
 
 def test_the_count_goes_on_from_router_to_router() -> None:
     counts, actions = [0], list[Action]()
-    for session in range(3):
+    for session in range(5):
         event = replace(RESUMABLE, session=session, failed_attempts=counts[-1])
         actions = killed(core_of("slack"), event)
         counts += told_of(actions)
-    assert counts == [0, 1, 2, 3]
+    assert counts == [0, 1, 2, 3, 4, 5]
     (finished,) = [one for one in actions if isinstance(one, TellFinished)]
     assert finished.outcome.reasons == (FinishReason.FAILED,)
-    assert "3 attempts failed" in finished.outcome.error
+    assert "5 attempts failed" in finished.outcome.error
 
 
-@pytest.mark.parametrize("count", [2, 3, 2**32 - 1])
+@pytest.mark.parametrize("count", [4, 5, 2**32 - 1])
 def test_one_attempt_is_left_whatever_a_client_says(count: int) -> None:
     actions = killed(core_of("slack"), replace(RESUMABLE, session=1, failed_attempts=count))
     assert [one for one in actions if isinstance(one, TellFinished)]
@@ -143,12 +143,26 @@ def test_who_does_not_come_back_may_have_died_of_it() -> None:
 
 def test_the_last_word_waits_for_workers_that_may_be_back_in_a_moment() -> None:
     core = core_of("slack")
-    worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=2)), 0)
+    worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=4)), 0)
     told = tell(core, WorkerLost(worker_key, "the link was cut"))
     (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
     told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + DOUBT_S)
     assert [one.final for one in told if isinstance(one, AttemptFailed)] == [False]
     assert [one for one in told if isinstance(one, Enqueue)]
+
+
+def test_a_request_under_which_five_workers_died_is_given_up_and_tried_ever_more_slowly() -> None:
+    core = core_of("slack", ONE)
+    told, now, rests = tell(core, RESUMABLE), 1.0, list[float]()
+    while not [one for one in told if isinstance(one, TellFinished)]:
+        worker_key, died = dispatched(core, told, 0, now), now
+        successor = replace(ONE, incarnation=f"{len(rests) + 2}")
+        told = tell(core, WorkerLost(worker_key, "it died"), WorkerJoined(successor, IDLE, COST), now=now)
+        while not [one for one in told if isinstance(one, Enqueue | TellFinished)]:
+            now += 0.05
+            told = tell(core, StepReported(successor.key, TokenColumns(), IDLE), CHORES, now=now)
+        rests.append(round(now - died, 1))
+    assert rests == [0.0, 0.1, DOUBT_S, DOUBT_S, DOUBT_S]
 
 
 def test_what_fails_again_rests_before_it_is_tried_again() -> None:
