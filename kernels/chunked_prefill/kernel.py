@@ -113,8 +113,11 @@ def _chunked_prefill_kernel(
     before_chunk = tl.load(context_lens_ptr + seq) - chunk_len
     last = before_chunk + tl.minimum(query_begin + Q, chunk_len)
     first = tl.zeros_like(last)
+    whole_first = first
     if window is not None:
         first = tl.maximum(before_chunk + query_begin - window + 1, 0)
+        whole_first = tl.maximum(tl.cdiv(last - window, TILE), first // TILE) * TILE
+    whole_last = tl.maximum(whole_first, (before_chunk + query_begin + 1) // TILE * TILE)
     keys = kv_ptr + kv_head * stride_kv_head
     key_scales = None
     value_scales = None
@@ -126,6 +129,8 @@ def _chunked_prefill_kernel(
         before_chunk + local,
         first,
         last,
+        whole_first,
+        whole_last,
         table_ptr + seq.to(tl.int64) * stride_table,
         keys,
         keys + stride_kv_kind,

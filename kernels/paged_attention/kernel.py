@@ -34,6 +34,8 @@ def attend_tiles(
     q_pos,  # [M] absolute positions
     first,  # KV positions first ≤ n < last are read, and no others
     last,
+    whole_first,  # multiples of TILE, between which every row sees every position
+    whole_last,
     table_ptr,  # the sequence's row of block_tables
     k_ptr,  # slot 0 of block 0 of this KV head
     v_ptr,
@@ -52,45 +54,123 @@ def attend_tiles(
     TILE: tl.constexpr,
     DOT_IN_FP32: tl.constexpr,
 ):
-    """Returns float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has -inf, 0 and zeros."""
+    """Returns float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has -inf, 0 and zeros.
+
+    `whole_first` is None where no tile is known to be seen by all; then each is masked.
+    """
     m = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, HEAD_PAD], tl.float32)
-    dims = tl.arange(0, HEAD_PAD)
     if DOT_IN_FP32:
         q = q.to(tl.float32)
-    for start in range(first // TILE * TILE, last, TILE):
-        n = start + tl.arange(0, TILE)
+    begin = first // TILE * TILE
+    if whole_first is not None:
+        if window is not None:
+            for start in range(begin, whole_first, TILE):
+                m, total, acc = _attend_tile(
+                    start, m, total, acc, q, q_pos, first, last, table_ptr, k_ptr, v_ptr, stride_block,
+                    stride_slot, k_scales_ptr, v_scales_ptr, stride_scales_block, scale, softcap, window,
+                    BLOCK_SIZE, HEAD_DIM, HEAD_PAD, TILE, DOT_IN_FP32, True,
+                )  # fmt: skip
+        for start in range(whole_first, whole_last, TILE):
+            m, total, acc = _attend_tile(
+                start, m, total, acc, q, q_pos, first, last, table_ptr, k_ptr, v_ptr, stride_block,
+                stride_slot, k_scales_ptr, v_scales_ptr, stride_scales_block, scale, softcap, window,
+                BLOCK_SIZE, HEAD_DIM, HEAD_PAD, TILE, DOT_IN_FP32, False,
+            )  # fmt: skip
+        begin = whole_last
+    for start in range(begin, last, TILE):
+        m, total, acc = _attend_tile(
+            start, m, total, acc, q, q_pos, first, last, table_ptr, k_ptr, v_ptr, stride_block,
+            stride_slot, k_scales_ptr, v_scales_ptr, stride_scales_block, scale, softcap, window,
+            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, TILE, DOT_IN_FP32, True,
+        )  # fmt: skip
+    return m, total, acc
+
+
+@triton.jit
+def _attend_tile(
+    start,
+    m,
+    total,
+    acc,
+    q,
+    q_pos,
+    first,
+    last,
+    table_ptr,
+    k_ptr,
+    v_ptr,
+    stride_block,
+    stride_slot,
+    k_scales_ptr,
+    v_scales_ptr,
+    stride_scales_block,
+    scale,
+    softcap,
+    window,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    TILE: tl.constexpr,
+    DOT_IN_FP32: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """m, total and acc with the tile from `start` on. Masks cost as much as the exponentials do."""
+    n = start + tl.arange(0, TILE)
+    readable = None
+    if MASKED:
         readable = (n >= first) & (n < last)
-        block = tl.load(table_ptr + n // BLOCK_SIZE, mask=readable, other=0).to(tl.int64)
-        row = block * stride_block + (n % BLOCK_SIZE).to(tl.int64) * stride_slot
-        # What is not readable is loaded as zeros: a NaN left in a free slot must not reach the product.
-        real = readable[:, None] & (dims < HEAD_DIM)[None, :]
-        k = tl.load(k_ptr + row[:, None] + dims[None, :], mask=real, other=0.0)
-        v = tl.load(v_ptr + row[:, None] + dims[None, :], mask=real, other=0.0)
-        if DOT_IN_FP32 or k_scales_ptr is not None:
-            k = k.to(q.dtype)
-            v = v.to(q.dtype)
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        if k_scales_ptr is not None:
-            place = block * stride_scales_block + n % BLOCK_SIZE
-            s *= tl.load(k_scales_ptr + place, mask=readable, other=0.0)[None, :]
-        if softcap is not None:
-            s = softcap * (2.0 * tl.sigmoid(2.0 * s / softcap) - 1.0)  # softcap · tanh(s / softcap)
+    block = _load(table_ptr + n // BLOCK_SIZE, readable).to(tl.int64)
+    row = block * stride_block + (n % BLOCK_SIZE).to(tl.int64) * stride_slot
+    k = _load_rows(k_ptr + row, readable, HEAD_DIM, HEAD_PAD)
+    v = _load_rows(v_ptr + row, readable, HEAD_DIM, HEAD_PAD)
+    if DOT_IN_FP32 or k_scales_ptr is not None:
+        k = k.to(q.dtype)
+        v = v.to(q.dtype)
+    s = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if k_scales_ptr is not None:
+        place = block * stride_scales_block + n % BLOCK_SIZE
+        s *= _load(k_scales_ptr + place, readable)[None, :]
+    unit = scale * LOG2_E  # of log2, to which the exponentials are
+    if softcap is not None:
+        s = s * scale
+        s = softcap * (2.0 * tl.sigmoid(2.0 * s / softcap) - 1.0)  # softcap · tanh(s / softcap)
+        unit = LOG2_E
+    if readable is not None:
         visible = readable[None, :] & (n[None, :] <= q_pos[:, None])
         if window is not None:
             visible &= n[None, :] > q_pos[:, None] - window
-        s = tl.where(visible, s * LOG2_E, float("-inf"))
-        m_next = tl.maximum(m, tl.max(s, axis=1))
-        m_finite = tl.where(m_next == float("-inf"), 0.0, m_next)  # -inf - -inf would be NaN
-        p = tl.exp2(s - m_finite[:, None])
-        shrink = tl.exp2(m - m_finite)
-        total = total * shrink + tl.sum(p, axis=1)
-        if v_scales_ptr is not None:
-            p *= tl.load(v_scales_ptr + place, mask=readable, other=0.0)[None, :]
-        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        m = m_next
-    return m, total, acc
+        s = tl.where(visible, s, float("-inf"))
+    m_next = tl.maximum(m, tl.max(s, axis=1) * unit)
+    m_finite = tl.where(m_next == float("-inf"), 0.0, m_next)  # -inf - -inf would be NaN
+    p = tl.exp2(s * unit - m_finite[:, None])
+    shrink = tl.exp2(m - m_finite)
+    total = total * shrink + tl.sum(p, axis=1)
+    if v_scales_ptr is not None:
+        p *= _load(v_scales_ptr + place, readable)[None, :]
+    acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return m_next, total, acc
+
+
+@triton.jit
+def _load_rows(rows_ptr, readable, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr):
+    """[rows, HEAD_PAD]; what is not readable as zeros: a NaN left in a free slot must not reach a product."""
+    dims = tl.arange(0, HEAD_PAD)
+    real = None
+    if HEAD_DIM < HEAD_PAD:
+        real = (dims < HEAD_DIM)[None, :]
+        if readable is not None:
+            real = real & readable[:, None]
+    elif readable is not None:
+        real = readable[:, None]
+    return _load(rows_ptr[:, None] + dims[None, :], real)
+
+
+@triton.jit
+def _load(ptr, mask):
+    """Zeros where `mask`, unless it is None, says no."""
+    return tl.load(ptr) if mask is None else tl.load(ptr, mask=mask, other=0.0)
 
 
 @triton.jit

@@ -111,6 +111,8 @@ def _paged_decode_kernel(
         q_pos,
         begin,
         end,
+        None,
+        None,
         table_ptr + seq * stride_table,
         keys,
         keys + stride_kv_kind,
