@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pool import BlockPool
+from kvtransfer.pool import BlockPool, Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.verify import checksum_blocks
 
@@ -28,16 +28,8 @@ class InPlace:
     def begin(self, handle: int, num_blocks: int) -> None:
         pass
 
-    def show(
-        self,
-        handle: int,
-        first_index: int,
-        blocks: Sequence[int],
-        behind: Any,
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        ready(blocks)
+    def show(self, handle: int, showing: Showing) -> None:
+        showing.ready(showing.blocks)
 
     def end(self, handle: int) -> None:
         pass

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
+from kvtransfer.pool import Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 
@@ -54,37 +55,22 @@ class DeviceSource(_OnDevice):
     def begin(self, handle: int, num_blocks: int) -> None:
         self._handles.add(handle)
 
-    def show(
-        self,
-        handle: int,
-        first_index: int,
-        blocks: Sequence[int],
-        behind: Any,
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        wait = self._executor.submit(self._blocks.wait, behind)
-        on_done = partial(self._on_waited, handle, blocks, ready, failed)
+    def show(self, handle: int, showing: Showing) -> None:
+        wait = self._executor.submit(self._blocks.wait, showing.behind)
+        on_done = partial(self._on_waited, handle, showing)
         wait.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
 
     def end(self, handle: int) -> None:
         self._handles.remove(handle)
 
-    def _on_waited(
-        self,
-        handle: int,
-        blocks: Sequence[int],
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-        wait: Future[None],
-    ) -> None:
+    def _on_waited(self, handle: int, showing: Showing, wait: Future[None]) -> None:
         if handle not in self._handles or wait.cancelled():
             return
         error = wait.exception()
         if error is None:
-            ready(blocks)
+            showing.ready(showing.blocks)
         else:
-            failed(error)
+            showing.failed(error)
 
 
 class DeviceTarget(_OnDevice):

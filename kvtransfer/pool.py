@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
@@ -28,6 +29,20 @@ class BlockPool(Protocol):
         """The block's memory itself, writable, `block_bytes` long."""
 
 
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """Blocks of the engine's pool that receivers are to be able to read, and whom to tell."""
+
+    first_index: int
+    """Position of the first one in the sequence."""
+    blocks: Sequence[int]
+    behind: Any
+    """The engine's own word for when they have their content."""
+    ready: Callable[[Sequence[int]], None]
+    """Is given where they can be read."""
+    failed: Callable[[BaseException], None]
+
+
 class BlockSource(Protocol):
     """A sender's blocks, as receivers can read them."""
 
@@ -37,20 +52,8 @@ class BlockSource(Protocol):
     def begin(self, handle: int, num_blocks: int) -> None:
         """A handoff of so many blocks, which will be shown."""
 
-    def show(
-        self,
-        handle: int,
-        first_index: int,
-        blocks: Sequence[int],
-        behind: Any,
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        """Calls `ready` with where these blocks of the engine's pool can be read, or `failed`.
-
-        `first_index` is the position of the first one in the sequence; `behind` is the engine's own word for
-        when they have their content. Neither is called once the handoff has ended.
-        """
+    def show(self, handle: int, showing: Showing) -> None:
+        """Neither `ready` nor `failed` is called once the handoff has ended."""
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
         """Of what can be read there; fewer when `stop` is set meanwhile. It takes a while: for a thread."""

@@ -25,7 +25,7 @@ from kvtransfer.errors import (
 from kvtransfer.fence import FenceGuard, GroupKey, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockSource
+from kvtransfer.pool import BlockSource, Showing
 from scheduling.request import Fence
 
 log = structlog.get_logger()
@@ -33,14 +33,6 @@ log = structlog.get_logger()
 AttemptKey = tuple[GroupKey, str, int, int]
 REMEMBERED_OUTCOMES = 4096
 """So that a repeated or late acknowledgement gets the answer it deserves instead of "unknown"."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fill:
-    first_index: int
-    blocks: Sequence[int]
-    hashes: Sequence[bytes]
-    behind: Any
 
 
 @dataclass(slots=True)
@@ -51,7 +43,7 @@ class Sending:
     handoff: SenderHandoff
     source: BlockSource | None = None
     """What its blocks are read from, once that has been settled."""
-    fills: list[_Fill] = field(default_factory=list)
+    unshown: list[Showing] = field(default_factory=list)
     """Until then."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
@@ -125,11 +117,12 @@ class Handoffs:
         entry = self._by_handle.get(handle)
         if entry is None:
             return
-        fill = _Fill(first_index, blocks, hashes, behind)
+        ready = partial(self._on_readable, entry, first_index, hashes)
+        showing = Showing(first_index, blocks, behind, ready, partial(self._on_failed, entry))
         if entry.source is None:
-            entry.fills.append(fill)
+            entry.unshown.append(showing)
         else:
-            self._show(entry, entry.source, fill)
+            entry.source.show(handle, showing)
 
     def commit(self, handle: int, commit: Commit) -> None:
         """The prompt is complete and its first tokens are known."""
@@ -208,19 +201,17 @@ class Handoffs:
     def _settle(self, entry: Sending, source: BlockSource) -> None:
         entry.source = source
         source.begin(entry.handle, entry.handoff.num_blocks)
-        fills, entry.fills = entry.fills, []
-        for fill in fills:
-            self._show(entry, source, fill)
+        unshown, entry.unshown = entry.unshown, []
+        for showing in unshown:
+            source.show(entry.handle, showing)
 
-    def _show(self, entry: Sending, source: BlockSource, fill: _Fill) -> None:
-        ready = partial(self._on_readable, entry, source, fill)
-        failed = partial(self._on_failed, entry)
-        source.show(entry.handle, fill.first_index, fill.blocks, fill.behind, ready, failed)
-
-    def _on_readable(self, entry: Sending, source: BlockSource, fill: _Fill, places: Sequence[int]) -> None:
-        entry.handoff.fill(fill.first_index, places, fill.hashes)
-        checksums = self._loop.run_in_executor(self._executor, source.checksums, tuple(places))
-        checksums.add_done_callback(lambda done: self._on_checksums(entry, fill.first_index, done))
+    def _on_readable(
+        self, entry: Sending, first_index: int, hashes: Sequence[bytes], places: Sequence[int]
+    ) -> None:
+        assert entry.source is not None, entry.handle
+        entry.handoff.fill(first_index, places, hashes)
+        checksums = self._loop.run_in_executor(self._executor, entry.source.checksums, tuple(places))
+        checksums.add_done_callback(lambda done: self._on_checksums(entry, first_index, done))
 
     def _on_checksums(self, entry: Sending, first_index: int, done: asyncio.Future[list[int]]) -> None:
         if done.cancelled() or entry.handoff.outcome is not None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.in_place import InPlace
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockSource
+from kvtransfer.pool import BlockSource, Showing
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
@@ -181,16 +181,8 @@ class SlowSource(InPlace):
         super().__init__(BytesPool())
         self.shown: list[tuple[int, int, tuple[int, ...], object]] = []
 
-    def show(
-        self,
-        handle: int,
-        first_index: int,
-        blocks: Sequence[int],
-        behind: object,
-        ready: Callable[[Sequence[int]], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self.shown.append((handle, first_index, tuple(blocks), behind))
+    def show(self, handle: int, showing: Showing) -> None:
+        self.shown.append((handle, showing.first_index, tuple(showing.blocks), showing.behind))
 
 
 async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:
