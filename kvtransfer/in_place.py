@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pool import BlockPool, Showing
+from kvtransfer.pool import HOST_BATCH_BYTES, BlockPool, Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.verify import checksum_blocks
 
@@ -18,6 +18,7 @@ class InPlace:
     """Implements `BlockSource` and `BlockTarget`: blocks are read from and written to where they are."""
 
     checksum_kind = ChecksumKind.XXH3_64
+    batch_bytes = HOST_BATCH_BYTES
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool

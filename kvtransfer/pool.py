@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from kvtransfer.manifest import ChecksumKind
 from kvtransfer.receiver_handoff import BlockCopy
 
+HOST_BATCH_BYTES = 4 * 1024 * 1024
+"""A millisecond's work for a processor."""
+
 
 class BlockPool(Protocol):
     """Block-major memory: block i is `block_bytes` bytes, back to back with its neighbours."""
@@ -81,6 +84,10 @@ class BlockTarget(Protocol):
 
     @property
     def checksum_kind(self) -> ChecksumKind: ...
+
+    @property
+    def batch_bytes(self) -> int:
+        """Fetched and verified at a time: worth a thread's wake-up, little to wait for when cancelled."""
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
         """As a source's, of places that copies were given."""

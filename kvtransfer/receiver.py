@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, Roads
-from kvtransfer.pool import BlockTarget, HostTarget
+from kvtransfer.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transport import BlockReader, TransportMode
@@ -44,8 +44,6 @@ from services.tls import FleetTls
 
 log = structlog.get_logger()
 
-BATCH_BYTES = 4 * 1024 * 1024
-"""Fetched and verified at a time: pays for a thread's wake-up, is little to wait for when cancelled."""
 BATCHES_PER_HANDOFF = 2
 """One is being verified while the other one is fetched."""
 OPEN_BACKOFF_S = (0.005, 0.01, 0.02, 0.05, 0.1)
@@ -61,8 +59,8 @@ class ReceiverLimits:
 
 
 def most_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
-    """Being fetched or verified at once."""
-    return limits.max_batches * _batch_blocks(block_bytes)
+    """Being fetched into the host's memory or verified there at once."""
+    return limits.max_batches * _batch_blocks(block_bytes, HOST_BATCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ class _Receive:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(BATCHES_PER_HANDOFF):
                     tasks.create_task(self._fetch_batches(reader, target))
-                tasks.create_task(self._listen(stream))
+                tasks.create_task(self._listen(stream, target))
         except ExceptionGroup as group:
             raise _first(group) from group
         finally:
@@ -235,13 +233,17 @@ class _Receive:
             return stream, event
         raise AssertionError("the backoffs never end")
 
-    async def _listen(self, stream: grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse]) -> None:
+    async def _listen(
+        self, stream: grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse], target: BlockTarget
+    ) -> None:
         self._phase = "waiting for the sender to compute"
+        most = _batch_blocks(self._receiver.pool.block_bytes, target.batch_bytes)
         while self._handoff.committed is None:
             match await self._next_event(stream):
                 case Offer() as offer:
-                    for batch in _batches(self._handoff.take(offer), self._receiver.pool.block_bytes):
-                        self._batches.put_nowait(batch)
+                    copies = self._handoff.take(offer)
+                    for start in range(0, len(copies), most):
+                        self._batches.put_nowait(copies[start : start + most])
                 case Commit() as commit:
                     self._handoff.commit(commit)
                     self._committed_s = self._loop.time()
@@ -353,14 +355,8 @@ class _NotYetKnownError(KVTransferError):
     pass
 
 
-def _batch_blocks(block_bytes: int) -> int:
-    return max(1, BATCH_BYTES // block_bytes)
-
-
-def _batches(copies: Sequence[BlockCopy], block_bytes: int) -> Iterator[list[BlockCopy]]:
-    size = _batch_blocks(block_bytes)
-    for start in range(0, len(copies), size):
-        yield list(copies[start : start + size])
+def _batch_blocks(block_bytes: int, batch_bytes: int) -> int:
+    return max(1, batch_bytes // block_bytes)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

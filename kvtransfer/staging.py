@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pool import BlockPool, Showing
+from kvtransfer.pool import HOST_BATCH_BYTES, BlockPool, Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from kvtransfer.verify import checksum_blocks
@@ -163,6 +163,7 @@ class ReceiveStaging:
     """Implements `BlockTarget` for blocks on a device. `copies` has slots for all batches in flight."""
 
     checksum_kind = ChecksumKind.XXH3_64
+    batch_bytes = HOST_BATCH_BYTES
 
     def __init__(self, copies: DeviceCopies) -> None:
         self._copies = copies

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import TransportUnavailableError
+from kvtransfer.in_place import InPlace
 from kvtransfer.peers import Peer
 from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import BlockCopy
@@ -58,7 +58,7 @@ async def test_the_first_failure_gives_no_block_back_while_a_sibling_still_write
         return reader
 
     monkeypatch.setattr(Peer, "reader", scripted)
-    monkeypatch.setattr(receiver_module, "BATCH_BYTES", receiver.pool.block_bytes)
+    monkeypatch.setattr(InPlace, "batch_bytes", receiver.pool.block_bytes)
     task = task_of(sender, fence_of(), 2)
     sender.offer_all(task.fence, 2)
     receiving = asyncio.create_task(receiver.receive(task))
