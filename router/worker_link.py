@@ -20,6 +20,7 @@ from router.convert_worker import (
 from router.events import Event, WorkerLost
 from router.silence import UNHEARD, Silence
 from router.ticker import TICK_S, Ticker
+from services.calls import cancel
 from services.numbering import Incoming, Outgoing, OutOfOrder
 from services.tls import FleetTls, Role, open_channel
 from state.records import WorkerRecord
@@ -80,7 +81,7 @@ class WorkerLink:
         except asyncio.QueueFull:
             self._log.warning("link_overflow", waiting=MAX_OUTBOUND)
             assert self._call is not None, "a joined link has a call"
-            self._call.cancel()
+            cancel(self._call)
 
     def close(self) -> None:
         """Before `run` is cancelled: before Python 3.13 a task group that is ending over an error, as one is
@@ -125,7 +126,7 @@ class WorkerLink:
             except* grpc.aio.AioRpcError as errors:
                 reason = "; ".join(_sentence(one) for one in errors.exceptions)
             finally:
-                call.cancel()
+                cancel(call)
         return reason
 
     async def _write(
