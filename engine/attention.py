@@ -112,19 +112,18 @@ class LayerOrder:
 class KernelAttention:
     """`FusedStep` of one batch, as on a GPU: one launch stores, one attends.
 
-    Decode-only steps use the kernel that splits the context. In mixed steps, and in all of a `deterministic`
-    model, decodes are chunks of one token: its bits then do not depend on the kind of its step.
+    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token,
+    and so they are in all of a deterministic model, which sums each context in fixed spans of `span`
+    positions: its bits then do not depend on the kind of its step.
     """
 
-    __slots__ = ("_batch", "_deterministic", "_order", "_pool")
+    __slots__ = ("_batch", "_order", "_pool", "_span")
 
-    def __init__(
-        self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, deterministic: bool = False
-    ) -> None:
+    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
         self._pool = pool
         self._batch = batch
         self._order = order
-        self._deterministic = deterministic
+        self._span = span
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
         self._order.enter(layer)
@@ -161,7 +160,7 @@ class KernelAttention:
 
     def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
         batch = self._batch
-        if batch.max_query_len == 1 and not self._deterministic:
+        if batch.max_query_len == 1 and self._span is None:
             return paged_decode(
                 query,
                 kv_layer,
@@ -184,6 +183,7 @@ class KernelAttention:
             softcap=softmax.softcap,
             sinks=softmax.sinks,
             kv_scales=kv_scales,
+            span=self._span,
         )
 
 

@@ -22,6 +22,7 @@ from engine.quantised_rows import QuantisedRows
 from engine.row_tiles import BASE_ROWS, padded_rows
 from engine.step_batch import StepBatch
 from engine.tiled_attention import Heights, TiledAttention
+from kernels.chunked_prefill.spans import choose_span
 
 
 class ModelRunner:
@@ -41,6 +42,9 @@ class ModelRunner:
         self._share = model.facts.num_q_heads // model.facts.num_kv_heads
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
         self._graphs: DecodeGraphs | None = None
+        has_spans = model.is_deterministic and self._rows is None
+        self.span = choose_span(model.facts.max_context) if has_spans else None
+        """Positions whose attention a row sums at a time, where kernels compute a deterministic model."""
 
     def record_decodes(self, max_num_seqs: int, record: Record, progress: Progress) -> None:
         """Have decode-only steps of up to `max_num_seqs` rows replayed from now on; changes no block.
@@ -87,7 +91,7 @@ class ModelRunner:
 
     def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
         if self._rows is None:
-            return KernelAttention(self.pool, batch, order, deterministic=self.model.is_deterministic)
+            return KernelAttention(self.pool, batch, order, span=self.span)
         if self.model.is_deterministic:
             return TiledAttention(self._rows, batch, order, self._share, self._heights)
         return CpuAttention(self._rows, batch, order)

@@ -19,7 +19,8 @@ from engine.model_runner import ModelRunner
 from engine.step_batch import StepBatch
 
 LENGTHS = (150, 37, 9)
-"""Of the sequences, where the model and the pool have room: past a tile of positions, within one, a few."""
+"""Of the sequences, where the model and the pool have room: past a tile of positions, within one, a few.
+Where contexts are summed in spans, the first goes on so far past the second span."""
 NUM_TAIL = 3
 """The last tokens of a sequence, which are decoded one by one."""
 _STRIDE = 7919
@@ -72,7 +73,9 @@ def _lengths(runner: ModelRunner) -> list[int]:
         raise ValueError(
             f"num_blocks is {runner.pool.num_blocks}; accepted where sameness is proven: {needed} or more"
         )
-    return [min(length, room, runner.model.facts.max_context) for length in LENGTHS]
+    first, *others = LENGTHS
+    lengths = (first + 2 * (runner.span or 0), *others)
+    return [min(length, room, runner.model.facts.max_context) for length in lengths]
 
 
 def _ways(lengths: Sequence[int]) -> Iterator[tuple[str, Steps]]:

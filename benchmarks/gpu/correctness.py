@@ -21,11 +21,15 @@ from benchmarks.gpu.elementwise_cases import ElementwiseCases
 from benchmarks.gpu.paged import PagedKV, paged
 from benchmarks.gpu.vocabulary_cases import vocabulary_cases
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from kernels.paged_attention.kernel import MAX_TILE
 from kernels.paged_decode import paged_decode, paged_decode_reference
 from reporting.section import Section, markdown
 
 MOST = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 LENGTHS = (1, 17, 300, 1000)
+DECODES = (1, 1, 1, 1)
+MIXED = (1, 16, 150, 1)
+"""Tokens of each sequence in a step: decodes alone, and among chunks."""
 HEADS = ((64, 8, 8), (80, 4, 4), (128, 32, 8), (128, 16, 1), (256, 8, 1))
 """(head_dim, q heads, KV heads): sizes 64 to 256, and 1 to 16 query heads for each KV head."""
 COMMONEST = 2
@@ -82,7 +86,11 @@ def cases(bench: Bench) -> Iterator[Case]:
         arguments = _arguments(features, head_dim, q_heads, generator)
         what = f"{head_dim} × {q_heads}/{kv_heads}, {', '.join(features) or 'plain'}"
         yield Case("paged_decode", what, _decode(kv, q_heads, arguments, generator))
-        yield Case("chunked_prefill", what, _prefill(kv, q_heads, arguments, generator))
+        yield Case("chunked_prefill", what, _prefill(kv, q_heads, arguments, generator, MIXED))
+        if features in (FEATURES[0], FEATURES[-1]):
+            for name, chunks in (("decodes", DECODES), ("mixed", MIXED)):
+                in_spans = _prefill(kv, q_heads, arguments, generator, chunks, MAX_TILE)
+                yield Case("chunked_prefill", f"{what}, {name} in spans", in_spans)
     yield from ElementwiseCases(bench, generator)
     yield from vocabulary_cases(bench, generator)
     yield from EightBitCases(bench, generator)
@@ -124,12 +132,16 @@ def _decode(
 
 
 def _prefill(
-    kv: PagedKV, q_heads: int, arguments: dict[str, Any], generator: torch.Generator
+    kv: PagedKV,
+    q_heads: int,
+    arguments: dict[str, Any],
+    generator: torch.Generator,
+    chunks: tuple[int, ...],
+    span: int | None = None,
 ) -> Callable[[], tuple[Tensor, Tensor]]:
-    lengths = [1, 16, 150, 1]  # decodes among chunks
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], device=kv.kv_layer.device, dtype=torch.int32)
-    query = _randn(sum(lengths), q_heads, kv.kv_layer.shape[-1], like=kv.kv_layer, generator=generator)
+    starts = torch.tensor([0, *itertools.accumulate(chunks)], device=kv.kv_layer.device, dtype=torch.int32)
+    query = _randn(sum(chunks), q_heads, kv.kv_layer.shape[-1], like=kv.kv_layer, generator=generator)
     return lambda: (
-        chunked_prefill(query, *kv.arguments, starts, **arguments),
+        chunked_prefill(query, *kv.arguments, starts, span=span, **arguments),
         chunked_prefill_reference(query.float(), *_wide(kv), starts, **arguments),
     )

@@ -13,6 +13,8 @@ One program takes Q consecutive queries of one sequence with the whole GQA group
 the rows of a dot product, so that each KV tile is loaded once for all of them. Which queries are a program's
 is found on the device: sequence s is given tiles from cu_seqlens_q[s] // Q + s on, which is enough for any
 lengths, so the host need not know them.
+
+With a `span`, rows sum their contexts as `kernels.span_sums` says; one binary does it in both ways.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -32,9 +34,11 @@ from kernels.checks import (
     scales_strides,
 )
 from kernels.chunked_prefill.reference import chunked_prefill_reference
+from kernels.chunked_prefill.spans import count_spans
 from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
-from kernels.paged_attention.kernel import attend_tiles, normalise, tile_len
+from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise, tile_len
+from kernels.span_sums.kernel import add_span, add_spans, make_partials
 
 # Rows of the dot product: Q queries × group heads. 64 rows are one Hopper warpgroup's instruction; more would
 # leave single-token chunks, which use `group` rows, with still more idle ones.
@@ -66,6 +70,8 @@ def _chunked_prefill_kernel(
     cu_ptr,
     sinks_ptr,
     out_ptr,
+    partial_stats_ptr,  # as `make_partials` gives them, or None without a SPAN
+    partial_acc_ptr,
     num_seqs,
     stride_q_token,
     stride_q_head,
@@ -88,6 +94,7 @@ def _chunked_prefill_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
     TILE: tl.constexpr,
+    SPAN: tl.constexpr,  # a multiple of TILE, or None
     DOT_IN_FP32: tl.constexpr,
 ):
     tile = tl.program_id(0)
@@ -124,36 +131,88 @@ def _chunked_prefill_kernel(
     if scales_ptr is not None:
         key_scales = scales_ptr + kv_head * stride_scales_head
         value_scales = key_scales + stride_scales_kind
-    m, total, acc = attend_tiles(
-        q,
-        before_chunk + local,
-        first,
-        last,
-        whole_first,
-        whole_last,
-        table_ptr + seq.to(tl.int64) * stride_table,
-        keys,
-        keys + stride_kv_kind,
-        stride_kv_block,
-        stride_kv_slot,
-        key_scales,
-        value_scales,
-        stride_scales_block,
-        scale,
-        softcap,
-        window,
-        BLOCK_SIZE,
-        HEAD_DIM,
-        HEAD_PAD,
-        M,
-        TILE,
-        DOT_IN_FP32,
-    )
+    table = table_ptr + seq.to(tl.int64) * stride_table
+    is_shared = False
+    if SPAN is None:
+        m, total, acc = attend_tiles(
+            q,
+            before_chunk + local,
+            first,
+            last,
+            whole_first,
+            whole_last,
+            table,
+            keys,
+            keys + stride_kv_kind,
+            stride_kv_block,
+            stride_kv_slot,
+            key_scales,
+            value_scales,
+            stride_scales_block,
+            scale,
+            softcap,
+            window,
+            BLOCK_SIZE,
+            HEAD_DIM,
+            HEAD_PAD,
+            M,
+            TILE,
+            DOT_IN_FP32,
+        )
+    else:
+        begin_span = first // SPAN
+        end_span = tl.cdiv(last, SPAN)
+        is_shared = (chunk_len == 1) & (tl.num_programs(2) > 1) & (end_span - begin_span > 1)
+        if tl.program_id(2) >= tl.where(is_shared, end_span - begin_span, 1):
+            return
+        begin_span += tl.program_id(2)
+        end_span = tl.where(is_shared, begin_span + 1, end_span)
+        m = tl.full([M], float("-inf"), tl.float32)
+        total = tl.zeros([M], tl.float32)
+        acc = tl.zeros([M, HEAD_PAD], tl.float32)
+        for span in range(begin_span, end_span):
+            begin = span * SPAN
+            end = begin + SPAN
+            whole_begin = tl.minimum(tl.maximum(whole_first, begin), end)
+            m_span, total_span, acc_span = attend_tiles(
+                q,
+                before_chunk + local,
+                tl.maximum(first, begin),
+                tl.minimum(last, end),
+                whole_begin,
+                tl.minimum(tl.maximum(whole_last, whole_begin), end),
+                table,
+                keys,
+                keys + stride_kv_kind,
+                stride_kv_block,
+                stride_kv_slot,
+                key_scales,
+                value_scales,
+                stride_scales_block,
+                scale,
+                softcap,
+                window,
+                BLOCK_SIZE,
+                HEAD_DIM,
+                HEAD_PAD,
+                M,
+                TILE,
+                DOT_IN_FP32,
+            )
+            m, total, acc = add_span(m, total, acc, m_span, total_span, acc_span)
+    row = token * num_q_heads + head
+    if SPAN is not None and is_shared:
+        part = row * tl.num_programs(2) + tl.program_id(2)
+        totals_ptr = partial_stats_ptr + tl.num_programs(2).to(tl.int64) * num_seqs * num_q_heads
+        tl.store(partial_stats_ptr + part, m, mask=real_row)
+        tl.store(totals_ptr + part, total, mask=real_row)
+        tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=real)
+        return
     sink = None
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head)
     out = normalise(m, total, acc, sink)
-    out_rows = out_ptr + (token * num_q_heads + head) * HEAD_DIM
+    out_rows = out_ptr + row * HEAD_DIM
     tl.store(out_rows[:, None] + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
 
 
@@ -169,6 +228,7 @@ def chunked_prefill(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     kv_scales: Tensor | None = None,
+    span: int | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's last tokens, its chunk, over its whole context.
 
@@ -177,10 +237,16 @@ def chunked_prefill(
     is always computed by the reference. Entries of `block_tables` that no visible position needs are never
     read. A chunk's context is read by one program per KV head and tile of queries: where all chunks are one
     token, `paged_decode` is the faster op.
+
+    With a `span`, a multiple of 64, a compiled row has the same bits whatever the batch and its chunk, as
+    long as the span is the same. Where there are as many tokens as sequences, each span of a chunk of one
+    token has a program of its own.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     _check_chunks(query, context_lens, cu_seqlens_q)
+    if span is not None and (span < 1 or span % MAX_TILE):
+        raise ValueError(f"span is {span}; accepted: None, or a multiple of {MAX_TILE}")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         return chunked_prefill_reference(
             query,
@@ -196,7 +262,9 @@ def chunked_prefill(
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel():
-        _launch(query, kv_layer, kv_scales, block_tables, context_lens, cu_seqlens_q, softmax, shape, out)
+        _launch(
+            query, kv_layer, kv_scales, block_tables, context_lens, cu_seqlens_q, softmax, shape, span, out
+        )
     return out
 
 
@@ -228,6 +296,7 @@ def _launch(
     cu_seqlens_q: Tensor,
     softmax: Softmax,
     shape: KVLayerShape,
+    span: int | None,
     out: Tensor,
 ) -> None:
     num_tokens, num_q_heads, head_dim = query.shape
@@ -236,7 +305,12 @@ def _launch(
     rows = max(ROWS, next_power_of_2(group))
     queries = rows // group
     head_pad = pad_to_dot(head_dim)
-    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads)](
+    max_spans, partials = 1, None
+    if span is not None:
+        if num_tokens == num_seqs:
+            max_spans = count_spans(block_tables.shape[1] * shape.block_size, softmax.sliding_window, span)
+        partials = make_partials(query, max_spans)
+    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads, max_spans)](
         query,
         kv_layer,
         block_tables,
@@ -244,6 +318,7 @@ def _launch(
         cu_seqlens_q,
         softmax.sinks,
         out,
+        *(partials or (None, None)),
         num_seqs,
         query.stride(0),
         query.stride(1),
@@ -264,7 +339,10 @@ def _launch(
         HEAD_DIM=head_dim,
         HEAD_PAD=head_pad,
         TILE=tile_len(head_pad, query.element_size()),
+        SPAN=span,
         DOT_IN_FP32=dot_in_fp32(_chunked_prefill_kernel, query.dtype),
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
+    if span is not None and partials is not None and max_spans > 1:
+        add_spans(partials, context_lens, cu_seqlens_q, softmax.sinks, softmax.sliding_window, span, out)

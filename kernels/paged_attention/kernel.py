@@ -180,6 +180,6 @@ def normalise(m, total, acc, sink):
         sink = sink.to(tl.float32) * LOG2_E
         top = tl.maximum(m, sink)
         shrink = tl.exp2(m - top)
-        total = total * shrink + tl.exp2(sink - top)
+        total = tl.fma(total, shrink, tl.exp2(sink - top))  # the same in every kernel that calls this
         acc = acc * shrink[:, None]
     return acc / tl.where(total > 0.0, total, 1.0)[:, None]

@@ -72,7 +72,7 @@ def test_a_decode_of_a_deterministic_model_is_a_chunk(monkeypatch: pytest.Monkey
     batch = make_batch([Piece(0, [5], [1]), Piece(0, [6], [2])], BLOCK_SIZE)
     row = torch.ones(2, layout.num_kv_heads, layout.head_dim)
     softmax = Softmax(1.0, None, None, None)
-    step = KernelAttention(pool, batch, LayerOrder(), deterministic=True)
+    step = KernelAttention(pool, batch, LayerOrder(), span=64)
     assert torch.equal(step.attend(0, row, row, row, softmax), row)
     with pytest.raises(AssertionError, match="the decode kernel ran"):
         KernelAttention(pool, batch, LayerOrder()).attend(0, row, row, row, softmax)

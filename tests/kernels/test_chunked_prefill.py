@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from kernels.chunked_prefill.spans import choose_span, count_spans
 from tests.kernels.cases import FEATURES, PADDING, Case, features, make_case, tolerance, widen
 from tests.kernels.interpreter import Interpreter
 
@@ -100,6 +103,39 @@ def chunks_of(num_tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         yield begin, end, torch.tensor([end], dtype=torch.int32), cu_seqlens([end - begin])
 
 
+# Contexts of one span and of several, the last one full or not; by itself, in company, as a chunk.
+DECODES = [(1, 1), (64, 1), (65, 1), (200, 1), (128, 1)]
+MIXED = [(64, 64), (200, 1), (150, 40), (20, 0), (130, 1)]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("batch", [DECODES, MIXED, [(190, 1)], [(200, 3), (70, 0), (130, 0)]], ids=str)
+def test_sums_of_spans_equal_the_reference(
+    interpreter: Interpreter, batch: list[tuple[int, int]], feature: str
+) -> None:
+    case, cu = ragged_case(batch)
+    query, arguments = case.query(int(cu[-1]), 4), features(feature, 4)
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, span=64, **arguments)
+    assert_equals_reference(got, query, case, cu, arguments)
+
+
+@pytest.mark.parametrize("span", [0, -64, 96])
+def test_refuses_a_span_that_cuts_tiles(span: int) -> None:
+    case, cu = ragged_case([(5, 1)])
+    with pytest.raises(ValueError, match=f"span is {span}; accepted: None, or a multiple of 64"):
+        chunked_prefill(case.query(1, 4), *case.paged(), cu, scale=0.3, span=span)
+
+
+@given(context=st.integers(1, 2_000_000), width=st.integers(0, 40), window=st.none() | st.integers(1, 5000))
+def test_every_span_that_a_token_sees_has_a_program(context: int, width: int, window: int | None) -> None:
+    span = choose_span(context)
+    assert span % 256 == 0
+    assert -(-context // span) <= 32
+    first = 0 if window is None else max(context - window, 0)
+    seen = -(-context // span) - first // span
+    assert seen <= count_spans(context + width, window, span) <= 33
+
+
 def test_kernel_takes_views_of_larger_tensors(interpreter: Interpreter) -> None:
     case, cu = ragged_case([(17, 4), (70, 1)])
     kv_layer, tables, lengths = case.paged()
@@ -169,12 +205,13 @@ def test_compiled_kernel_equals_reference(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("feature", ["plain", "all"])
-def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str) -> None:
+@pytest.mark.parametrize("span", [None, 64, 256])
+@pytest.mark.parametrize("feature", ["plain", "window", "all"])
+def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str, span: int | None) -> None:
     # Only compiled: the interpreter's matrix product adds up a row by where it stands in the matrix.
     case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
     case, cu = case.to("cuda"), cu.cuda()
-    query, arguments = case.query(700, 8), features(feature, 8)
+    query, arguments = case.query(700, 8), {**features(feature, 8), "span": span}
     if "sinks" in arguments:
         arguments["sinks"] = arguments["sinks"].cuda()
     whole = chunked_prefill(query, *case.paged(), cu, **arguments)
@@ -182,3 +219,34 @@ def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str) -
         lengths = context_lens.cuda(), chunk.cuda()
         part = chunked_prefill(query[begin:end], case.kv_layer, case.block_tables, *lengths, **arguments)
         assert torch.equal(part, whole[begin:end])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("feature", ["plain", "window", "all"])
+def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str) -> None:
+    """Each span by a program of its own, against one program for all of them."""
+    case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
+    case, cu = case.to("cuda"), cu.cuda()
+    query, arguments = case.query(700, 8), {**features(feature, 8), "span": 64}
+    if "sinks" in arguments:
+        arguments["sinks"] = arguments["sinks"].cuda()
+    whole = chunked_prefill(query, *case.paged(), cu, **arguments)
+    places = [0, 63, 64, 130, 511, 512, 699]
+    context_lens = torch.tensor([place + 1 for place in places], dtype=torch.int32).cuda()
+    tables = case.block_tables.expand(len(places), -1).contiguous()
+    ones = cu_seqlens([1] * len(places)).cuda()
+    decoded = chunked_prefill(query[places], case.kv_layer, tables, context_lens, ones, **arguments)
+    assert torch.equal(decoded, whole[places])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("span", [None, 64])
+def test_idle_rows_between_decodes_are_zeros(span: int | None) -> None:
+    """As a recorded step has them behind its own: one token each, and no context."""
+    case, _ = ragged_case([(200, 1), (0, 0), (130, 1)])
+    query, cu = case.query(3, 4), cu_seqlens([1, 1, 1])
+    on_gpu = case.to("cuda")
+    got = chunked_prefill(query.cuda(), *on_gpu.paged(), cu.cuda(), span=span, scale=0.3).cpu()
+    want = chunked_prefill_reference(query, *case.exact(), cu, scale=0.3)
+    assert torch.equal(got[1], torch.zeros(4, 16))
+    torch.testing.assert_close(got[[0, 2]], want[[0, 2]], atol=tolerance(case), rtol=0)

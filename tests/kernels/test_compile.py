@@ -5,9 +5,10 @@ import torch
 
 import kernels.chunked_prefill.kernel as chunked_prefill
 import kernels.paged_decode.kernel as paged_decode
+import kernels.span_sums.kernel as span_sums
 import kernels.store_kv.kernel as store_kv
 from tests.kernels.cases import FEATURES, features, make_case
-from tests.kernels.compiling import assert_runs_on_hopper, record
+from tests.kernels.compiling import Recorder, assert_runs_on_hopper, record
 
 # Each feature alone and all together in the dtype most models come in, all together in the others, and the
 # widest heads, whose tiles are the largest.
@@ -16,6 +17,12 @@ ATTENTION = [
     (torch.float16, 128, "all"),
     (torch.float32, 128, "plain"),
     (torch.bfloat16, 256, "all"),
+    (torch.float32, 256, "all"),
+    (torch.bfloat16, 80, "all"),
+]
+ATTENTION_IN_SPANS = [
+    (torch.bfloat16, 128, "plain"),
+    (torch.bfloat16, 128, "window"),
     (torch.float32, 256, "all"),
     (torch.bfloat16, 80, "all"),
 ]
@@ -46,6 +53,26 @@ def test_chunked_prefill_compiles(
     cu_seqlens_q = torch.tensor([0, 40, 41], dtype=torch.int32)
     chunked_prefill.chunked_prefill(query, *case.paged(), cu_seqlens_q, **arguments)
     assert_runs_on_hopper(prefill)
+
+
+@pytest.mark.parametrize(("dtype", "head_dim", "feature"), ATTENTION_IN_SPANS, ids=str)
+def test_chunked_prefill_in_spans_compiles(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, feature: str
+) -> None:
+    """And chunks have the same binary as decodes do: what else would make their bits the same?"""
+    prefill = record(monkeypatch, chunked_prefill, "_chunked_prefill_kernel")
+    add_spans = Recorder(span_sums._add_spans_kernel)
+    monkeypatch.setattr(span_sums, "_add_spans_kernel", add_spans)
+    case = make_case([600, 5], head_dim=head_dim, dtype=dtype)
+    arguments = features(feature, 8)
+    for ends in ([0, 1, 2], [0, 40, 41]):
+        cu_seqlens_q = torch.tensor(ends, dtype=torch.int32)
+        query = case.query(ends[-1], 8)
+        chunked_prefill.chunked_prefill(query, *case.paged(), cu_seqlens_q, span=64, **arguments)
+    assert_runs_on_hopper(prefill)
+    assert_runs_on_hopper(add_spans)
+    decodes, chunks = prefill.compile()
+    assert decodes.asm["cubin"] == chunks.asm["cubin"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)

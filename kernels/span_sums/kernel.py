@@ -1,0 +1,119 @@
+"""Sums over fixed spans of a context, for rows whose bits may not depend on how they were launched.
+
+A row sums each span of positions by itself and then adds the spans up, in their order. Spans lie at absolute
+positions, so they are the same in any chunk. A chunk goes over its spans in one program; the one row of a
+decode, which alone would leave a device idle, gives each span a program of its own, and `add_spans` puts
+their sums together: as Flash-Decoding (Dao et al. 2023) does, but with the same additions as in the chunk.
+"""
+
+# mypy: disallow-incomplete-defs=False
+# (a kernel annotates its constexprs, and its pointers have no Python type)
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import next_power_of_2
+from kernels.paged_attention.kernel import normalise
+
+NUM_WARPS = 1  # of the kernel that adds them up, one row each
+
+
+def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
+    """Where programs of one span leave (m, total) and acc, float32; hardly anything where there are none.
+
+    [2, num_tokens, num_q_heads, num_spans] and [num_tokens, num_q_heads, num_spans, head_dim]
+    """
+    num_tokens, num_q_heads, head_dim = query.shape
+    rows = (num_tokens, num_q_heads, num_spans) if num_spans > 1 else (1, 1, 1)
+    stats = torch.empty((2, *rows), dtype=torch.float32, device=query.device)
+    return stats, torch.empty((*rows, head_dim), dtype=torch.float32, device=query.device)
+
+
+@triton.jit
+def add_span(m, total, acc, m_span, total_span, acc_span):
+    """The sums of a row with one more span; one in which it sees nothing changes no bit of them.
+
+    What is fused is written down: a compiler that chose would be free to choose otherwise elsewhere.
+    """
+    m_next = tl.maximum(m, m_span)
+    m_finite = tl.where(m_next == float("-inf"), 0.0, m_next)
+    shrink = tl.exp2(m - m_finite)
+    weight = tl.exp2(m_span - m_finite)
+    total = tl.fma(total, shrink, total_span * weight)
+    acc = tl.fma(acc, tl.broadcast_to(shrink[:, None], acc.shape), acc_span * weight[:, None])
+    return m_next, total, acc
+
+
+@triton.jit(do_not_specialize=["max_spans", "window"])
+def _add_spans_kernel(
+    partial_stats_ptr,
+    partial_acc_ptr,
+    context_lens_ptr,
+    cu_ptr,
+    sinks_ptr,
+    out_ptr,
+    max_spans,
+    window,
+    SPAN: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+):
+    """The output of one query head of a sequence whose spans had programs of their own."""
+    seq = tl.program_id(0)
+    head = tl.program_id(1)
+    token = tl.load(cu_ptr + seq).to(tl.int64)
+    last = tl.load(context_lens_ptr + seq)
+    first = tl.zeros_like(last)
+    if window is not None:
+        first = tl.maximum(last - window, 0)
+    num_spans = tl.cdiv(last, SPAN) - first // SPAN
+    if (tl.load(cu_ptr + seq + 1) - token != 1) | (num_spans <= 1):
+        return
+    dims = tl.arange(0, HEAD_PAD)
+    real = (dims < HEAD_DIM)[None, :]
+    row = token * tl.num_programs(1) + head
+    totals_ptr = partial_stats_ptr + tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * max_spans
+    one = tl.zeros([1], tl.int32)
+    m = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    acc = tl.zeros([1, HEAD_PAD], tl.float32)
+    for span in range(num_spans):
+        part = row * max_spans + span + one
+        acc_span = tl.load(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], mask=real, other=0.0)
+        m_span = tl.load(partial_stats_ptr + part)
+        m, total, acc = add_span(m, total, acc, m_span, tl.load(totals_ptr + part), acc_span)
+    sink = None
+    if sinks_ptr is not None:
+        sink = tl.load(sinks_ptr + head + one)
+    out = normalise(m, total, acc, sink)
+    tl.store(out_ptr + row * HEAD_DIM + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
+
+
+def add_spans(
+    partials: tuple[Tensor, Tensor],
+    context_lens: Tensor,
+    cu_seqlens_q: Tensor,
+    sinks: Tensor | None,
+    window: int | None,
+    span: int,
+    out: Tensor,
+) -> None:
+    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums lie in `partials`."""
+    num_seqs, num_q_heads, head_dim = out.shape
+    stats, acc = partials
+    _add_spans_kernel[(num_seqs, num_q_heads)](
+        stats,
+        acc,
+        context_lens,
+        cu_seqlens_q,
+        sinks,
+        out,
+        stats.shape[-1],
+        window,
+        SPAN=span,
+        HEAD_DIM=head_dim,
+        HEAD_PAD=next_power_of_2(head_dim),
+        num_warps=NUM_WARPS,
+    )
