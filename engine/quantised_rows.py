@@ -37,12 +37,14 @@ class QuantisedRows:
     def gather(self, layer: int, rows: Tensor) -> Tensor:
         values, scales = self._pool.layer(layer), self._pool.scales(layer)
         assert scales is not None
+        # Torch gathers int8 number by number, and the same bytes as fp8 four times as fast.
+        as_fp8 = values.view(torch.float8_e4m3fn)
         size, shape = self.layout.block_size, (2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)
         blocks = torch.div(rows, size, rounding_mode="floor")
         offsets = rows - blocks * size
         found = self._scratch.take(2 * rows.numel() * self.width).view(shape)
         for kind in range(2):
-            self._expand(values[blocks, kind, offsets], found[kind])
+            self._expand(as_fp8[blocks, kind, offsets].view(values.dtype), found[kind])
             found[kind].mul_(scales[blocks, kind, :, offsets][..., None])
         return found
 
