@@ -35,9 +35,10 @@ from kernels.checks import (
 )
 from kernels.chunked_prefill.reference import chunked_prefill_reference
 from kernels.chunked_prefill.spans import count_spans
-from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, pad_to_dot
+from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
 from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise, tile_len
+from kernels.paged_decode.splits import choose_num_splits
 from kernels.span_sums.kernel import add_span, add_spans, make_partials
 
 # Rows of the dot product: Q queries × group heads. 64 rows are one Hopper warpgroup's instruction; more would
@@ -61,7 +62,7 @@ def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["num_seqs", "stride_table", "window"])
+@triton.jit(do_not_specialize=["num_seqs", "max_spans", "stride_table", "window"])
 def _chunked_prefill_kernel(
     q_ptr,
     kv_ptr,
@@ -73,6 +74,7 @@ def _chunked_prefill_kernel(
     partial_stats_ptr,  # as `make_partials` gives them, or None without a SPAN
     partial_acc_ptr,
     num_seqs,
+    max_spans,
     stride_q_token,
     stride_q_head,
     stride_kv_block,
@@ -132,7 +134,7 @@ def _chunked_prefill_kernel(
         key_scales = scales_ptr + kv_head * stride_scales_head
         value_scales = key_scales + stride_scales_kind
     table = table_ptr + seq.to(tl.int64) * stride_table
-    is_shared = False
+    row = token * num_q_heads + head
     if SPAN is None:
         m, total, acc = attend_tiles(
             q,
@@ -160,18 +162,16 @@ def _chunked_prefill_kernel(
             DOT_IN_FP32,
         )
     else:
-        begin_span = first // SPAN
-        end_span = tl.cdiv(last, SPAN)
-        is_shared = (chunk_len == 1) & (tl.num_programs(2) > 1) & (end_span - begin_span > 1)
-        if tl.program_id(2) >= tl.where(is_shared, end_span - begin_span, 1):
+        first_span = first // SPAN
+        num_spans = tl.cdiv(last, SPAN) - first_span
+        is_shared = (tl.num_programs(2) > 1) & (chunk_len == 1) & (num_spans > 1)
+        if tl.program_id(2) >= tl.where(is_shared, num_spans, 1):
             return
-        begin_span += tl.program_id(2)
-        end_span = tl.where(is_shared, begin_span + 1, end_span)
         m = tl.full([M], float("-inf"), tl.float32)
         total = tl.zeros([M], tl.float32)
         acc = tl.zeros([M, HEAD_PAD], tl.float32)
-        for span in range(begin_span, end_span):
-            begin = span * SPAN
+        for span in range(tl.program_id(2), num_spans, tl.where(is_shared, tl.num_programs(2), 1)):
+            begin = (first_span + span) * SPAN
             end = begin + SPAN
             whole_begin = tl.minimum(tl.maximum(whole_first, begin), end)
             m_span, total_span, acc_span = attend_tiles(
@@ -199,15 +199,15 @@ def _chunked_prefill_kernel(
                 TILE,
                 DOT_IN_FP32,
             )
+            if is_shared:
+                part = row * max_spans + span
+                totals_ptr = partial_stats_ptr + num_q_heads.to(tl.int64) * num_seqs * max_spans
+                tl.store(partial_stats_ptr + part, m_span, mask=real_row)
+                tl.store(totals_ptr + part, total_span, mask=real_row)
+                tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc_span, mask=real)
             m, total, acc = add_span(m, total, acc, m_span, total_span, acc_span)
-    row = token * num_q_heads + head
-    if SPAN is not None and is_shared:
-        part = row * tl.num_programs(2) + tl.program_id(2)
-        totals_ptr = partial_stats_ptr + tl.num_programs(2).to(tl.int64) * num_seqs * num_q_heads
-        tl.store(partial_stats_ptr + part, m, mask=real_row)
-        tl.store(totals_ptr + part, total, mask=real_row)
-        tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=real)
-        return
+        if is_shared:
+            return
     sink = None
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head)
@@ -229,6 +229,7 @@ def chunked_prefill(
     sinks: Tensor | None = None,
     kv_scales: Tensor | None = None,
     span: int | None = None,
+    num_splits: int | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's last tokens, its chunk, over its whole context.
 
@@ -239,14 +240,16 @@ def chunked_prefill(
     token, `paged_decode` is the faster op.
 
     With a `span`, a multiple of 64, a compiled row has the same bits whatever the batch and its chunk, as
-    long as the span is the same. Where there are as many tokens as sequences, each span of a chunk of one
-    token has a program of its own.
+    long as the span is the same. Where there are as many tokens as sequences, `num_splits` programs (by
+    default chosen from the device and the sizes) share the spans of a chunk of one token.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
     _check_chunks(query, context_lens, cu_seqlens_q)
     if span is not None and (span < 1 or span % MAX_TILE):
         raise ValueError(f"span is {span}; accepted: None, or a multiple of {MAX_TILE}")
+    if num_splits is not None and (span is None or num_splits < 1):
+        raise ValueError(f"num_splits is {num_splits}; accepted: None, or at least 1 with a span")
     if query.dtype == torch.float64 or not can_launch(_chunked_prefill_kernel, query.device):
         return chunked_prefill_reference(
             query,
@@ -263,7 +266,17 @@ def chunked_prefill(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel():
         _launch(
-            query, kv_layer, kv_scales, block_tables, context_lens, cu_seqlens_q, softmax, shape, span, out
+            query,
+            kv_layer,
+            kv_scales,
+            block_tables,
+            context_lens,
+            cu_seqlens_q,
+            softmax,
+            shape,
+            span,
+            num_splits,
+            out,
         )
     return out
 
@@ -297,6 +310,7 @@ def _launch(
     softmax: Softmax,
     shape: KVLayerShape,
     span: int | None,
+    num_splits: int | None,
     out: Tensor,
 ) -> None:
     num_tokens, num_q_heads, head_dim = query.shape
@@ -305,12 +319,17 @@ def _launch(
     rows = max(ROWS, next_power_of_2(group))
     queries = rows // group
     head_pad = pad_to_dot(head_dim)
-    max_spans, partials = 1, None
-    if span is not None:
-        if num_tokens == num_seqs:
-            max_spans = count_spans(block_tables.shape[1] * shape.block_size, softmax.sliding_window, span)
-        partials = make_partials(query, max_spans)
-    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads, max_spans)](
+    max_spans = 1
+    if span is None or num_tokens != num_seqs:
+        num_splits = 1
+    else:
+        capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
+        window = softmax.sliding_window
+        num_splits = num_splits or choose_num_splits(capacity, window, num_rows, num_sms(query.device))
+        if num_splits > 1:
+            max_spans = count_spans(capacity, window, span)
+    partials = None if span is None else make_partials(query, max_spans)
+    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
         block_tables,
@@ -320,6 +339,7 @@ def _launch(
         out,
         *(partials or (None, None)),
         num_seqs,
+        max_spans,
         query.stride(0),
         query.stride(1),
         kv_layer.stride(0),
@@ -344,5 +364,5 @@ def _launch(
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
-    if span is not None and partials is not None and max_spans > 1:
-        add_spans(partials, context_lens, cu_seqlens_q, softmax.sinks, softmax.sliding_window, span, out)
+    if span is not None and partials is not None and num_splits > 1:
+        add_spans(*partials, context_lens, cu_seqlens_q, softmax.sinks, softmax.sliding_window, span, out)

@@ -1,9 +1,9 @@
 """Sums over fixed spans of a context, for rows whose bits may not depend on how they were launched.
 
 A row sums each span of positions by itself and then adds the spans up, in their order. Spans lie at absolute
-positions, so they are the same in any chunk. A chunk goes over its spans in one program; the one row of a
-decode, which alone would leave a device idle, gives each span a program of its own, and `add_spans` puts
-their sums together: as Flash-Decoding (Dao et al. 2023) does, but with the same additions as in the chunk.
+positions, so they are the same in any chunk. A chunk goes over its spans in one program; those of a decode,
+which alone would leave a device idle, are shared by several, and `add_spans` puts their sums together: as in
+Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -21,7 +21,7 @@ NUM_WARPS = 1  # of the kernel that adds them up, one row each
 
 
 def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
-    """Where programs of one span leave (m, total) and acc, float32; hardly anything where there are none.
+    """Where the sums of single spans lie, (m, total) and acc in float32; hardly anything if there is one.
 
     [2, num_tokens, num_q_heads, num_spans] and [num_tokens, num_q_heads, num_spans, head_dim]
     """
@@ -92,7 +92,8 @@ def _add_spans_kernel(
 
 
 def add_spans(
-    partials: tuple[Tensor, Tensor],
+    stats: Tensor,
+    acc: Tensor,
     context_lens: Tensor,
     cu_seqlens_q: Tensor,
     sinks: Tensor | None,
@@ -100,9 +101,8 @@ def add_spans(
     span: int,
     out: Tensor,
 ) -> None:
-    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums lie in `partials`."""
+    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums `make_partials` had room for."""
     num_seqs, num_q_heads, head_dim = out.shape
-    stats, acc = partials
     _add_spans_kernel[(num_seqs, num_q_heads)](
         stats,
         acc,

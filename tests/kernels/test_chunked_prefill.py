@@ -109,13 +109,15 @@ MIXED = [(64, 64), (200, 1), (150, 40), (20, 0), (130, 1)]
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("batch", [DECODES, MIXED, [(190, 1)], [(200, 3), (70, 0), (130, 0)]], ids=str)
+@pytest.mark.parametrize("num_splits", [None, 2, 9])
+@pytest.mark.parametrize("batch", [DECODES, MIXED, [(200, 3), (70, 0), (130, 0)]], ids=str)
 def test_sums_of_spans_equal_the_reference(
-    interpreter: Interpreter, batch: list[tuple[int, int]], feature: str
+    interpreter: Interpreter, batch: list[tuple[int, int]], num_splits: int | None, feature: str
 ) -> None:
     case, cu = ragged_case(batch)
     query, arguments = case.query(int(cu[-1]), 4), features(feature, 4)
-    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, span=64, **arguments)
+    splits = {"span": 64, "num_splits": num_splits}
+    got = interpreter.run("chunked_prefill", query, *case.paged(), cu, **splits, **arguments)
     assert_equals_reference(got, query, case, cu, arguments)
 
 
@@ -127,7 +129,7 @@ def test_refuses_a_span_that_cuts_tiles(span: int) -> None:
 
 
 @given(context=st.integers(1, 2_000_000), width=st.integers(0, 40), window=st.none() | st.integers(1, 5000))
-def test_every_span_that_a_token_sees_has_a_program(context: int, width: int, window: int | None) -> None:
+def test_there_is_room_for_every_span_that_a_token_sees(context: int, width: int, window: int | None) -> None:
     span = choose_span(context)
     assert span % 256 == 0
     assert -(-context // span) <= 32
@@ -221,10 +223,17 @@ def test_compiled_row_is_the_same_to_the_bit_whatever_the_chunks(feature: str, s
         assert torch.equal(part, whole[begin:end])
 
 
+def test_refuses_splits_without_a_span() -> None:
+    case, cu = ragged_case([(5, 1)])
+    with pytest.raises(ValueError, match="num_splits is 4; accepted: None, or at least 1 with a span"):
+        chunked_prefill(case.query(1, 4), *case.paged(), cu, scale=0.3, num_splits=4)
+
+
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_splits", [None, 1, 3, 64])
 @pytest.mark.parametrize("feature", ["plain", "window", "all"])
-def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str) -> None:
-    """Each span by a program of its own, against one program for all of them."""
+def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str, num_splits: int | None) -> None:
+    """However many programs share their spans."""
     case, cu = ragged_case([(700, 700)], head_dim=128, dtype=torch.bfloat16)
     case, cu = case.to("cuda"), cu.cuda()
     query, arguments = case.query(700, 8), {**features(feature, 8), "span": 64}
@@ -235,7 +244,9 @@ def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str) -> None:
     context_lens = torch.tensor([place + 1 for place in places], dtype=torch.int32).cuda()
     tables = case.block_tables.expand(len(places), -1).contiguous()
     ones = cu_seqlens([1] * len(places)).cuda()
-    decoded = chunked_prefill(query[places], case.kv_layer, tables, context_lens, ones, **arguments)
+    decoded = chunked_prefill(
+        query[places], case.kv_layer, tables, context_lens, ones, num_splits=num_splits, **arguments
+    )
     assert torch.equal(decoded, whole[places])
 
 

@@ -64,11 +64,13 @@ def test_chunked_prefill_in_spans_compiles(
     add_spans = Recorder(span_sums._add_spans_kernel)
     monkeypatch.setattr(span_sums, "_add_spans_kernel", add_spans)
     case = make_case([600, 5], head_dim=head_dim, dtype=dtype)
-    arguments = features(feature, 8)
+    arguments = {**features(feature, 8), "span": 64, "num_splits": 4}
     for ends in ([0, 1, 2], [0, 40, 41]):
         cu_seqlens_q = torch.tensor(ends, dtype=torch.int32)
         query = case.query(ends[-1], 8)
-        chunked_prefill.chunked_prefill(query, *case.paged(), cu_seqlens_q, span=64, **arguments)
+        chunked_prefill.chunked_prefill(
+            query, *case.paged(), cu_seqlens_q, span=64, num_splits=4, **arguments
+        )
     assert_runs_on_hopper(prefill)
     assert_runs_on_hopper(add_spans)
     decodes, chunks = prefill.compile()
