@@ -22,7 +22,7 @@ from engine.quantised_rows import QuantisedRows
 from engine.row_tiles import BASE_ROWS, padded_rows
 from engine.step_batch import StepBatch
 from engine.tiled_attention import Heights, TiledAttention
-from kernels.chunked_prefill.spans import choose_span
+from kernels.chunked_prefill.spans import SPAN
 
 
 class ModelRunner:
@@ -43,7 +43,7 @@ class ModelRunner:
         self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
         self._graphs: DecodeGraphs | None = None
         has_spans = model.is_deterministic and self._rows is None
-        self.span = choose_span(model.facts.max_context) if has_spans else None
+        self.span = SPAN if has_spans else None
         """Positions whose attention a row sums at a time, where kernels compute a deterministic model."""
 
     def record_decodes(self, max_num_seqs: int, record: Record, progress: Progress) -> None:

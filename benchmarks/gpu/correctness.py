@@ -30,6 +30,8 @@ LENGTHS = (1, 17, 300, 1000)
 DECODES = (1, 1, 1, 1)
 MIXED = (1, 16, 150, 1)
 """Tokens of each sequence in a step: decodes alone, and among chunks."""
+NUM_SPLITS = 3
+"""Programs that share a decode's spans."""
 HEADS = ((64, 8, 8), (80, 4, 4), (128, 32, 8), (128, 16, 1), (256, 8, 1))
 """(head_dim, q heads, KV heads): sizes 64 to 256, and 1 to 16 query heads for each KV head."""
 COMMONEST = 2
@@ -142,6 +144,6 @@ def _prefill(
     starts = torch.tensor([0, *itertools.accumulate(chunks)], device=kv.kv_layer.device, dtype=torch.int32)
     query = _randn(sum(chunks), q_heads, kv.kv_layer.shape[-1], like=kv.kv_layer, generator=generator)
     return lambda: (
-        chunked_prefill(query, *kv.arguments, starts, span=span, **arguments),
+        chunked_prefill(query, *kv.arguments, starts, span=span, num_splits=span and NUM_SPLITS, **arguments),
         chunked_prefill_reference(query.float(), *_wide(kv), starts, **arguments),
     )

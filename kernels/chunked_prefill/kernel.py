@@ -205,7 +205,8 @@ def _chunked_prefill_kernel(
                 tl.store(partial_stats_ptr + part, m_span, mask=real_row)
                 tl.store(totals_ptr + part, total_span, mask=real_row)
                 tl.store(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc_span, mask=real)
-            m, total, acc = add_span(m, total, acc, m_span, total_span, acc_span)
+            else:
+                m, total, acc = add_span(m, total, acc, m_span, total_span, acc_span)
         if is_shared:
             return
     sink = None
@@ -240,8 +241,8 @@ def chunked_prefill(
     token, `paged_decode` is the faster op.
 
     With a `span`, a multiple of 64, a compiled row has the same bits whatever the batch and its chunk, as
-    long as the span is the same. Where there are as many tokens as sequences, `num_splits` programs (by
-    default chosen from the device and the sizes) share the spans of a chunk of one token.
+    long as the span is the same. Then, in a batch of as many tokens as sequences, `num_splits` programs (by
+    default chosen from the device and the sizes) share the context of a chunk of one token.
     """
     softmax = Softmax(scale, sliding_window, softcap, sinks)
     shape = check_attention(query, kv_layer, kv_scales, block_tables, context_lens, softmax)
@@ -264,6 +265,9 @@ def chunked_prefill(
             kv_scales=kv_scales,
         )
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if span is not None:
+        # A query of one token may have any stride, and Triton compiles another binary for some.
+        query = query.contiguous().view(-1).view(query.shape)
     if out.numel():
         _launch(
             query,
@@ -316,19 +320,17 @@ def _launch(
     num_tokens, num_q_heads, head_dim = query.shape
     num_seqs = context_lens.shape[0]
     group = num_q_heads // shape.num_kv_heads
+    window = softmax.sliding_window
     rows = max(ROWS, next_power_of_2(group))
     queries = rows // group
     head_pad = pad_to_dot(head_dim)
     max_spans = 1
-    if span is None or num_tokens != num_seqs:
-        num_splits = 1
-    else:
+    if span is not None and num_tokens == num_seqs:
         capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
-        window = softmax.sliding_window
+        max_spans = count_spans(capacity, window, span)
         num_splits = num_splits or choose_num_splits(capacity, window, num_rows, num_sms(query.device))
-        if num_splits > 1:
-            max_spans = count_spans(capacity, window, span)
-    partials = None if span is None else make_partials(query, max_spans)
+    num_splits = min(num_splits or 1, max_spans)
+    partials = None if span is None else make_partials(query, max_spans if num_splits > 1 else 1)
     _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
@@ -351,7 +353,7 @@ def _launch(
         block_tables.stride(0),
         softmax.scale,
         softmax.softcap,
-        softmax.sliding_window,
+        window,
         GROUP=group,
         Q=queries,
         M=rows,
@@ -365,4 +367,4 @@ def _launch(
         num_stages=NUM_STAGES,
     )
     if span is not None and partials is not None and num_splits > 1:
-        add_spans(*partials, context_lens, cu_seqlens_q, softmax.sinks, softmax.sliding_window, span, out)
+        add_spans(*partials, context_lens, cu_seqlens_q, softmax.sinks, window, span, out)

@@ -175,11 +175,14 @@ def _load(ptr, mask):
 
 @triton.jit
 def normalise(m, total, acc, sink):
-    """Divide acc by the softmax denominator, to which `sink` [M] (or None) adds one logit per row."""
+    """Divide acc by the softmax denominator, to which `sink` [M] (or None) adds one logit per row.
+
+    What is fused is written down, so that every kernel that calls this rounds alike.
+    """
     if sink is not None:
-        sink = sink.to(tl.float32) * LOG2_E
-        top = tl.maximum(m, sink)
+        sink = sink.to(tl.float32)
+        top = tl.maximum(m, sink * LOG2_E)
         shrink = tl.exp2(m - top)
-        total = tl.fma(total, shrink, tl.exp2(sink - top))  # the same in every kernel that calls this
+        total = tl.fma(total, shrink, tl.exp2(tl.fma(sink, tl.full(sink.shape, LOG2_E, tl.float32), -top)))
         acc = acc * shrink[:, None]
     return acc / tl.where(total > 0.0, total, 1.0)[:, None]

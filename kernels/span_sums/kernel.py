@@ -17,7 +17,10 @@ from torch import Tensor
 from kernels.launch import next_power_of_2
 from kernels.paged_attention.kernel import normalise
 
-NUM_WARPS = 1  # of the kernel that adds them up, one row each
+# Of the kernel that adds them up: a row for each program, and so many spans whose loads do not wait for each
+# other, as their sums have to.
+NUM_WARPS = 1
+AT_ONCE = tl.constexpr(8)
 
 
 def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +36,7 @@ def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def add_span(m, total, acc, m_span, total_span, acc_span):
-    """The sums of a row with one more span; one in which it sees nothing changes no bit of them.
+    """The sums of a row with one more span; one in which it sees nothing changes none of them.
 
     What is fused is written down: a compiler that chose would be free to choose otherwise elsewhere.
     """
@@ -79,11 +82,18 @@ def _add_spans_kernel(
     m = tl.full([1], float("-inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
     acc = tl.zeros([1, HEAD_PAD], tl.float32)
-    for span in range(num_spans):
-        part = row * max_spans + span + one
-        acc_span = tl.load(partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :], mask=real, other=0.0)
-        m_span = tl.load(partial_stats_ptr + part)
-        m, total, acc = add_span(m, total, acc, m_span, tl.load(totals_ptr + part), acc_span)
+    for begin in range(0, num_spans, AT_ONCE):
+        for index in tl.static_range(AT_ONCE):
+            there = begin + index + one < num_spans
+            part = row * max_spans + begin + index + one
+            acc_span = tl.load(
+                partial_acc_ptr + part[:, None] * HEAD_DIM + dims[None, :],
+                mask=real & there[:, None],
+                other=0.0,
+            )
+            m_span = tl.load(partial_stats_ptr + part, mask=there, other=float("-inf"))
+            total_span = tl.load(totals_ptr + part, mask=there, other=0.0)
+            m, total, acc = add_span(m, total, acc, m_span, total_span, acc_span)
     sink = None
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head + one)
@@ -101,7 +111,9 @@ def add_spans(
     span: int,
     out: Tensor,
 ) -> None:
-    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums `make_partials` had room for."""
+    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums lie in `stats` and `acc`, those of
+    chunks of one token that see more than one span.
+    """
     num_seqs, num_q_heads, head_dim = out.shape
     _add_spans_kernel[(num_seqs, num_q_heads)](
         stats,
