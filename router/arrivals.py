@@ -44,9 +44,11 @@ def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
     if event.session < known.number or (event.session == known.number and event.session > 0):
         raise StaleSession(event.session, known.number)
     received = {one.choice: one.token_ids for one in event.received}
-    if all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices):
+    knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
+    if knows and not known.given_up:
         return False
-    # Another router went on from tokens this one never saw: what runs here leads elsewhere.
+    # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
+    # was given up here while another router had it, and its end was nobody's wish.
     ending.abandon(book, known)
     return True
 
@@ -156,10 +158,12 @@ def _set_deadline(book: Book, session: Session) -> None:
 
 
 def on_cancel_asked(book: Book, tenant: str, request_id: str) -> None:
-    """The request ends at once, in whatever phase it is."""
-    session = book.live.get((tenant, request_id))
+    """The request ends at once, in whatever phase it is, and stays ended."""
+    session = book.find(tenant, request_id)
     if session is not None:
-        ending.cut_off(book, session, FinishReason.CANCELLED)
+        session.given_up = False
+        if not session.ended:
+            ending.cut_off(book, session, FinishReason.CANCELLED)
 
 
 def on_client_gone(book: Book, listener: int) -> None:
@@ -177,7 +181,7 @@ def on_client_gone(book: Book, listener: int) -> None:
         timer = Timer(TimerKind.GRACE, session.sid, listener)
         book.do(SetTimer(timer, book.now + session.resume_grace_s))
     else:
-        ending.cut_off(book, session, FinishReason.CANCELLED)
+        _give_up(book, session)
 
 
 def on_session_timer(book: Book, timer: Timer) -> None:
@@ -188,4 +192,9 @@ def on_session_timer(book: Book, timer: Timer) -> None:
     if timer.kind is TimerKind.DEADLINE:
         ending.cut_off(book, session, FinishReason.DEADLINE)
     elif session.listener is None and session.left_by == timer.listener:
-        ending.cut_off(book, session, FinishReason.CANCELLED)
+        _give_up(book, session)
+
+
+def _give_up(book: Book, session: Session) -> None:
+    session.given_up = True
+    ending.cut_off(book, session, FinishReason.CANCELLED)

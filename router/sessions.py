@@ -212,6 +212,8 @@ class Session:
     listener: int | None = None
     left_by: int | None = None
     """The call that broke last: its grace is the one that counts."""
+    given_up: bool = False
+    """Ended because nobody listened: a client that comes back after all goes on from what it received."""
     groups: list[Group] = field(default_factory=list)
     admitted: bool = False
     decision: Decision | None = None

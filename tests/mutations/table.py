@@ -169,7 +169,7 @@ FAILURES = (
         (
             Guard(
                 "router/arrivals.py",
-                "    else:\n        ending.cut_off(book, session, FinishReason.CANCELLED)\n\n\n",
+                "    else:\n        _give_up(book, session)\n\n\n",
                 "\n\n",
                 "tests/router/test_letting_go.py"
                 "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import Action, SendCancel, SetTimer
+import pytest
+
+from router.actions import Action, Enqueue, SendCancel, SetTimer, TellChoiceFinished, TellFinished
 from router.core import RouterCore
-from router.events import ClientGone, TimerFired, TimerKind
+from router.events import CancelAsked, ClientGone, TimerFired, TimerKind
+from scheduling.request import FinishReason
 from tests.router.core_driver import ARRIVAL, core_of, start, tell
 
 GRACE_S = 5.0
@@ -52,3 +55,39 @@ def test_who_is_back_is_not_ended_by_a_grace_of_before() -> None:
     come_back(core, 2, now=3.0)
     fire(core, timer)
     assert core.is_running("t", "r1")
+
+
+def test_who_comes_back_after_being_given_up_is_not_told_of_an_end_that_nobody_wished() -> None:
+    """Another router had the client meanwhile, and died in its turn."""
+    core = core_of("slack")
+    start(core, 1, RESUMABLE)
+    fire(core, go(core, 1, now=2.0))
+    told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=2), now=8.0)
+    assert [one for one in told if isinstance(one, Enqueue)]
+    assert not [one for one in told if isinstance(one, (TellFinished, TellChoiceFinished))]
+    assert core.is_running("t", "r1")
+
+
+def test_who_was_given_up_may_ask_again_from_the_start() -> None:
+    """Without a grace it is given up at once."""
+    core = core_of("slack")
+    start(core, 1)
+    tell(core, ClientGone(1), now=2.0)
+    assert not core.is_running("t", "r1")
+    tell(core, replace(ARRIVAL, listener=2, request_id="r1"), now=3.0)
+    assert core.is_running("t", "r1")
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_what_was_cancelled_stays_so(is_given_up: bool) -> None:
+    core = core_of("slack")
+    start(core, 1, RESUMABLE)
+    timer = go(core, 1, now=2.0)
+    if is_given_up:
+        fire(core, timer)
+    tell(core, CancelAsked("t", "r1"), now=7.5)
+    told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=1), now=8.0)
+    assert [one.outcome.reasons for one in told if isinstance(one, TellFinished)] == [
+        (FinishReason.CANCELLED,)
+    ]
+    assert not core.is_running("t", "r1")

@@ -12,29 +12,45 @@ from tests.router.conftest import RunningFleet, until
 pytestmark = pytest.mark.integration
 
 
-async def test_resume_goes_on_from_the_next_index_where_the_call_broke(fleet: RunningFleet) -> None:
-    _, decode = await fleet.pair(step_s=0.01)
-    original = request(30, "resumed", resume_grace_ms=20_000)
+async def broken_off(fleet: RunningFleet, original: inference_pb2.GenerateRequest) -> list[int]:
+    """What a call brought until its client let go of it."""
     call = fleet.inference.Generate(original)
     stream = aiter(call)
     seen: list[inference_pb2.GenerationEvent] = []
     while len(tokens_of(seen)) < 5:
         seen.append((await anext(stream)).event)
     call.cancel()
-    received = tokens_of(seen)
-    resumed = await events_of(
-        fleet.inference.Resume(
-            inference_pb2.ResumeRequest(
-                request=original,
-                session=1,
-                received=[inference_pb2.ReceivedTokens(choice=0, token_ids=received)],
-            )
-        )
-    )
-    runs = [event.tokens for event in resumed if event.WhichOneof("event") == "tokens"]
+    return tokens_of(seen)
+
+
+async def resumed(
+    fleet: RunningFleet, original: inference_pb2.GenerateRequest, received: list[int]
+) -> list[inference_pb2.GenerationEvent]:
+    tokens = inference_pb2.ReceivedTokens(choice=0, token_ids=received)
+    resume = inference_pb2.ResumeRequest(request=original, session=1, received=[tokens])
+    return await events_of(fleet.inference.Resume(resume))
+
+
+async def test_resume_goes_on_from_the_next_index_where_the_call_broke(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(step_s=0.01)
+    original = request(30, "resumed", resume_grace_ms=20_000)
+    received = await broken_off(fleet, original)
+    events = await resumed(fleet, original, received)
+    runs = [event.tokens for event in events if event.WhichOneof("event") == "tokens"]
     assert runs[0].first_index == len(received)
     assert received + [one for run in runs for one in run.token_ids] == expected(30)
     assert len([c for c in decode.commands if c.WhichOneof("command") == "receive"]) == 1
+
+
+async def test_resume_goes_on_where_the_client_had_been_given_up(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair(step_s=0.01)
+    original = request(300, "late", resume_grace_ms=1)
+    received = await broken_off(fleet, original)
+    await until(lambda: not decode.running)
+    events = await resumed(fleet, original, received)
+    runs = [event.tokens for event in events if event.WhichOneof("event") == "tokens"]
+    assert received + [one for run in runs for one in run.token_ids] == expected(300)
+    assert events[-2].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
 
 
 async def test_resume_succeeds_where_nobody_remembers_the_request(fleet: RunningFleet) -> None:
