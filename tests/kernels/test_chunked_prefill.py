@@ -104,7 +104,7 @@ def chunks_of(num_tokens: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
 
 
 # Contexts of one span and of several, the last one full or not; by itself, in company, as a chunk.
-DECODES = [(1, 1), (64, 1), (65, 1), (200, 1), (128, 1)]
+DECODES = [(1, 1), (64, 1), (65, 1), (200, 1), (128, 1), (700, 1)]
 MIXED = [(64, 64), (200, 1), (150, 40), (20, 0), (130, 1)]
 
 
