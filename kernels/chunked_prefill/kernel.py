@@ -35,16 +35,13 @@ from kernels.checks import (
 )
 from kernels.chunked_prefill.reference import chunked_prefill_reference
 from kernels.chunked_prefill.spans import count_spans
-from kernels.launch import can_launch, dot_in_fp32, next_power_of_2, num_sms, pad_to_dot
+from kernels.chunked_prefill.tiling import choose_tiling
+from kernels.launch import can_launch, dot_in_fp32, num_sms, pad_to_dot
 from kernels.paged_attention.arguments import Softmax, check_attention
-from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise, tile_len
+from kernels.paged_attention.kernel import MAX_TILE, attend_tiles, normalise
 from kernels.paged_decode.splits import choose_num_splits
 from kernels.span_sums.kernel import add_span, add_spans, make_partials
 
-# Rows of the dot product: Q queries × group heads. 64 rows are one Hopper warpgroup's instruction; more would
-# leave single-token chunks, which use `group` rows, with still more idle ones.
-ROWS = 64
-NUM_WARPS = 4
 NUM_STAGES = 2
 
 
@@ -99,7 +96,8 @@ def _chunked_prefill_kernel(
     SPAN: tl.constexpr,  # a multiple of TILE, or None
     DOT_IN_FP32: tl.constexpr,
 ):
-    tile = tl.program_id(0)
+    # Backwards: the last queries of a prompt have the most to read, and should not be what is waited for.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
     num_q_heads = tl.num_programs(1) * GROUP
     seq = _find_sequence(cu_ptr, num_seqs, tile, Q)
@@ -321,9 +319,8 @@ def _launch(
     num_seqs = context_lens.shape[0]
     group = num_q_heads // shape.num_kv_heads
     window = softmax.sliding_window
-    rows = max(ROWS, next_power_of_2(group))
-    queries = rows // group
     head_pad = pad_to_dot(head_dim)
+    tiling = choose_tiling(group, head_pad, query.element_size(), in_spans=span is not None)
     max_spans = 1
     if span is not None and num_tokens == num_seqs:
         capacity, num_rows = block_tables.shape[1] * shape.block_size, num_seqs * shape.num_kv_heads
@@ -331,7 +328,7 @@ def _launch(
         num_splits = num_splits or choose_num_splits(capacity, window, num_rows, num_sms(query.device))
     num_splits = min(num_splits or 1, max_spans)
     partials = None if span is None else make_partials(query, max_spans if num_splits > 1 else 1)
-    _chunked_prefill_kernel[(num_tokens // queries + num_seqs, shape.num_kv_heads, num_splits)](
+    _chunked_prefill_kernel[(num_tokens // tiling.queries + num_seqs, shape.num_kv_heads, num_splits)](
         query,
         kv_layer,
         block_tables,
@@ -355,15 +352,15 @@ def _launch(
         softmax.softcap,
         window,
         GROUP=group,
-        Q=queries,
-        M=rows,
+        Q=tiling.queries,
+        M=tiling.rows,
         BLOCK_SIZE=shape.block_size,
         HEAD_DIM=head_dim,
         HEAD_PAD=head_pad,
-        TILE=tile_len(head_pad, query.element_size()),
+        TILE=tiling.keys,
         SPAN=span,
         DOT_IN_FP32=dot_in_fp32(_chunked_prefill_kernel, query.dtype),
-        num_warps=NUM_WARPS,
+        num_warps=tiling.num_warps,
         num_stages=NUM_STAGES,
     )
     if span is not None and partials is not None and num_splits > 1:

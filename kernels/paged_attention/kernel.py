@@ -17,15 +17,16 @@ import triton.language as tl
 
 # KV rows per step of the loop. 64 rows of 256 bytes are 32 KiB with K and V, so that a Hopper SM's 227 KiB
 # hold several programs with more than one tile in flight each. Wider rows make the tile shorter.
-TILE_BYTES = 64 * 256
 MAX_TILE = 64
 MIN_TILE = 16
+ROW_BYTES = 256
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-def tile_len(head_pad: int, element_size: int) -> int:
-    return max(MIN_TILE, min(MAX_TILE, TILE_BYTES // (head_pad * element_size)))
+def tile_len(head_pad: int, element_size: int, longest: int = MAX_TILE) -> int:
+    """`longest` KV rows of up to ROW_BYTES, fewer of longer ones."""
+    return max(MIN_TILE, min(longest, longest * ROW_BYTES // (head_pad * element_size)))
 
 
 @triton.jit

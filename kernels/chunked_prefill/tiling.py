@@ -1,0 +1,35 @@
+"""How a chunk's attention is cut into tiles."""
+
+from dataclasses import dataclass
+
+from kernels.launch import next_power_of_2
+from kernels.paged_attention.kernel import MAX_TILE, tile_len
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A program's rows, `queries` × the heads of a group, and the KV rows of a step of its loop."""
+
+    rows: int
+    queries: int
+    keys: int
+    num_warps: int
+
+
+def choose_tiling(group: int, head_pad: int, element_size: int, *, in_spans: bool) -> Tiling:
+    """Of queries of so many bytes a number.
+
+    64 rows are a Hopper warpgroup's instruction, and two groups can share what is loaded. That they should:
+    64 products for each byte that comes through the L2 cache, at some 5.5 TB/s, are less than half of what
+    the tensor cores multiply. With 128 keys at a time a warp issues 300 instructions for each 64 of them
+    where it issued 415, while the tensor cores take 512 cycles; all registers are used, hardly any spilt.
+
+    In float32 it is not the tensor cores that multiply. Rows that are summed in spans have one tiling
+    whatever their chunk, and a decode's, of one group, would leave more of a larger one idle.
+    """
+    if element_size > 2 or in_spans:
+        least_rows, num_warps, most_keys = 64, 4, MAX_TILE
+    else:
+        least_rows, num_warps, most_keys = 128, 8, 2 * MAX_TILE
+    rows = max(least_rows, next_power_of_2(group))
+    return Tiling(rows, rows // group, tile_len(head_pad, element_size, most_keys), num_warps)
