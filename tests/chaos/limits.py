@@ -21,6 +21,7 @@ class Limit:
     """A limit of the kernel's on a process, until it is lifted."""
 
     def __init__(self, pid: int, kind: Kind) -> None:
+        """Raises ProcessLookupError for a process that has ended, or is about to."""
         self._pid = pid
         match kind:
             case Kind.NO_MEMORY:
@@ -41,11 +42,18 @@ class Limit:
 
 def _descriptors(pid: int) -> int:
     """As many as it may have without opening one: below those that are open even polling is refused."""
-    return max(int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()) + 1
+    with contextlib.suppress(FileNotFoundError):
+        held = [int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        if held:
+            return max(held) + 1
+    raise ProcessLookupError(pid)
 
 
 def _address_space(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
     return pages * resource.getpagesize()
 
 

@@ -71,6 +71,16 @@ def test_what_is_withheld_is_missing_until_it_is_given_back(
         process.stdin.close()
 
 
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_nothing_is_withheld_from_what_has_died_of_something_else(is_reaped: bool) -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if is_reaped:
+            process.wait()
+        with pytest.raises(ProcessLookupError):
+            Limit(process.pid, Kind.NO_FILES)
+
+
 async def test_a_recording_that_nobody_reads_becomes_full(tmp_path: Path) -> None:
     path = tmp_path / "recording"
     recording = Recording(path)
