@@ -1,7 +1,7 @@
 """`python -m tests.chaos --minutes 10`: burn a fleet, add to the running tally, and print it.
 
-Exit codes: 0 when nothing was lost, repeated, changed or leaked, else 1. What is planned depends on the seed
-and on the tally that the run began from; both are written down with it.
+Exit codes: 0 when nothing was lost, repeated, changed or leaked, else 1, and the services' logs are kept.
+What is planned depends on the seed and on the tally that the run began from; both are written down with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,13 +43,13 @@ def main() -> int:
     total, mine = Tally.load(args.tally), Tally()
     told = {"commit": _commit(), "machine": _machine(), "seed": args.seed, "began_from": total.digest}
     orders = Orders(args.seed, args.minutes * 60, args.max_faults, args.lanes)
+    folder = Path(tempfile.mkdtemp(prefix="baton-chaos-run-"))
     with (
-        tempfile.TemporaryDirectory(prefix="baton-chaos-run-") as folder,
         console.status("starting") as status,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         try:
-            runner.run(burn(Path(folder), orders, total, mine, status.update))
+            runner.run(burn(folder, orders, total, mine, status.update))
         except KeyboardInterrupt:
             console.print("interrupted; what was counted so far is kept")
         finally:
@@ -59,7 +60,11 @@ def main() -> int:
     mine.show(console)
     console.rule("all runs")
     total.show(console)
-    return 1 if mine.bad else 0
+    if mine.bad:
+        console.print(f"the services' logs: {folder}", soft_wrap=True)
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 def _commit() -> str:

@@ -78,6 +78,7 @@ class _Battle:
         self._asks = asks(self._rng, NUM_ASKS)
         self._expected: list[Sequence[Choice]] = []
         self._growth = Growth()
+        self._began = time.monotonic()
         arena.on_death = self._on_death
 
     async def learn(self) -> None:
@@ -124,8 +125,13 @@ class _Battle:
             await run(self._arena.client, self._expected[number], course)
         finally:
             del lives[course.request_id]
-        self._tally.add_stream(course, f"seed {self._orders.seed}")
+        self._tally.add_stream(course, self._where())
         self._pace.on_stream()
+
+    def _where(self) -> str:
+        """In which run, and when in it: the services' logs tell the time of day."""
+        minutes, of_day = (time.monotonic() - self._began) / 60, time.strftime("%H:%M:%S", time.gmtime())
+        return f"seed {self._orders.seed}, minute {minutes:.1f}, {of_day} UTC"
 
     def _on_death(self, death: ProcessDied, in_need: bool) -> None:
         self._tally.add_death(death.name, death.exit_code, in_need=in_need, told=death.tail[-300:])
@@ -142,7 +148,7 @@ class _Battle:
         One stream comes before: places of routers that died leave the queue when the next request is granted.
         """
         await self._stream()
-        where = f"seed {self._orders.seed}"
+        where = self._where()
         found: dict[str, float] = {}
         try:
             async with asyncio.timeout(SETTLED_S):
