@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from kvtransfer.manifest import ChecksumKind
 from kvtransfer.pool import Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
+from services.threads import started_executor
 
 
 class DeviceBlocks(Protocol):
@@ -32,7 +33,7 @@ class _OnDevice:
 
     def __init__(self, blocks: DeviceBlocks) -> None:
         self._blocks = blocks
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-wait")
+        self._executor = started_executor(1, "kv-wait")
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
         return self._blocks.checksums(places)

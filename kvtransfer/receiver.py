@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +39,7 @@ from kvtransfer.transports.nixl import NixlAgent
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.convert import fence_to_pb
+from services.threads import started_executor
 from services.tls import FleetTls
 
 log = structlog.get_logger()
@@ -110,7 +110,7 @@ class Receiver:
         self.block_size = block_size
         self.fingerprint = fingerprint
         self.limits = limits or ReceiverLimits()
-        self.executor = ThreadPoolExecutor(2, thread_name_prefix="kv-copy")
+        self.executor = started_executor(2, "kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
         self.roads = Roads(mode, self.pool, self.executor, nixl, cuda)
         self.peers = Peers(tls)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pool import BlockSource, Showing
 from scheduling.request import Fence
+from services.threads import started_executor
 
 log = structlog.get_logger()
 
@@ -79,7 +79,7 @@ class Handoffs:
         self._by_handle: dict[int, Sending] = {}
         self._by_attempt: dict[AttemptKey, Sending] = {}
         self._ended: OrderedDict[AttemptKey, tuple[Fence, Outcome]] = OrderedDict()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-checksum")
+        self._executor = started_executor(1, "kv-checksum")
 
     def __len__(self) -> int:
         return len(self._by_handle)

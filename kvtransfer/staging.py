@@ -16,7 +16,7 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from kvtransfer.pool import HOST_BATCH_BYTES, BlockPool, Showing
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from kvtransfer.verify import checksum_blocks
+from services.threads import started_executor
 
 
 class DeviceCopies(Protocol):
@@ -87,7 +88,7 @@ class SendStaging:
         self._staged: dict[int, _Staged] = {}
         self._queue: deque[_Staged] = deque()
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-store")
+        self._executor = started_executor(1, "kv-store")
 
     @property
     def pool(self) -> BlockPool:
@@ -168,7 +169,7 @@ class ReceiveStaging:
     def __init__(self, copies: DeviceCopies) -> None:
         self._copies = copies
         self._free = _FreeSlots(copies.slots.num_blocks)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="kv-load")
+        self._executor = started_executor(1, "kv-load")
 
     @property
     def pool(self) -> BlockPool:

@@ -1,6 +1,7 @@
 """`python -m router`: parse, build, serve, drain.
 
-Exit codes: 0 after a drain, 2 a wrong setting, 3 Redis does not answer, 4 the model cannot be served.
+Exit codes: 0 after a drain, 2 a wrong setting, 3 Redis does not answer, 4 the model cannot be served, 6 the
+event loop stood still, 71 there was no memory for a decision.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
-from services.event_loop import count_tasks
+from services.event_loop import count_tasks, start_threads, watch_loop
 from services.listening import AddressUnusable, MetricsServer, add_port
 from services.log import configure_logging
 from services.tls import FleetTls, Role, TlsUnusable, read_pem
@@ -53,15 +54,18 @@ EXIT_MODEL = 4
 
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
     """Serve until asked to stop, then finish what runs within `drain_s`."""
+    start_threads()
     tls = config.security.load(Role.ROUTER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
     pool = TokenizerPool(facts.tokenizer_file, config.tokenizer_processes)
+    watchdog = watch_loop()
     try:
         await pool.warm_up()
         await _serve_with(config, facts, store, pool, tls)
     finally:
         pool.close()
         await store.close()
+        watchdog.stop()
 
 
 async def _serve_with(

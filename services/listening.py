@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 from threading import Thread
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
 import grpc.aio
 from prometheus_client import CollectorRegistry, start_http_server
 
 from services.security import Security
+from services.threads import started_executor
 from services.tls import FleetTls
+
+NUM_SCRAPES = 4
+"""At once; who comes while they are served waits."""
+SCRAPE_S = 5.0
+"""The longest wait for a scraper that says nothing, or takes nothing."""
 
 
 class AddressUnusable(ValueError):
@@ -46,7 +53,7 @@ class MetricsServer:
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, security: Security) -> None:
-        self._server: WSGIServer
+        self._server: Any
         self._thread: Thread
         try:
             self._server, self._thread = start_http_server(port, host, registry, **_tls(security))
@@ -54,12 +61,31 @@ class MetricsServer:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             accepted = f"a free port of {host}, or 0 for any"
             raise AddressUnusable("--metrics-port", f"{host}:{port}", reason, accepted) from error
+        self._threads = started_executor(NUM_SCRAPES, "metrics")
+        self._server.process_request = self._answer  # its own way is a new thread for each
+        if security.tls is not None:  # no handshake while others wait to be accepted
+            self._server.socket.do_handshake_on_connect = False
         self.address = f"{host}:{self._server.server_port}"
 
     def stop(self) -> None:
         """Returns once its thread has ended."""
         self._server.shutdown()
         self._thread.join()
+        self._threads.shutdown()
+        self._server.server_close()
+
+    def _answer(self, request: socket.socket, address: Any) -> None:
+        request.settimeout(SCRAPE_S)
+        self._threads.submit(self._serve, request, address)
+
+    def _serve(self, request: socket.socket, address: Any) -> None:
+        try:
+            if isinstance(request, ssl.SSLSocket):
+                request.do_handshake()
+        except OSError:  # a stranger
+            request.close()
+        else:
+            self._server.process_request_thread(request, address)
 
 
 def _tls(security: Security) -> dict[str, Any]:

@@ -14,7 +14,6 @@ EXIT_CONFIG = 2
 EXIT_REDIS = 3
 EXIT_MODEL = 4
 EXIT_FLEET = 5
-EXIT_STALLED = 6
 
 
 class WorkerError(Exception):

@@ -1,7 +1,8 @@
 """A worker process from its start to its end; what is specific to a kind of worker is handed in.
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
-model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step stalled.
+model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step or the
+event loop stood still.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
-from services.event_loop import count_tasks
+from services.event_loop import count_tasks, start_threads, watch_loop
 from services.listening import MetricsServer
 from services.log import configure_logging
 from services.tls import FleetTls
 from services.tls import Role as SecurityRole
+from services.watchdog import Watchdog, leave_stalled
 from state.access import RedisAccess
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
@@ -46,7 +48,7 @@ from worker.role import RoleSide
 from worker.server import WorkerServer
 from worker.service import WorkerService
 from worker.signals import StopSignals
-from worker.watchdog import Watchdog, leave_stalled, stall_limit_s
+from worker.stall_limit import stall_limit_s
 
 log = structlog.get_logger()
 
@@ -102,6 +104,7 @@ def _leave(code: int, error: Exception) -> int:
 
 
 async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig) -> None:
+    start_threads()
     signals = StopSignals()
     tls = config.security.load(SecurityRole.WORKER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
@@ -152,6 +155,7 @@ class _Worker:
         self._registration: Registration | None = None
 
     async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
+        self._cleanup.callback(watch_loop().stop)
         metrics = self._start_metrics()
         self._start_engine()
         side = await build_role(self._role_context())
@@ -202,7 +206,7 @@ class _Worker:
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
         limit_s = stall_limit_s(self._engine.samples)
-        watchdog = Watchdog(self._thread.turn, limit_s, partial(leave_stalled, self._thread.ident))
+        watchdog = Watchdog(self._thread.turn, limit_s, partial(leave_stalled, "step", self._thread.ident))
         watchdog.start()
         # Stopped after the thread: a step may stall while it is waited for.
         self._cleanup.callback(watchdog.stop)

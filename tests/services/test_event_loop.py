@@ -1,14 +1,47 @@
-"""The gauge of an event loop's tasks."""
+"""What an operator is told of an event loop, and what becomes of one that stands still."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.event_loop import count_tasks
+from services.event_loop import NUM_THREADS, count_tasks, start_threads
+from services.watchdog import EXIT_STALLED
 
+CHECKOUT = Path(__file__).parents[2]
 NAME = "baton_event_loop_tasks"
+STANDS_STILL = """
+import asyncio, time
+import services.event_loop
+
+services.event_loop.STALL_S = 1.0
+
+async def main():
+    watchdog = services.event_loop.watch_loop()
+    print("watched", flush=True)
+    {what}
+    watchdog.stop()
+
+asyncio.run(main())
+"""
+
+
+def watched(what: str) -> subprocess.Popen[str]:
+    """A process whose loop is watched and does `what`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", STANDS_STILL.format(what=what)],
+        cwd=CHECKOUT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 async def test_the_tasks_of_a_loop_are_counted_from_any_thread() -> None:
@@ -19,3 +52,40 @@ async def test_the_tasks_of_a_loop_are_counted_from_any_thread() -> None:
     left = asyncio.create_task(asyncio.Event().wait())
     assert await asyncio.to_thread(registry.get_sample_value, NAME) == before + 1
     left.cancel()
+
+
+async def test_no_thread_is_begun_for_what_is_done_aside() -> None:
+    start_threads()
+    before = set(threading.enumerate())
+    all_at_once = threading.Barrier(NUM_THREADS)
+    await asyncio.gather(*(asyncio.to_thread(all_at_once.wait) for _ in range(NUM_THREADS)))
+    assert set(threading.enumerate()) == before
+
+
+def test_a_loop_that_stands_still_ends_its_process_and_says_where() -> None:
+    with watched("time.sleep(600)") as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STALLED
+    assert "what=event_loop" in said.replace("\x1b[0m", "")
+    assert "in main" in said
+
+
+def test_a_loop_that_is_idle_or_busy_with_much_goes_on() -> None:
+    work = "await asyncio.sleep(1.5); [await asyncio.sleep(time.sleep(0.1) or 0) for _ in range(15)]"
+    with watched(work) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_process_that_was_stopped_goes_on() -> None:
+    with watched("await asyncio.to_thread(input)") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "watched\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        try:
+            threading.Event().wait(3.0)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0

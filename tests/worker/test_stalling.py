@@ -12,9 +12,9 @@ from pathlib import Path
 from engine.commands import Cancel, Command
 from engine.report import StepReport
 from scheduling.cost_model import StepShape
+from services.watchdog import EXIT_STALLED, Watchdog
 from worker.engine_thread import EngineThread
-from worker.errors import EXIT_STALLED
-from worker.watchdog import LEAST_LIMIT_S, LONGEST_STEPS, Watchdog, stall_limit_s
+from worker.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
 
 LOOK_S = 0.01
 CHECKOUT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ STALLING_WORKER = """
 import asyncio, threading
 from functools import partial
 from worker.engine_thread import EngineThread
-from worker.watchdog import Watchdog, leave_stalled
+from services.watchdog import Watchdog, leave_stalled
 
 class Stalling:
     def run(self, drain, emit, stop):
@@ -32,7 +32,7 @@ class Stalling:
 async def main():
     thread = EngineThread(Stalling(), lambda report: None)
     thread.start()
-    Watchdog(thread.turn, 0.2, partial(leave_stalled, thread.ident), 0.05).start()
+    Watchdog(thread.turn, 0.2, partial(leave_stalled, "step", thread.ident), 0.05).start()
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -117,5 +117,5 @@ def test_a_stalled_worker_ends_and_says_where_it_stood() -> None:
         timeout=60,
     )
     assert ended.returncode == EXIT_STALLED
-    assert "step_stalled" in ended.stdout + ended.stderr
+    assert "what=step" in (ended.stdout + ended.stderr).replace("\x1b[0m", "")
     assert "in run" in ended.stdout + ended.stderr

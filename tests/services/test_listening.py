@@ -1,0 +1,78 @@
+"""Metrics are there for whoever asks, whoever else does not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from baton.certificates import make_certificates
+from baton.secret_files import Certificates
+from services.listening import NUM_SCRAPES, MetricsServer
+from services.security import Security
+from services.tls import TlsFiles
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("fleet"), (), 30, dt.datetime.now(dt.UTC))
+
+
+@pytest.fixture(params=["clear", "tls"])
+def served(request: pytest.FixtureRequest, made: Certificates) -> Iterator[tuple[MetricsServer, Security]]:
+    files = TlsFiles(made.ca, made.cert("worker"), made.key("worker"))
+    security = Security(files if request.param == "tls" else None)
+    registry = CollectorRegistry()
+    Gauge("answer", "The answer", registry=registry).set(42)
+    server = MetricsServer("127.0.0.1", 0, registry, security)
+    yield server, security
+    server.stop()
+
+
+def scraped(address: str, security: Security) -> str:
+    """What the server says; raises when it does not answer."""
+    if security.tls is None:
+        connection = http.client.HTTPConnection(address, timeout=60)
+    else:
+        context = ssl.create_default_context(cafile=security.tls.ca)
+        context.load_cert_chain(security.tls.cert, security.tls.key)
+        connection = http.client.HTTPSConnection(address, timeout=60, context=context)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def test_who_connects_and_says_nothing_keeps_metrics_from_nobody(
+    served: tuple[MetricsServer, Security],
+) -> None:
+    server, security = served
+    host, _, port = server.address.rpartition(":")
+    with ExitStack() as silent:
+        for _ in range(3 * NUM_SCRAPES):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        assert "answer 42.0" in scraped(server.address, security)
+
+
+def test_no_thread_is_begun_for_a_scraper(served: tuple[MetricsServer, Security]) -> None:
+    server, security = served
+    before = set(threading.enumerate())
+    seen: set[threading.Thread] = set()
+    begin = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        seen.add(thread)
+        begin(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", noted)
+        assert "answer 42.0" in scraped(server.address, security)
+    assert not seen
+    assert set(threading.enumerate()) == before
