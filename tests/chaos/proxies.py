@@ -48,9 +48,9 @@ class Link:
         self._open.clear()
 
     def cut(self) -> None:
-        """Whatever is under way breaks."""
-        for pump in list(self._pumps):
-            pump.cancel()
+        """Whatever is under way breaks; once: broken off again while it says so, it would say nothing."""
+        while self._pumps:
+            self._pumps.pop().cancel()
 
     def heal(self) -> None:
         """As new. What stood still breaks: bytes held back for so long belong to nobody any more."""

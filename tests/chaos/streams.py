@@ -6,19 +6,16 @@ import asyncio
 import enum
 import random
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from baton import AsyncClient, Sampling, Stop, Tokens
 from baton.errors import BatonError, QueueFull, StreamCorrupt
 from baton.progress import Collector
 from baton.types import Choice, FinishReason
 
-ENOUGH_S = 60
+ENOUGH_S = 60.0
 """A stream that has not ended by then hangs: no fault lasts longer than a few seconds."""
-TICK_S = 1.0
-"""That is counted in these: while the whole machine stands still nobody keeps a stream waiting."""
 MAX_TOKENS = (8, 40)
 SLOW_EVERY = 8
 """One in so many clients reads late, so that its router has tokens to merge."""
@@ -87,9 +84,10 @@ class Course:
 async def run(client: AsyncClient, expected: Sequence[Choice] | None, course: Course) -> None:
     """Ask, listen, compare. `expected` None: this is the undisturbed run."""
     try:
-        await within_ticks(_ask(client, course), ENOUGH_S)
+        async with asyncio.timeout(ENOUGH_S):
+            await _ask(client, course)
     except TimeoutError:
-        course.outcome, course.why = Outcome.LOST, f"no end within {ENOUGH_S} s"
+        course.outcome, course.why = Outcome.LOST, f"no end within {ENOUGH_S:g} s"
     except StreamCorrupt as error:
         course.outcome, course.why = Outcome.REPEATED, str(error)
     except BatonError as error:
@@ -99,20 +97,6 @@ async def run(client: AsyncClient, expected: Sequence[Choice] | None, course: Co
         course.outcome = Outcome.SAME if told == due else Outcome.CHANGED
         if told != due:
             course.why = f"{told} instead of {due}"
-
-
-async def within_ticks(work: Coroutine[Any, Any, None], most: int) -> None:
-    """Do the work; TimeoutError when it takes longer than so many ticks of this loop."""
-    working = asyncio.create_task(work)
-    try:
-        for _ in range(most):
-            await asyncio.wait((working,), timeout=TICK_S)
-            if working.done():
-                return await working
-        raise TimeoutError
-    finally:
-        working.cancel()
-        await asyncio.wait((working,))
 
 
 async def _ask(client: AsyncClient, course: Course) -> None:
