@@ -30,6 +30,8 @@ from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 
 CALL_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
+SILENCE_S = 2.0
+"""Of a subscription: then it is asked, and has as long again for its answer."""
 MAX_CONNECTIONS = 32
 """A burst of calls waits for its turn: a connection for each would find the end of them."""
 TURN_S = 2.0
@@ -162,18 +164,31 @@ class Connection:
             try:
                 with _keeping_cancellation():
                     await pubsub.subscribe(*channels)
-                yield None
                 while True:
                     with _keeping_cancellation():
-                        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=60.0)
-                    if message is not None:
+                        message = await _next_message(pubsub)
+                    if message["type"] == "message":
                         yield message["channel"], message["data"]
+                    elif message["type"] == "subscribe" and message["data"] == len(channels):
+                        yield None  # redis-py may have connected again by itself
             except _FAILURES:
                 await asyncio.sleep(RECONNECT_S)
             finally:
                 # A failure to close must not take the place of the cancellation that closes.
                 with contextlib.suppress(*_FAILURES):
                     await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis annotates it not
+
+
+async def _next_message(pubsub: redis.asyncio.client.PubSub) -> dict[str, Any]:
+    """One that is silent is asked for an answer: a connection whose other end is gone without a word would be
+    listened to for ever.
+    """
+    for _ in range(2):
+        message: dict[str, Any] | None = await pubsub.get_message(timeout=SILENCE_S)
+        if message is not None:
+            return message
+        await pubsub.ping()
+    raise RedisConnectionError(f"silent for {2 * SILENCE_S:g} s")
 
 
 async def _greet(connection: redis.asyncio.Connection) -> None:
