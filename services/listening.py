@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import socket
 import ssl
+import time
 from threading import Thread
 from typing import Any
 
@@ -18,7 +21,7 @@ from services.tls import FleetTls
 NUM_SCRAPES = 4
 """At once; who comes while they are served waits."""
 SCRAPE_S = 5.0
-"""The longest wait for a scraper that says nothing, or takes nothing."""
+"""Who takes longer makes room for who comes."""
 
 
 class AddressUnusable(ValueError):
@@ -62,21 +65,32 @@ class MetricsServer:
             accepted = f"a free port of {host}, or 0 for any"
             raise AddressUnusable("--metrics-port", f"{host}:{port}", reason, accepted) from error
         self._threads = started_executor(NUM_SCRAPES, "metrics")
+        self._since: dict[socket.socket, float] = {}
         self._server.process_request = self._answer  # its own way is a new thread for each
         if security.tls is not None:  # no handshake while others wait to be accepted
             self._server.socket.do_handshake_on_connect = False
         self.address = f"{host}:{self._server.server_port}"
 
     def stop(self) -> None:
-        """Returns once its thread has ended."""
+        """Returns once its threads have ended; who is still being served is hung up on."""
         self._server.shutdown()
         self._thread.join()
+        self._hang_up(math.inf)
         self._threads.shutdown()
         self._server.server_close()
 
     def _answer(self, request: socket.socket, address: Any) -> None:
+        now = time.monotonic()
+        self._hang_up(now - SCRAPE_S)
         request.settimeout(SCRAPE_S)
+        self._since[request] = now
         self._threads.submit(self._serve, request, address)
+
+    def _hang_up(self, came_before: float) -> None:
+        for request, since in list(self._since.items()):
+            if since < came_before:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(request, socket.SHUT_RDWR)  # not TLS's: a thread is using that
 
     def _serve(self, request: socket.socket, address: Any) -> None:
         try:
@@ -86,6 +100,8 @@ class MetricsServer:
             request.close()
         else:
             self._server.process_request_thread(request, address)
+        finally:
+            del self._since[request]
 
 
 def _tls(security: Security) -> dict[str, Any]:

@@ -7,14 +7,16 @@ import http.client
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from baton.certificates import make_certificates
 from baton.secret_files import Certificates
+from services import listening
 from services.listening import NUM_SCRAPES, MetricsServer
 from services.security import Security
 from services.tls import TlsFiles
@@ -36,29 +38,63 @@ def served(request: pytest.FixtureRequest, made: Certificates) -> Iterator[tuple
     server.stop()
 
 
-def scraped(address: str, security: Security) -> str:
+def scraped(address: str, security: Security, timeout_s: float = 60.0) -> str:
     """What the server says; raises when it does not answer."""
     if security.tls is None:
-        connection = http.client.HTTPConnection(address, timeout=60)
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
     else:
         context = ssl.create_default_context(cafile=security.tls.ca)
         context.load_cert_chain(security.tls.cert, security.tls.key)
-        connection = http.client.HTTPSConnection(address, timeout=60, context=context)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    return text
+        connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
+    with closing(connection):
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+
+
+def tried(address: str, security: Security) -> str:
+    """What the server says in a moment, or why it says nothing."""
+    try:
+        return scraped(address, security, timeout_s=0.5)
+    except OSError as error:
+        return repr(error)
 
 
 def test_who_connects_and_says_nothing_keeps_metrics_from_nobody(
-    served: tuple[MetricsServer, Security],
+    served: tuple[MetricsServer, Security], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listening, "SCRAPE_S", 1.0)
     server, security = served
     host, _, port = server.address.rpartition(":")
     with ExitStack() as silent:
         for _ in range(3 * NUM_SCRAPES):
             silent.enter_context(socket.create_connection((host, int(port))))
         assert "answer 42.0" in scraped(server.address, security)
+
+
+def test_who_speaks_for_ever_keeps_metrics_from_nobody(
+    served: tuple[MetricsServer, Security], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte now and then is no silence."""
+    monkeypatch.setattr(listening, "SCRAPE_S", 0.3)
+    server, security = served
+    host, _, port = server.address.rpartition(":")
+    over = threading.Event()
+
+    def speak(one: socket.socket) -> None:
+        with suppress(OSError):
+            while not over.wait(0.05):
+                one.sendall(b"x")
+
+    with ExitStack() as stack:
+        for _ in range(NUM_SCRAPES):
+            one = stack.enter_context(socket.create_connection((host, int(port))))
+            speaker = threading.Thread(target=speak, args=(one,))
+            speaker.start()
+            stack.callback(speaker.join)
+        stack.callback(over.set)
+        waits_until = time.monotonic() + 60
+        while "answer 42.0" not in (said := tried(server.address, security)):
+            assert time.monotonic() < waits_until, said
 
 
 def test_no_thread_is_begun_for_a_scraper(served: tuple[MetricsServer, Security]) -> None:
