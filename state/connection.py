@@ -183,12 +183,13 @@ async def _next_message(pubsub: redis.asyncio.client.PubSub) -> dict[str, Any]:
     """One that is silent is asked for an answer: a connection whose other end is gone without a word would be
     listened to for ever.
     """
-    for _ in range(2):
-        message: dict[str, Any] | None = await pubsub.get_message(timeout=SILENCE_S)
-        if message is not None:
-            return message
+    message: dict[str, Any] | None = await pubsub.get_message(timeout=SILENCE_S)
+    if message is None:
         await pubsub.ping()
-    raise RedisConnectionError(f"silent for {2 * SILENCE_S:g} s")
+        message = await pubsub.get_message(timeout=SILENCE_S)
+    if message is None:
+        raise RedisConnectionError(f"silent for {2 * SILENCE_S:g} s")
+    return message
 
 
 async def _greet(connection: redis.asyncio.Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
 from tests.chaos.watch import Watch
+from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 CHECKOUT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ class Arena:
             recording = Path(folder) / f"{name}.recording"
             self.recordings[name] = Recording(recording)
             self._stack.callback(self.recordings[name].close)
-            extra[name] = ("--listen", f"127.0.0.1:{_free_port()}", "--record", str(recording))
+            extra[name] = ("--listen", f"127.0.0.1:{free_port()}", "--record", str(recording))
         doors = [await self._door(name, extra[name][1]) for name in ROUTERS]
         spec = FleetSpec(
             model=CHECKOUT / "demo_model",
@@ -111,13 +111,13 @@ class Arena:
         )
 
     async def _behind_a_proxy(self, name: str) -> tuple[str, ...]:
-        listen, advertise = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        listen, advertise = (f"127.0.0.1:{free_port()}" for _ in range(2))
         proxy = MessageProxy(name, advertise, listen, self.watch)
         self.links[name] = await self._stack.enter_async_context(proxy)
         return ("--listen", listen, "--advertise", advertise)
 
     async def _door(self, name: str, listen: str) -> str:
-        proxy = MessageProxy(name, f"127.0.0.1:{_free_port()}", listen, self.watch)
+        proxy = MessageProxy(name, f"127.0.0.1:{free_port()}", listen, self.watch)
         self.links[name] = await self._stack.enter_async_context(proxy)
         return proxy.address
 
@@ -206,10 +206,3 @@ class Arena:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

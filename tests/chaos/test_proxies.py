@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 
 import grpc
@@ -12,6 +11,7 @@ import pytest
 
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -38,9 +38,7 @@ async def link() -> AsyncIterator[MessageProxy]:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Peer", {"Talk": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     async with MessageProxy("router-0", listen, f"127.0.0.1:{port}", Watch()) as proxy:
         yield proxy
     await server.stop(0)

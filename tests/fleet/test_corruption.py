@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from baton.fleet import Fleet, FleetSpec
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.fleet.driving import assert_all_is_freed, greedy, metric
 from tests.model_zoo import stock_generate
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -36,10 +36,3 @@ async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) ->
             assert list(found.token_ids) == expected
             assert await metric(fleet, "decode-0", "baton_kv_blocks_corrupt_total") == 1
             await assert_all_is_freed(fleet, client)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
