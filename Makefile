@@ -83,7 +83,7 @@ format: $(READY) ## format Python and the contract, and fix what ruff can fix
 	$(BIN)/buf format --write
 
 .PHONY: proto
-proto: $(PROTO_READY) ## generate the stubs in baton/v1 from proto/
+proto: $(PROTO_READY) ## generate the stubs below baton/ from proto/
 	.venv-proto/bin/python tools/generate_stubs.py
 
 .PHONY: proto-check

@@ -17,6 +17,7 @@ from baton.convert import model_from_pb, put_prompt, quote_from_pb, request_to_p
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
 from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.errors import BatonError, NotFound, Unavailable
+from baton.operators.v1 import fleet_pb2
 from baton.routers import Patience, Routers
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
@@ -36,7 +37,7 @@ from baton.transport import (
     Transport,
 )
 from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
-from baton.v1 import fleet_pb2, inference_pb2
+from baton.v1 import inference_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _LONGEST_UNARY_S = 30.0

@@ -185,7 +185,7 @@ def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
     )
 
 
-def promise_from_pb(promise: inference_pb2.Promise) -> Promise:
+def promise_from_pb(promise: inference_pb2.LatencyPromise) -> Promise:
     return Promise(
         predicted_ttft_ms=promise.predicted_ttft_ms,
         predicted_tpot_ms=promise.predicted_tpot_ms,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from baton.operators.v1 import fleet_pb2
 from baton.snapshots import CostState, FleetCounters, FleetFacts, FleetSnapshot, QueueState, Role, WorkerState
-from baton.v1 import fleet_pb2, worker_pb2
+from baton.worker.v1 import worker_pb2
 
 _ROLES = {
     worker_pb2.WORKER_ROLE_PREFILL: Role.PREFILL,

@@ -10,8 +10,9 @@ import grpc
 from google.protobuf.message import Message
 
 from baton.credentials import IN_THE_CLEAR, Credentials
+from baton.operators.v1 import fleet_pb2
 from baton.status import from_rpc_error
-from baton.v1 import fleet_pb2, inference_pb2
+from baton.v1 import inference_pb2
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -44,7 +45,7 @@ def _inference(name: str, request: type[Request], response: type[Response]) -> M
 
 
 def _fleet(name: str, request: type[Request], response: type[Response]) -> Method[Request, Response]:
-    return Method(f"/baton.v1.FleetService/{name}", request, response)
+    return Method(f"/baton.operators.v1.FleetService/{name}", request, response)
 
 
 GENERATE = _inference("Generate", inference_pb2.GenerateRequest, inference_pb2.GenerateResponse)

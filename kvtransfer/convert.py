@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.v1 import kvtransfer_pb2
+from baton.worker.v1 import kvtransfer_pb2
 from kvtransfer.errors import ProtocolError
 from kvtransfer.manifest import (
     ChecksumKind,

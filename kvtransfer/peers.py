@@ -12,7 +12,7 @@ from functools import partial
 import grpc
 import structlog
 
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import ProtocolError, TransportUnavailableError
 from kvtransfer.manifest import CudaPool, Manifest
 from kvtransfer.pool import BlockPool

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import structlog
 
-from baton.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2 as pb
 from kvtransfer.convert import event_from_pb, reach_to_pb
 from kvtransfer.errors import (
     HandoffTimeoutError,

@@ -7,8 +7,8 @@ from typing import Any, Never
 
 import grpc
 
-from baton.v1 import kvtransfer_pb2 as pb
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.convert import event_to_pb, reach_from_pb
 from kvtransfer.errors import (
     FenceBrokenError,

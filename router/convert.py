@@ -126,9 +126,9 @@ def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:
     )
 
 
-def promise_to_pb(promise: Promise) -> inference_pb2.Promise:
+def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
     """What is promised; an SLO that was not stated stays unset."""
-    return inference_pb2.Promise(
+    return inference_pb2.LatencyPromise(
         predicted_ttft_ms=promise.predicted_ttft_ms,
         predicted_tpot_ms=promise.predicted_tpot_ms,
         ttft_ms=promise.ttft_ms,

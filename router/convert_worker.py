@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from baton.v1 import generation_pb2, worker_pb2
+from baton.v1 import generation_pb2
+from baton.worker.v1 import worker_pb2
 from router.actions import (
     SendCancel,
     SendDecode,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import grpc.aio
 import structlog
 
-from baton.v1 import worker_pb2, worker_pb2_grpc
+from baton.worker.v1 import worker_pb2, worker_pb2_grpc
 from router.actions import WorkerCommand
 from router.convert_worker import (
     ROLES,

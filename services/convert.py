@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from baton.v1 import generation_pb2, worker_pb2
+from baton.worker.v1 import attempt_pb2, worker_pb2
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import Fence
 
 
-def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
-    return generation_pb2.Fence(
+def fence_to_pb(fence: Fence) -> attempt_pb2.Fence:
+    return attempt_pb2.Fence(
         tenant=fence.tenant,
         request_id=fence.request_id,
         session=fence.session,
@@ -21,7 +21,7 @@ def fence_to_pb(fence: Fence) -> generation_pb2.Fence:
     )
 
 
-def fence_from_pb(message: generation_pb2.Fence) -> Fence:
+def fence_from_pb(message: attempt_pb2.Fence) -> Fence:
     return Fence(
         tenant=message.tenant,
         request_id=message.request_id,
@@ -34,8 +34,8 @@ def fence_from_pb(message: generation_pb2.Fence) -> Fence:
     )
 
 
-def columns_to_pb(columns: TokenColumns) -> generation_pb2.TokenColumns:
-    return generation_pb2.TokenColumns(
+def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:
+    return attempt_pb2.TokenColumns(
         handles=columns.handles,
         choices=columns.choices,
         indexes=columns.indexes,
@@ -52,7 +52,7 @@ def columns_to_pb(columns: TokenColumns) -> generation_pb2.TokenColumns:
     )
 
 
-def columns_from_pb(message: generation_pb2.TokenColumns) -> TokenColumns:
+def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
     """Columns as lists: they are read row by row, and protobuf's own are slow at that."""
     return TokenColumns(
         handles=list(message.handles),

@@ -1,6 +1,7 @@
 """Generate the Python stubs of the contract, or check that the committed ones are up to date.
 
-Runs in the environment of requirements/proto.lock: `make proto` writes baton/v1, `make proto-check` compares.
+Runs in the environment of requirements/proto.lock: `make proto` writes each package of the contract into the
+Python package of the same name, and `make proto-check` compares.
 """
 
 import argparse
@@ -15,7 +16,6 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto"
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
-STUBS = Path("baton") / "v1"
 
 
 def main() -> int:
@@ -28,10 +28,10 @@ def main() -> int:
         stale = _differences(fresh)
         if check:
             for name in stale:
-                print(f"{STUBS / name} is not what proto/ says; run `make proto`")
+                print(f"{name} is not what proto/ says; run `make proto`")
             return 1 if stale else 0
         _replace(fresh, stale)
-    print(f"{len(stale)} of {len(_stub_names(ROOT / STUBS))} stubs changed")
+    print(f"{len(stale)} of {len(_stub_names(ROOT))} stubs changed")
     return 0
 
 
@@ -51,21 +51,25 @@ def _protoc(files: list[Path], *options: str) -> None:
         sys.exit("protoc refused the contract")
 
 
-def _stub_names(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("*_pb2*.py*")}
+def _stub_names(root: Path) -> set[str]:
+    """Paths of the stubs below `root`, relative to it."""
+    return {
+        str(path.relative_to(root)) for path in (root / "baton").rglob("*_pb2*.py*") if path.suffix != ".pyc"
+    }
 
 
 def _differences(fresh: Path) -> list[str]:
-    """Names of the stubs that are new, changed, or no longer made."""
-    names = _stub_names(fresh / STUBS) | _stub_names(ROOT / STUBS)
-    same, _, _ = filecmp.cmpfiles(fresh / STUBS, ROOT / STUBS, names, shallow=False)
+    """Paths of the stubs that are new, changed, or no longer made."""
+    names = _stub_names(fresh) | _stub_names(ROOT)
+    same, _, _ = filecmp.cmpfiles(fresh, ROOT, names, shallow=False)
     return sorted(names - set(same))
 
 
 def _replace(fresh: Path, names: list[str]) -> None:
     for name in names:
-        source, target = fresh / STUBS / name, ROOT / STUBS / name
+        source, target = fresh / name, ROOT / name
         if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
         else:
             target.unlink()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from baton.v1 import generation_pb2, worker_pb2
+from baton.v1 import generation_pb2
+from baton.worker.v1 import worker_pb2
 from engine.report import Load, StepReport
 from scheduling.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules

@@ -29,8 +29,8 @@ OPTIONS = (
 
 
 CALLERS = {
-    "baton.v1.WorkerService": frozenset({Role.ROUTER}),
-    "baton.v1.KVTransferService": frozenset({Role.WORKER}),
+    "baton.worker.v1.WorkerService": frozenset({Role.ROUTER}),
+    "baton.worker.v1.KVTransferService": frozenset({Role.WORKER}),
     # Probes hold a client's certificate at most.
     "grpc.health.v1.Health": frozenset(Role),
 }

@@ -8,8 +8,8 @@ from typing import Any, Never
 
 import grpc
 
-from baton.v1 import worker_pb2 as pb
-from baton.v1 import worker_pb2_grpc as pb_grpc
+from baton.worker.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2_grpc as pb_grpc
 from scheduling.cost_model import CostModel
 from services.numbering import Incoming, OutOfOrder
 from worker.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import grpc
 
 from baton.credentials import IN_THE_CLEAR, Credentials
-from baton.v1 import fleet_pb2
+from baton.operators.v1 import fleet_pb2
 
-_WATCH = "/baton.v1.FleetService/Watch"
+_WATCH = "/baton.operators.v1.FleetService/Watch"
 _POLL_S = 0.1
 
 _Judge = Callable[[set[str]], bool]

@@ -138,12 +138,12 @@ class Accepted(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    promise: Promise
+    promise: LatencyPromise
     seed: int
     prompt_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
-class Promise(_message.Message):
+class LatencyPromise(_message.Message):
     __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "ttft_ms", "tpot_ms", "at_risk", "itl_ms", "predicted_itl_ms")
     PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -214,12 +214,12 @@ class Finished(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     usage: Usage
-    promise: Promise
+    promise: LatencyPromise
     delivery: Delivery
     split: TimeSplit
     error: str
     path: Path
-    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., split: _Optional[_Union[TimeSplit, _Mapping]] = ..., error: _Optional[str] = ..., path: _Optional[_Union[Path, str]] = ...) -> None: ...
+    def __init__(self, usage: _Optional[_Union[Usage, _Mapping]] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., split: _Optional[_Union[TimeSplit, _Mapping]] = ..., error: _Optional[str] = ..., path: _Optional[_Union[Path, str]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_prompt_tokens", "output_tokens", "attempts")
@@ -341,11 +341,11 @@ class QuoteResponse(_message.Message):
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     verdict: Verdict
-    promise: Promise
+    promise: LatencyPromise
     prompt_tokens: int
     retry_after_ms: int
     refusal: SloRefusal
-    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., refusal: _Optional[_Union[SloRefusal, _Mapping]] = ...) -> None: ...
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., refusal: _Optional[_Union[SloRefusal, _Mapping]] = ...) -> None: ...
 
 class CountTokensRequest(_message.Message):
     __slots__ = ("model", "text", "chat")

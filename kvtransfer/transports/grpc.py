@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import grpc
 
-from baton.v1 import kvtransfer_pb2 as pb
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import KVTransferError, PeerLostError, ProtocolError, TransportUnavailableError
 from kvtransfer.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy

@@ -16,7 +16,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 OPEN = "/grpc.health.v1.Health/"
 """Probes have no credential, and hear no more than whether the router serves."""
-OPERATORS = "/baton.v1.FleetService/"
+OPERATORS = "/baton.operators.v1.FleetService/"
 
 
 class DoorInterceptor(grpc.aio.ServerInterceptor):

@@ -7,7 +7,8 @@ from typing import Any
 
 import grpc.aio
 
-from baton.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2
+from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
+from baton.worker.v1 import worker_pb2
 from router.convert_worker import load_to_pb, role_to_pb
 from router.errors import ValidationError
 from router.events import DrainAsked

@@ -13,13 +13,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from baton.v1 import (
-    fleet_pb2,
-    fleet_pb2_grpc,
-    generation_pb2,
-    inference_pb2,
-    inference_pb2_grpc,
-)
+from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
+from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
 
 Pb = inference_pb2.GenerationEvent
 
@@ -47,7 +42,7 @@ HANG = Hang()
 
 
 def accepted(seed: int = 7, request_id: str = "r") -> Pb:
-    promise = inference_pb2.Promise(predicted_ttft_ms=20, predicted_tpot_ms=5)
+    promise = inference_pb2.LatencyPromise(predicted_ttft_ms=20, predicted_tpot_ms=5)
     return Pb(
         accepted=inference_pb2.Accepted(request_id=request_id, seed=seed, prompt_tokens=3, promise=promise)
     )

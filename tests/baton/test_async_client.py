@@ -17,9 +17,11 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
+from baton.operators.v1 import fleet_pb2
 from baton.snapshots import CostState, Role
 from baton.types import Attainable, Prompt, Verdict
-from baton.v1 import fleet_pb2, inference_pb2, worker_pb2
+from baton.v1 import inference_pb2
+from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import Fail, ScriptedRouter, bad_field, retry_after
 
 QUICK = Timeout(connect_s=0.3)
@@ -151,7 +153,7 @@ async def test_a_message_over_the_routers_limit_is_too_large() -> None:
 
 
 async def test_a_quote_tells_the_verdict_and_when_refused_what_would_do() -> None:
-    promise = inference_pb2.Promise(predicted_ttft_ms=20, predicted_tpot_ms=4, ttft_ms=50)
+    promise = inference_pb2.LatencyPromise(predicted_ttft_ms=20, predicted_tpot_ms=4, ttft_ms=50)
     good = inference_pb2.QuoteResponse(
         verdict=inference_pb2.VERDICT_ACCEPTED, promise=promise, prompt_tokens=8
     )

@@ -16,8 +16,9 @@ from baton.cli.__main__ import main
 from baton.cli.arguments import parser, sampling_of, slo_of, stop_of
 from baton.cli.chat import read_lines
 from baton.cli.exits import program
+from baton.operators.v1 import fleet_pb2
 from baton.types import Sampling, Slo, SloClass, Stop
-from baton.v1 import fleet_pb2, generation_pb2, inference_pb2
+from baton.v1 import generation_pb2, inference_pb2
 from tests.baton.scripted_service import (
     BREAK,
     HANG,
@@ -209,7 +210,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert err.count("\n") == 1
 
 
-_PROMISE = inference_pb2.Promise(
+_PROMISE = inference_pb2.LatencyPromise(
     predicted_ttft_ms=80.04, predicted_tpot_ms=7.5, predicted_itl_ms=9, ttft_ms=100, at_risk=False
 )
 

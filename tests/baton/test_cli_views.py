@@ -13,8 +13,9 @@ from baton.cli.status_view import bar, render
 from baton.convert import event_from_pb
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
 from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted
+from baton.operators.v1 import fleet_pb2
 from baton.types import Finished, Queued, Tokens
-from baton.v1 import fleet_pb2, worker_pb2
+from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from baton import AsyncClient, Client, Finished, Timeout, Tokens
 from baton.errors import NotFound, Unavailable
-from baton.v1 import fleet_pb2
+from baton.operators.v1 import fleet_pb2
 from tests.baton.scripted_service import (
     BREAK,
     HANG,

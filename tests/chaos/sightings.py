@@ -6,7 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from baton.v1 import inference_pb2, kvtransfer_pb2, worker_pb2
+from baton.v1 import inference_pb2
+from baton.worker.v1 import kvtransfer_pb2, worker_pb2
 from tests.chaos.plan import Phase, Place
 
 
@@ -15,9 +16,9 @@ class Method(enum.StrEnum):
 
     GENERATE = "/baton.v1.InferenceService/Generate"
     RESUME = "/baton.v1.InferenceService/Resume"
-    WORK = "/baton.v1.WorkerService/Work"
-    OPEN = "/baton.v1.KVTransferService/Open"
-    FETCH = "/baton.v1.KVTransferService/Fetch"
+    WORK = "/baton.worker.v1.WorkerService/Work"
+    OPEN = "/baton.worker.v1.KVTransferService/Open"
+    FETCH = "/baton.worker.v1.KVTransferService/Fetch"
 
 
 class Mark(enum.StrEnum):

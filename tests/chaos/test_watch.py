@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from baton.v1 import generation_pb2, inference_pb2, kvtransfer_pb2, worker_pb2
+from baton.v1 import inference_pb2
+from baton.worker.v1 import attempt_pb2, kvtransfer_pb2, worker_pb2
 from tests.chaos.plan import ALL, MESSAGE_KINDS, Fault, Kind, Phase, Place
 from tests.chaos.sightings import Call, Life, Mark, Method, Sighting
 from tests.chaos.watch import BLOCK_BYTES, SPARED_FROM_ATTEMPT, Aim, Watch
@@ -16,8 +17,8 @@ REQUEST = "r"
 LIMIT_S = 5.0
 
 
-def _fence(attempt: int) -> generation_pb2.Fence:
-    return generation_pb2.Fence(request_id=REQUEST, attempt=attempt)
+def _fence(attempt: int) -> attempt_pb2.Fence:
+    return attempt_pb2.Fence(request_id=REQUEST, attempt=attempt)
 
 
 def _sequence(attempt: int) -> worker_pb2.SequenceSpec:
@@ -25,7 +26,7 @@ def _sequence(attempt: int) -> worker_pb2.SequenceSpec:
 
 
 def _report(attempt: int) -> worker_pb2.WorkResponse:
-    tokens = generation_pb2.TokenColumns(handles=[attempt, attempt], indexes=[0, 1])
+    tokens = attempt_pb2.TokenColumns(handles=[attempt, attempt], indexes=[0, 1])
     return worker_pb2.WorkResponse(step=worker_pb2.StepReport(tokens=tokens))
 
 

@@ -18,9 +18,9 @@ from baton.fleet import Fleet, FleetSpec
 pytestmark = pytest.mark.integration
 
 SERVES = {
-    "router-0": {"baton.v1.InferenceService", "baton.v1.FleetService"},
-    "prefill-0": {"baton.v1.WorkerService", "baton.v1.KVTransferService"},
-    "decode-0": {"baton.v1.WorkerService"},
+    "router-0": {"baton.v1.InferenceService", "baton.operators.v1.FleetService"},
+    "prefill-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
+    "decode-0": {"baton.worker.v1.WorkerService"},
 }
 
 

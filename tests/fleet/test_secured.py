@@ -24,7 +24,7 @@ from baton.door_file import new_api_key
 from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
 from baton.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
-from baton.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
+from baton.worker.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
 
 pytestmark = pytest.mark.integration

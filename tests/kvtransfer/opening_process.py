@@ -5,8 +5,8 @@ import sys
 
 import grpc
 
-from baton.v1 import kvtransfer_pb2 as pb
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from scheduling.request import Fence
 from services.convert import fence_to_pb
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2 as pb
 from kvtransfer.convert import event_from_pb, event_to_pb
 from kvtransfer.errors import ProtocolError
 from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, SenderAbort

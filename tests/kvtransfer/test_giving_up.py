@@ -7,8 +7,8 @@ import sys
 import grpc
 import pytest
 
-from baton.v1 import kvtransfer_pb2 as pb
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
 from kvtransfer.manifest import FINISHED

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from baton.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2 as pb
 from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.handoff import End
 from kvtransfer.manifest import CudaReach
@@ -229,7 +229,7 @@ async def test_what_is_offered_on_a_device_is_not_fetched_from_the_hosts_memory(
         assert (manifest.cuda_ipc.gpu, manifest.cuda_ipc.handle) == ("GPU-0", b"handle")
         async with grpc.aio.insecure_channel(pair.address) as channel:
             fetch = channel.unary_stream(
-                "/baton.v1.KVTransferService/Fetch",
+                "/baton.worker.v1.KVTransferService/Fetch",
                 request_serializer=pb.FetchRequest.SerializeToString,
                 response_deserializer=pb.FetchResponse.FromString,
             )
@@ -242,7 +242,7 @@ async def _open(pair: Pair, request: pb.OpenRequest) -> list[pb.OpenResponse]:
     """All that the sender says."""
     async with grpc.aio.insecure_channel(pair.address) as channel:
         call = channel.unary_stream(
-            "/baton.v1.KVTransferService/Open",
+            "/baton.worker.v1.KVTransferService/Open",
             request_serializer=pb.OpenRequest.SerializeToString,
             response_deserializer=pb.OpenResponse.FromString,
         )

@@ -8,8 +8,8 @@ import grpc
 import pytest
 import structlog
 
-from baton.v1 import kvtransfer_pb2 as pb
-from baton.v1 import kvtransfer_pb2_grpc as pb_grpc
+from baton.worker.v1 import kvtransfer_pb2 as pb
+from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import SenderAbortedError, TransportUnavailableError
 from kvtransfer.receiver import ReceiveResult
 from kvtransfer.transport import TransportMode

@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from baton.v1 import fleet_pb2_grpc, inference_pb2_grpc
+from baton.operators.v1 import fleet_pb2_grpc
+from baton.v1 import inference_pb2_grpc
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.intake import Intake

@@ -9,7 +9,8 @@ from typing import Any
 
 import grpc.aio
 
-from baton.v1 import generation_pb2, worker_pb2, worker_pb2_grpc
+from baton.v1 import generation_pb2
+from baton.worker.v1 import attempt_pb2, worker_pb2, worker_pb2_grpc
 from state.records import WorkerRecord
 from state.store import Store
 
@@ -54,7 +55,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.fingerprint, self.block_size, self.model_name = FINGERPRINT, BLOCK_SIZE, "model"
         self.commands: list[worker_pb2.WorkRequest] = []
         self.running: dict[int, _Sequence] = {}
-        self.fail_next: list[generation_pb2.Fence] = []
+        self.fail_next: list[attempt_pb2.Fence] = []
         self.refuse = False
         self.running_step_s = 0.0
         """As its heartbeats tell it."""
@@ -238,7 +239,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, rows: list[tuple[worker_pb2.SequenceSpec, int, int]], prefilled: list[int] | None = None
     ) -> None:
         """Say these rows, and move the sequences that run here on."""
-        columns = generation_pb2.TokenColumns()
+        columns = attempt_pb2.TokenColumns()
         text = b""
         for spec, choice, index in rows:
             token_id = token_at(tuple(spec.prompt_token_ids), choice, index)

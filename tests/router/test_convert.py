@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.v1 import generation_pb2, inference_pb2, worker_pb2
+from baton.v1 import generation_pb2, inference_pb2
+from baton.worker.v1 import attempt_pb2, worker_pb2
 from router.actions import Marks, Outcome, Promise, SendReceive
 from router.convert import content_digest, finished_to_pb, request_from_pb
 from router.convert_worker import (
@@ -69,13 +70,13 @@ def test_unwanted_logprobs_stay_unset() -> None:
 
 def test_columns_are_taken_over_as_they_are() -> None:
     reasons = ["FINISH_REASON_UNSPECIFIED", "FINISH_REASON_LENGTH"]
-    message = generation_pb2.TokenColumns(
+    message = attempt_pb2.TokenColumns(
         handles=[1, 2], choices=[0, 1], indexes=[5, 6], token_ids=[7, 8], finish_reasons=reasons,
         text_lengths=[1, 0], text_utf8=b"x", logprob_rows=[1], logprobs=[-0.5], top_counts=[2],
         top_token_ids=[8, 9], top_logprobs=[-0.5, -1.0],
     )  # fmt: skip
     columns = columns_from_pb(message)
-    for field in generation_pb2.TokenColumns.DESCRIPTOR.fields:
+    for field in attempt_pb2.TokenColumns.DESCRIPTOR.fields:
         taken = getattr(columns, field.name)
         assert taken == (b"x" if field.name == "text_utf8" else list(getattr(message, field.name)))
 

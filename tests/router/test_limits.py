@@ -15,7 +15,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from baton.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2, inference_pb2_grpc
+from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
+from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.config import parse_config
 from router.limits import Limits
 from tests.house.source_tree import ROOT

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from baton.v1 import generation_pb2, inference_pb2, worker_pb2
+from baton.v1 import generation_pb2, inference_pb2
+from baton.worker.v1 import attempt_pb2, worker_pb2
 from router.metrics import NAMESPACE
 from tests.router.calls import events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
@@ -78,7 +79,7 @@ async def test_a_report_that_makes_no_sense_ends_its_stream_and_not_the_requests
     call = fleet.inference.Generate(request(60))
     running = asyncio.create_task(events_of(call))
     await until(lambda: bool(decode.running))
-    decode.say(worker_pb2.StepReport(tokens=generation_pb2.TokenColumns(handles=list(decode.running))))
+    decode.say(worker_pb2.StepReport(tokens=attempt_pb2.TokenColumns(handles=list(decode.running))))
     events = await running
     assert tokens_of(events) == expected(60)
     assert finished_of(events).usage.attempts == 2

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from baton.v1 import fleet_pb2, generation_pb2, inference_pb2
+from baton.operators.v1 import fleet_pb2
+from baton.v1 import generation_pb2, inference_pb2
 from tests.router.calls import PROMPT, events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker, text_of

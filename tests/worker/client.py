@@ -12,8 +12,8 @@ from typing import Self
 
 import grpc
 
-from baton.v1 import worker_pb2 as pb
-from baton.v1 import worker_pb2_grpc as pb_grpc
+from baton.worker.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2_grpc as pb_grpc
 from router.convert_worker import spec_to_pb
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2 as pb
 from engine.report import Failure, Load, Prefilled, StepReport
 from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.convert_worker import command_to_pb, report_from_pb, spec_to_pb

@@ -6,7 +6,7 @@ import grpc.aio
 import pytest
 from hypothesis import strategies as st
 
-from baton.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2 as pb
 from router.convert_worker import spec_to_pb
 from scheduling.request import FinishReason
 from tests.fuzzing import fuzz, messages

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from baton.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2 as pb
 from engine import commands as engine_commands
 from engine.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard

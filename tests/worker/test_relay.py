@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2 as pb
 from scheduling.request import FinishReason
 from tests.model_zoo import stock_generate
 from tests.worker.client import WorkClient, spec_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2 as pb
 from engine.kv_pool import KVPool
 from scheduling.cost_model import StepShape
 from services.profiles import load_profile

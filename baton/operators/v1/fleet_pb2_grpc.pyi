@@ -4,7 +4,7 @@ isort:skip_file
 For operators: what the fleet is and does."""
 
 import abc
-import baton.v1.fleet_pb2
+import baton.operators.v1.fleet_pb2
 import collections.abc
 import grpc
 import grpc.aio
@@ -28,48 +28,48 @@ GRPC_VERSION: str
 _FleetServiceWatchType = typing_extensions.TypeVar(
     '_FleetServiceWatchType',
     grpc.UnaryStreamMultiCallable[
-        baton.v1.fleet_pb2.WatchRequest,
-        baton.v1.fleet_pb2.WatchResponse,
+        baton.operators.v1.fleet_pb2.WatchRequest,
+        baton.operators.v1.fleet_pb2.WatchResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.fleet_pb2.WatchRequest,
-        baton.v1.fleet_pb2.WatchResponse,
+        baton.operators.v1.fleet_pb2.WatchRequest,
+        baton.operators.v1.fleet_pb2.WatchResponse,
     ],
     default=grpc.UnaryStreamMultiCallable[
-        baton.v1.fleet_pb2.WatchRequest,
-        baton.v1.fleet_pb2.WatchResponse,
+        baton.operators.v1.fleet_pb2.WatchRequest,
+        baton.operators.v1.fleet_pb2.WatchResponse,
     ],
 )
 
 _FleetServiceDescribeType = typing_extensions.TypeVar(
     '_FleetServiceDescribeType',
     grpc.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DescribeRequest,
-        baton.v1.fleet_pb2.DescribeResponse,
+        baton.operators.v1.fleet_pb2.DescribeRequest,
+        baton.operators.v1.fleet_pb2.DescribeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DescribeRequest,
-        baton.v1.fleet_pb2.DescribeResponse,
+        baton.operators.v1.fleet_pb2.DescribeRequest,
+        baton.operators.v1.fleet_pb2.DescribeResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DescribeRequest,
-        baton.v1.fleet_pb2.DescribeResponse,
+        baton.operators.v1.fleet_pb2.DescribeRequest,
+        baton.operators.v1.fleet_pb2.DescribeResponse,
     ],
 )
 
 _FleetServiceDrainType = typing_extensions.TypeVar(
     '_FleetServiceDrainType',
     grpc.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DrainRequest,
-        baton.v1.fleet_pb2.DrainResponse,
+        baton.operators.v1.fleet_pb2.DrainRequest,
+        baton.operators.v1.fleet_pb2.DrainResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DrainRequest,
-        baton.v1.fleet_pb2.DrainResponse,
+        baton.operators.v1.fleet_pb2.DrainRequest,
+        baton.operators.v1.fleet_pb2.DrainResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DrainRequest,
-        baton.v1.fleet_pb2.DrainResponse,
+        baton.operators.v1.fleet_pb2.DrainRequest,
+        baton.operators.v1.fleet_pb2.DrainResponse,
     ],
 )
 
@@ -77,32 +77,32 @@ class FleetServiceStub(typing.Generic[_FleetServiceWatchType, _FleetServiceDescr
     @typing.overload
     def __init__(self: FleetServiceStub[
         grpc.UnaryStreamMultiCallable[
-            baton.v1.fleet_pb2.WatchRequest,
-            baton.v1.fleet_pb2.WatchResponse,
+            baton.operators.v1.fleet_pb2.WatchRequest,
+            baton.operators.v1.fleet_pb2.WatchResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            baton.v1.fleet_pb2.DescribeRequest,
-            baton.v1.fleet_pb2.DescribeResponse,
+            baton.operators.v1.fleet_pb2.DescribeRequest,
+            baton.operators.v1.fleet_pb2.DescribeResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            baton.v1.fleet_pb2.DrainRequest,
-            baton.v1.fleet_pb2.DrainResponse,
+            baton.operators.v1.fleet_pb2.DrainRequest,
+            baton.operators.v1.fleet_pb2.DrainResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
     def __init__(self: FleetServiceStub[
         grpc.aio.UnaryStreamMultiCallable[
-            baton.v1.fleet_pb2.WatchRequest,
-            baton.v1.fleet_pb2.WatchResponse,
+            baton.operators.v1.fleet_pb2.WatchRequest,
+            baton.operators.v1.fleet_pb2.WatchResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            baton.v1.fleet_pb2.DescribeRequest,
-            baton.v1.fleet_pb2.DescribeResponse,
+            baton.operators.v1.fleet_pb2.DescribeRequest,
+            baton.operators.v1.fleet_pb2.DescribeResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            baton.v1.fleet_pb2.DrainRequest,
-            baton.v1.fleet_pb2.DrainResponse,
+            baton.operators.v1.fleet_pb2.DrainRequest,
+            baton.operators.v1.fleet_pb2.DrainResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -117,16 +117,16 @@ class FleetServiceStub(typing.Generic[_FleetServiceWatchType, _FleetServiceDescr
 
 FleetServiceAsyncStub: typing_extensions.TypeAlias = FleetServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.fleet_pb2.WatchRequest,
-        baton.v1.fleet_pb2.WatchResponse,
+        baton.operators.v1.fleet_pb2.WatchRequest,
+        baton.operators.v1.fleet_pb2.WatchResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DescribeRequest,
-        baton.v1.fleet_pb2.DescribeResponse,
+        baton.operators.v1.fleet_pb2.DescribeRequest,
+        baton.operators.v1.fleet_pb2.DescribeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.fleet_pb2.DrainRequest,
-        baton.v1.fleet_pb2.DrainResponse,
+        baton.operators.v1.fleet_pb2.DrainRequest,
+        baton.operators.v1.fleet_pb2.DrainResponse,
     ],
 ]
 
@@ -134,25 +134,25 @@ class FleetServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Watch(
         self,
-        request: baton.v1.fleet_pb2.WatchRequest,
+        request: baton.operators.v1.fleet_pb2.WatchRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[baton.v1.fleet_pb2.WatchResponse], collections.abc.AsyncIterator[baton.v1.fleet_pb2.WatchResponse]]:
+    ) -> typing.Union[collections.abc.Iterator[baton.operators.v1.fleet_pb2.WatchResponse], collections.abc.AsyncIterator[baton.operators.v1.fleet_pb2.WatchResponse]]:
         """A snapshot at once, then one every interval."""
 
     @abc.abstractmethod
     def Describe(
         self,
-        request: baton.v1.fleet_pb2.DescribeRequest,
+        request: baton.operators.v1.fleet_pb2.DescribeRequest,
         context: _ServicerContext,
-    ) -> typing.Union[baton.v1.fleet_pb2.DescribeResponse, collections.abc.Awaitable[baton.v1.fleet_pb2.DescribeResponse]]:
+    ) -> typing.Union[baton.operators.v1.fleet_pb2.DescribeResponse, collections.abc.Awaitable[baton.operators.v1.fleet_pb2.DescribeResponse]]:
         """The fleet's fixed facts."""
 
     @abc.abstractmethod
     def Drain(
         self,
-        request: baton.v1.fleet_pb2.DrainRequest,
+        request: baton.operators.v1.fleet_pb2.DrainRequest,
         context: _ServicerContext,
-    ) -> typing.Union[baton.v1.fleet_pb2.DrainResponse, collections.abc.Awaitable[baton.v1.fleet_pb2.DrainResponse]]:
+    ) -> typing.Union[baton.operators.v1.fleet_pb2.DrainResponse, collections.abc.Awaitable[baton.operators.v1.fleet_pb2.DrainResponse]]:
         """The worker takes nothing new, hands over what it has and ends."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -6,7 +6,7 @@ private blocks, verifies there and acknowledges; only then does the sender free.
 """
 
 import abc
-import baton.v1.kvtransfer_pb2
+import baton.worker.v1.kvtransfer_pb2
 import collections.abc
 import grpc
 import grpc.aio
@@ -30,64 +30,64 @@ GRPC_VERSION: str
 _KVTransferServiceOpenType = typing_extensions.TypeVar(
     '_KVTransferServiceOpenType',
     grpc.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.OpenRequest,
-        baton.v1.kvtransfer_pb2.OpenResponse,
+        baton.worker.v1.kvtransfer_pb2.OpenRequest,
+        baton.worker.v1.kvtransfer_pb2.OpenResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.OpenRequest,
-        baton.v1.kvtransfer_pb2.OpenResponse,
+        baton.worker.v1.kvtransfer_pb2.OpenRequest,
+        baton.worker.v1.kvtransfer_pb2.OpenResponse,
     ],
     default=grpc.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.OpenRequest,
-        baton.v1.kvtransfer_pb2.OpenResponse,
+        baton.worker.v1.kvtransfer_pb2.OpenRequest,
+        baton.worker.v1.kvtransfer_pb2.OpenResponse,
     ],
 )
 
 _KVTransferServiceFetchType = typing_extensions.TypeVar(
     '_KVTransferServiceFetchType',
     grpc.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.FetchRequest,
-        baton.v1.kvtransfer_pb2.FetchResponse,
+        baton.worker.v1.kvtransfer_pb2.FetchRequest,
+        baton.worker.v1.kvtransfer_pb2.FetchResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.FetchRequest,
-        baton.v1.kvtransfer_pb2.FetchResponse,
+        baton.worker.v1.kvtransfer_pb2.FetchRequest,
+        baton.worker.v1.kvtransfer_pb2.FetchResponse,
     ],
     default=grpc.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.FetchRequest,
-        baton.v1.kvtransfer_pb2.FetchResponse,
+        baton.worker.v1.kvtransfer_pb2.FetchRequest,
+        baton.worker.v1.kvtransfer_pb2.FetchResponse,
     ],
 )
 
 _KVTransferServiceAcknowledgeType = typing_extensions.TypeVar(
     '_KVTransferServiceAcknowledgeType',
     grpc.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-        baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-        baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-        baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
     ],
 )
 
 _KVTransferServiceAbortType = typing_extensions.TypeVar(
     '_KVTransferServiceAbortType',
     grpc.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AbortRequest,
-        baton.v1.kvtransfer_pb2.AbortResponse,
+        baton.worker.v1.kvtransfer_pb2.AbortRequest,
+        baton.worker.v1.kvtransfer_pb2.AbortResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AbortRequest,
-        baton.v1.kvtransfer_pb2.AbortResponse,
+        baton.worker.v1.kvtransfer_pb2.AbortRequest,
+        baton.worker.v1.kvtransfer_pb2.AbortResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AbortRequest,
-        baton.v1.kvtransfer_pb2.AbortResponse,
+        baton.worker.v1.kvtransfer_pb2.AbortRequest,
+        baton.worker.v1.kvtransfer_pb2.AbortResponse,
     ],
 )
 
@@ -97,40 +97,40 @@ class KVTransferServiceStub(typing.Generic[_KVTransferServiceOpenType, _KVTransf
     @typing.overload
     def __init__(self: KVTransferServiceStub[
         grpc.UnaryStreamMultiCallable[
-            baton.v1.kvtransfer_pb2.OpenRequest,
-            baton.v1.kvtransfer_pb2.OpenResponse,
+            baton.worker.v1.kvtransfer_pb2.OpenRequest,
+            baton.worker.v1.kvtransfer_pb2.OpenResponse,
         ],
         grpc.UnaryStreamMultiCallable[
-            baton.v1.kvtransfer_pb2.FetchRequest,
-            baton.v1.kvtransfer_pb2.FetchResponse,
+            baton.worker.v1.kvtransfer_pb2.FetchRequest,
+            baton.worker.v1.kvtransfer_pb2.FetchResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-            baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+            baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+            baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            baton.v1.kvtransfer_pb2.AbortRequest,
-            baton.v1.kvtransfer_pb2.AbortResponse,
+            baton.worker.v1.kvtransfer_pb2.AbortRequest,
+            baton.worker.v1.kvtransfer_pb2.AbortResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
     def __init__(self: KVTransferServiceStub[
         grpc.aio.UnaryStreamMultiCallable[
-            baton.v1.kvtransfer_pb2.OpenRequest,
-            baton.v1.kvtransfer_pb2.OpenResponse,
+            baton.worker.v1.kvtransfer_pb2.OpenRequest,
+            baton.worker.v1.kvtransfer_pb2.OpenResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
-            baton.v1.kvtransfer_pb2.FetchRequest,
-            baton.v1.kvtransfer_pb2.FetchResponse,
+            baton.worker.v1.kvtransfer_pb2.FetchRequest,
+            baton.worker.v1.kvtransfer_pb2.FetchResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-            baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+            baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+            baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            baton.v1.kvtransfer_pb2.AbortRequest,
-            baton.v1.kvtransfer_pb2.AbortResponse,
+            baton.worker.v1.kvtransfer_pb2.AbortRequest,
+            baton.worker.v1.kvtransfer_pb2.AbortResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -150,20 +150,20 @@ class KVTransferServiceStub(typing.Generic[_KVTransferServiceOpenType, _KVTransf
 
 KVTransferServiceAsyncStub: typing_extensions.TypeAlias = KVTransferServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.OpenRequest,
-        baton.v1.kvtransfer_pb2.OpenResponse,
+        baton.worker.v1.kvtransfer_pb2.OpenRequest,
+        baton.worker.v1.kvtransfer_pb2.OpenResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        baton.v1.kvtransfer_pb2.FetchRequest,
-        baton.v1.kvtransfer_pb2.FetchResponse,
+        baton.worker.v1.kvtransfer_pb2.FetchRequest,
+        baton.worker.v1.kvtransfer_pb2.FetchResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AcknowledgeRequest,
-        baton.v1.kvtransfer_pb2.AcknowledgeResponse,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
+        baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        baton.v1.kvtransfer_pb2.AbortRequest,
-        baton.v1.kvtransfer_pb2.AbortResponse,
+        baton.worker.v1.kvtransfer_pb2.AbortRequest,
+        baton.worker.v1.kvtransfer_pb2.AbortResponse,
     ],
 ]
 
@@ -173,9 +173,9 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Open(
         self,
-        request: baton.v1.kvtransfer_pb2.OpenRequest,
+        request: baton.worker.v1.kvtransfer_pb2.OpenRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[baton.v1.kvtransfer_pb2.OpenResponse], collections.abc.AsyncIterator[baton.v1.kvtransfer_pb2.OpenResponse]]:
+    ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.kvtransfer_pb2.OpenResponse], collections.abc.AsyncIterator[baton.worker.v1.kvtransfer_pb2.OpenResponse]]:
         """Opens the handoff of one fence. Answers the manifest header, an offer for each run of blocks that has been
         filled, and ends with the commit or an abort.
         """
@@ -183,25 +183,25 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Fetch(
         self,
-        request: baton.v1.kvtransfer_pb2.FetchRequest,
+        request: baton.worker.v1.kvtransfer_pb2.FetchRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[baton.v1.kvtransfer_pb2.FetchResponse], collections.abc.AsyncIterator[baton.v1.kvtransfer_pb2.FetchResponse]]:
+    ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.kvtransfer_pb2.FetchResponse], collections.abc.AsyncIterator[baton.worker.v1.kvtransfer_pb2.FetchResponse]]:
         """Block contents, for receivers that share no memory with the sender."""
 
     @abc.abstractmethod
     def Acknowledge(
         self,
-        request: baton.v1.kvtransfer_pb2.AcknowledgeRequest,
+        request: baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
         context: _ServicerContext,
-    ) -> typing.Union[baton.v1.kvtransfer_pb2.AcknowledgeResponse, collections.abc.Awaitable[baton.v1.kvtransfer_pb2.AcknowledgeResponse]]:
+    ) -> typing.Union[baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse, collections.abc.Awaitable[baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse]]:
         """The receiver has its verified private copy (or recomputes): the sender may free."""
 
     @abc.abstractmethod
     def Abort(
         self,
-        request: baton.v1.kvtransfer_pb2.AbortRequest,
+        request: baton.worker.v1.kvtransfer_pb2.AbortRequest,
         context: _ServicerContext,
-    ) -> typing.Union[baton.v1.kvtransfer_pb2.AbortResponse, collections.abc.Awaitable[baton.v1.kvtransfer_pb2.AbortResponse]]:
+    ) -> typing.Union[baton.worker.v1.kvtransfer_pb2.AbortResponse, collections.abc.Awaitable[baton.worker.v1.kvtransfer_pb2.AbortResponse]]:
         """The receiver gives the handoff up."""
 
 def add_KVTransferServiceServicer_to_server(servicer: KVTransferServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

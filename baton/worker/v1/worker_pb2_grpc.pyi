@@ -4,7 +4,7 @@ isort:skip_file
 Between routers and workers: one long-lived stream for each pair."""
 
 import abc
-import baton.v1.worker_pb2
+import baton.worker.v1.worker_pb2
 import collections.abc
 import grpc
 import grpc.aio
@@ -28,16 +28,16 @@ GRPC_VERSION: str
 _WorkerServiceWorkType = typing_extensions.TypeVar(
     '_WorkerServiceWorkType',
     grpc.StreamStreamMultiCallable[
-        baton.v1.worker_pb2.WorkRequest,
-        baton.v1.worker_pb2.WorkResponse,
+        baton.worker.v1.worker_pb2.WorkRequest,
+        baton.worker.v1.worker_pb2.WorkResponse,
     ],
     grpc.aio.StreamStreamMultiCallable[
-        baton.v1.worker_pb2.WorkRequest,
-        baton.v1.worker_pb2.WorkResponse,
+        baton.worker.v1.worker_pb2.WorkRequest,
+        baton.worker.v1.worker_pb2.WorkResponse,
     ],
     default=grpc.StreamStreamMultiCallable[
-        baton.v1.worker_pb2.WorkRequest,
-        baton.v1.worker_pb2.WorkResponse,
+        baton.worker.v1.worker_pb2.WorkRequest,
+        baton.worker.v1.worker_pb2.WorkResponse,
     ],
 )
 
@@ -45,16 +45,16 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceWorkType]):
     @typing.overload
     def __init__(self: WorkerServiceStub[
         grpc.StreamStreamMultiCallable[
-            baton.v1.worker_pb2.WorkRequest,
-            baton.v1.worker_pb2.WorkResponse,
+            baton.worker.v1.worker_pb2.WorkRequest,
+            baton.worker.v1.worker_pb2.WorkResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
     def __init__(self: WorkerServiceStub[
         grpc.aio.StreamStreamMultiCallable[
-            baton.v1.worker_pb2.WorkRequest,
-            baton.v1.worker_pb2.WorkResponse,
+            baton.worker.v1.worker_pb2.WorkRequest,
+            baton.worker.v1.worker_pb2.WorkResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -66,8 +66,8 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceWorkType]):
 
 WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.StreamStreamMultiCallable[
-        baton.v1.worker_pb2.WorkRequest,
-        baton.v1.worker_pb2.WorkResponse,
+        baton.worker.v1.worker_pb2.WorkRequest,
+        baton.worker.v1.worker_pb2.WorkResponse,
     ],
 ]
 
@@ -75,9 +75,9 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Work(
         self,
-        request_iterator: _MaybeAsyncIterator[baton.v1.worker_pb2.WorkRequest],
+        request_iterator: _MaybeAsyncIterator[baton.worker.v1.worker_pb2.WorkRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[baton.v1.worker_pb2.WorkResponse], collections.abc.AsyncIterator[baton.v1.worker_pb2.WorkResponse]]:
+    ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.worker_pb2.WorkResponse], collections.abc.AsyncIterator[baton.worker.v1.worker_pb2.WorkResponse]]:
         """Commands down, one report per step up. The first command is Hello, the first report Welcome.
         Messages of either direction are numbered from 1; a wrong number ends the stream.
         A stream that breaks ends every attempt that was dispatched over it.

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from baton.v1 import fleet_pb2 as baton_dot_v1_dot_fleet__pb2
+from baton.operators.v1 import fleet_pb2 as baton_dot_operators_dot_v1_dot_fleet__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in baton/v1/fleet_pb2_grpc.py depends on'
+        + f' but the generated code in baton/operators/v1/fleet_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,19 +35,19 @@ class FleetServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Watch = channel.unary_stream(
-                '/baton.v1.FleetService/Watch',
-                request_serializer=baton_dot_v1_dot_fleet__pb2.WatchRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_fleet__pb2.WatchResponse.FromString,
+                '/baton.operators.v1.FleetService/Watch',
+                request_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.WatchRequest.SerializeToString,
+                response_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.WatchResponse.FromString,
                 _registered_method=True)
         self.Describe = channel.unary_unary(
-                '/baton.v1.FleetService/Describe',
-                request_serializer=baton_dot_v1_dot_fleet__pb2.DescribeRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_fleet__pb2.DescribeResponse.FromString,
+                '/baton.operators.v1.FleetService/Describe',
+                request_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeResponse.FromString,
                 _registered_method=True)
         self.Drain = channel.unary_unary(
-                '/baton.v1.FleetService/Drain',
-                request_serializer=baton_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_fleet__pb2.DrainResponse.FromString,
+                '/baton.operators.v1.FleetService/Drain',
+                request_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
+                response_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DrainResponse.FromString,
                 _registered_method=True)
 
 
@@ -80,24 +80,24 @@ def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=baton_dot_v1_dot_fleet__pb2.WatchRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_fleet__pb2.WatchResponse.SerializeToString,
+                    request_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.WatchRequest.FromString,
+                    response_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.WatchResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
-                    request_deserializer=baton_dot_v1_dot_fleet__pb2.DescribeRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_fleet__pb2.DescribeResponse.SerializeToString,
+                    request_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeRequest.FromString,
+                    response_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
-                    request_deserializer=baton_dot_v1_dot_fleet__pb2.DrainRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_fleet__pb2.DrainResponse.SerializeToString,
+                    request_deserializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DrainRequest.FromString,
+                    response_serializer=baton_dot_operators_dot_v1_dot_fleet__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'baton.v1.FleetService', rpc_method_handlers)
+            'baton.operators.v1.FleetService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('baton.v1.FleetService', rpc_method_handlers)
+    server.add_registered_method_handlers('baton.operators.v1.FleetService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -118,9 +118,9 @@ class FleetService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/baton.v1.FleetService/Watch',
-            baton_dot_v1_dot_fleet__pb2.WatchRequest.SerializeToString,
-            baton_dot_v1_dot_fleet__pb2.WatchResponse.FromString,
+            '/baton.operators.v1.FleetService/Watch',
+            baton_dot_operators_dot_v1_dot_fleet__pb2.WatchRequest.SerializeToString,
+            baton_dot_operators_dot_v1_dot_fleet__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -145,9 +145,9 @@ class FleetService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/baton.v1.FleetService/Describe',
-            baton_dot_v1_dot_fleet__pb2.DescribeRequest.SerializeToString,
-            baton_dot_v1_dot_fleet__pb2.DescribeResponse.FromString,
+            '/baton.operators.v1.FleetService/Describe',
+            baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeRequest.SerializeToString,
+            baton_dot_operators_dot_v1_dot_fleet__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -172,9 +172,9 @@ class FleetService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/baton.v1.FleetService/Drain',
-            baton_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
-            baton_dot_v1_dot_fleet__pb2.DrainResponse.FromString,
+            '/baton.operators.v1.FleetService/Drain',
+            baton_dot_operators_dot_v1_dot_fleet__pb2.DrainRequest.SerializeToString,
+            baton_dot_operators_dot_v1_dot_fleet__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from baton.v1 import kvtransfer_pb2 as baton_dot_v1_dot_kvtransfer__pb2
+from baton.worker.v1 import kvtransfer_pb2 as baton_dot_worker_dot_v1_dot_kvtransfer__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in baton/v1/kvtransfer_pb2_grpc.py depends on'
+        + f' but the generated code in baton/worker/v1/kvtransfer_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,24 +36,24 @@ class KVTransferServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Open = channel.unary_stream(
-                '/baton.v1.KVTransferService/Open',
-                request_serializer=baton_dot_v1_dot_kvtransfer__pb2.OpenRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_kvtransfer__pb2.OpenResponse.FromString,
+                '/baton.worker.v1.KVTransferService/Open',
+                request_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenRequest.SerializeToString,
+                response_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenResponse.FromString,
                 _registered_method=True)
         self.Fetch = channel.unary_stream(
-                '/baton.v1.KVTransferService/Fetch',
-                request_serializer=baton_dot_v1_dot_kvtransfer__pb2.FetchRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_kvtransfer__pb2.FetchResponse.FromString,
+                '/baton.worker.v1.KVTransferService/Fetch',
+                request_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchRequest.SerializeToString,
+                response_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchResponse.FromString,
                 _registered_method=True)
         self.Acknowledge = channel.unary_unary(
-                '/baton.v1.KVTransferService/Acknowledge',
-                request_serializer=baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.FromString,
+                '/baton.worker.v1.KVTransferService/Acknowledge',
+                request_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.SerializeToString,
+                response_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.FromString,
                 _registered_method=True)
         self.Abort = channel.unary_unary(
-                '/baton.v1.KVTransferService/Abort',
-                request_serializer=baton_dot_v1_dot_kvtransfer__pb2.AbortRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_kvtransfer__pb2.AbortResponse.FromString,
+                '/baton.worker.v1.KVTransferService/Abort',
+                request_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortRequest.SerializeToString,
+                response_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortResponse.FromString,
                 _registered_method=True)
 
 
@@ -95,29 +95,29 @@ def add_KVTransferServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Open': grpc.unary_stream_rpc_method_handler(
                     servicer.Open,
-                    request_deserializer=baton_dot_v1_dot_kvtransfer__pb2.OpenRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_kvtransfer__pb2.OpenResponse.SerializeToString,
+                    request_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenRequest.FromString,
+                    response_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenResponse.SerializeToString,
             ),
             'Fetch': grpc.unary_stream_rpc_method_handler(
                     servicer.Fetch,
-                    request_deserializer=baton_dot_v1_dot_kvtransfer__pb2.FetchRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_kvtransfer__pb2.FetchResponse.SerializeToString,
+                    request_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchRequest.FromString,
+                    response_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchResponse.SerializeToString,
             ),
             'Acknowledge': grpc.unary_unary_rpc_method_handler(
                     servicer.Acknowledge,
-                    request_deserializer=baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.SerializeToString,
+                    request_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.FromString,
+                    response_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
-                    request_deserializer=baton_dot_v1_dot_kvtransfer__pb2.AbortRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_kvtransfer__pb2.AbortResponse.SerializeToString,
+                    request_deserializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortRequest.FromString,
+                    response_serializer=baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'baton.v1.KVTransferService', rpc_method_handlers)
+            'baton.worker.v1.KVTransferService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('baton.v1.KVTransferService', rpc_method_handlers)
+    server.add_registered_method_handlers('baton.worker.v1.KVTransferService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -139,9 +139,9 @@ class KVTransferService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/baton.v1.KVTransferService/Open',
-            baton_dot_v1_dot_kvtransfer__pb2.OpenRequest.SerializeToString,
-            baton_dot_v1_dot_kvtransfer__pb2.OpenResponse.FromString,
+            '/baton.worker.v1.KVTransferService/Open',
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenRequest.SerializeToString,
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.OpenResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -166,9 +166,9 @@ class KVTransferService(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/baton.v1.KVTransferService/Fetch',
-            baton_dot_v1_dot_kvtransfer__pb2.FetchRequest.SerializeToString,
-            baton_dot_v1_dot_kvtransfer__pb2.FetchResponse.FromString,
+            '/baton.worker.v1.KVTransferService/Fetch',
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchRequest.SerializeToString,
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -193,9 +193,9 @@ class KVTransferService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/baton.v1.KVTransferService/Acknowledge',
-            baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.SerializeToString,
-            baton_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.FromString,
+            '/baton.worker.v1.KVTransferService/Acknowledge',
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeRequest.SerializeToString,
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AcknowledgeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -220,9 +220,9 @@ class KVTransferService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/baton.v1.KVTransferService/Abort',
-            baton_dot_v1_dot_kvtransfer__pb2.AbortRequest.SerializeToString,
-            baton_dot_v1_dot_kvtransfer__pb2.AbortResponse.FromString,
+            '/baton.worker.v1.KVTransferService/Abort',
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortRequest.SerializeToString,
+            baton_dot_worker_dot_v1_dot_kvtransfer__pb2.AbortResponse.FromString,
             options,
             channel_credentials,
             insecure,

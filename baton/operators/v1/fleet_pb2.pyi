@@ -1,4 +1,4 @@
-from baton.v1 import worker_pb2 as _worker_pb2
+from baton.worker.v1 import worker_pb2 as _worker_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from baton.v1 import worker_pb2 as baton_dot_v1_dot_worker__pb2
+from baton.worker.v1 import worker_pb2 as baton_dot_worker_dot_v1_dot_worker__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in baton/v1/worker_pb2_grpc.py depends on'
+        + f' but the generated code in baton/worker/v1/worker_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -35,9 +35,9 @@ class WorkerServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Work = channel.stream_stream(
-                '/baton.v1.WorkerService/Work',
-                request_serializer=baton_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
-                response_deserializer=baton_dot_v1_dot_worker__pb2.WorkResponse.FromString,
+                '/baton.worker.v1.WorkerService/Work',
+                request_serializer=baton_dot_worker_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
+                response_deserializer=baton_dot_worker_dot_v1_dot_worker__pb2.WorkResponse.FromString,
                 _registered_method=True)
 
 
@@ -58,14 +58,14 @@ def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Work': grpc.stream_stream_rpc_method_handler(
                     servicer.Work,
-                    request_deserializer=baton_dot_v1_dot_worker__pb2.WorkRequest.FromString,
-                    response_serializer=baton_dot_v1_dot_worker__pb2.WorkResponse.SerializeToString,
+                    request_deserializer=baton_dot_worker_dot_v1_dot_worker__pb2.WorkRequest.FromString,
+                    response_serializer=baton_dot_worker_dot_v1_dot_worker__pb2.WorkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'baton.v1.WorkerService', rpc_method_handlers)
+            'baton.worker.v1.WorkerService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('baton.v1.WorkerService', rpc_method_handlers)
+    server.add_registered_method_handlers('baton.worker.v1.WorkerService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -86,9 +86,9 @@ class WorkerService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/baton.v1.WorkerService/Work',
-            baton_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
-            baton_dot_v1_dot_worker__pb2.WorkResponse.FromString,
+            '/baton.worker.v1.WorkerService/Work',
+            baton_dot_worker_dot_v1_dot_worker__pb2.WorkRequest.SerializeToString,
+            baton_dot_worker_dot_v1_dot_worker__pb2.WorkResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,5 @@
 from baton.v1 import generation_pb2 as _generation_pb2
+from baton.worker.v1 import attempt_pb2 as _attempt_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -85,7 +86,7 @@ class SequenceSpec(_message.Message):
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     ITL_MS_FIELD_NUMBER: _ClassVar[int]
     handle: int
-    fence: _generation_pb2.Fence
+    fence: _attempt_pb2.Fence
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedScalarFieldContainer[int]
@@ -94,7 +95,7 @@ class SequenceSpec(_message.Message):
     cache_salt: bytes
     tpot_ms: int
     itl_ms: int
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_generation_pb2.StopRules, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., tpot_ms: _Optional[int] = ..., itl_ms: _Optional[int] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("sequence",)
@@ -133,8 +134,8 @@ class Part(_message.Message):
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     handle: int
-    fence: _generation_pb2.Fence
-    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ...) -> None: ...
+    fence: _attempt_pb2.Fence
+    def __init__(self, handle: _Optional[int] = ..., fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ...) -> None: ...
 
 class Lend(_message.Message):
     __slots__ = ("handle", "part", "num_blocks")
@@ -261,7 +262,7 @@ class StepReport(_message.Message):
     PREEMPTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     RESUMED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PARKED_HANDLES_FIELD_NUMBER: _ClassVar[int]
-    tokens: _generation_pb2.TokenColumns
+    tokens: _attempt_pb2.TokenColumns
     load: WorkerLoad
     step_seconds: float
     failures: _containers.RepeatedCompositeFieldContainer[SequenceFailure]
@@ -272,7 +273,7 @@ class StepReport(_message.Message):
     preempted_handles: _containers.RepeatedScalarFieldContainer[int]
     resumed_handles: _containers.RepeatedScalarFieldContainer[int]
     parked_handles: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., step_seconds: _Optional[float] = ..., failures: _Optional[_Iterable[_Union[SequenceFailure, _Mapping]]] = ..., prefilled_handles: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., shape: _Optional[_Union[StepShape, _Mapping]] = ..., preempted_handles: _Optional[_Iterable[int]] = ..., resumed_handles: _Optional[_Iterable[int]] = ..., parked_handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceFailure(_message.Message):
     __slots__ = ("handle", "reason", "message")

@@ -1,4 +1,4 @@
-from baton.v1 import generation_pb2 as _generation_pb2
+from baton.worker.v1 import attempt_pb2 as _attempt_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -22,11 +22,11 @@ class OpenRequest(_message.Message):
     NUM_HELD_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CUDA_REACH_FIELD_NUMBER: _ClassVar[int]
-    fence: _generation_pb2.Fence
+    fence: _attempt_pb2.Fence
     num_held_blocks: int
     fingerprint: str
     cuda_reach: CudaReach
-    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ..., cuda_reach: _Optional[_Union[CudaReach, _Mapping]] = ...) -> None: ...
+    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., num_held_blocks: _Optional[int] = ..., fingerprint: _Optional[str] = ..., cuda_reach: _Optional[_Union[CudaReach, _Mapping]] = ...) -> None: ...
 
 class CudaReach(_message.Message):
     __slots__ = ("host", "gpus")
@@ -105,8 +105,8 @@ class Commit(_message.Message):
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     num_tokens: int
-    first_tokens: _generation_pb2.TokenColumns
-    def __init__(self, num_tokens: _Optional[int] = ..., first_tokens: _Optional[_Union[_generation_pb2.TokenColumns, _Mapping]] = ...) -> None: ...
+    first_tokens: _attempt_pb2.TokenColumns
+    def __init__(self, num_tokens: _Optional[int] = ..., first_tokens: _Optional[_Union[_attempt_pb2.TokenColumns, _Mapping]] = ...) -> None: ...
 
 class SenderAbort(_message.Message):
     __slots__ = ("reason",)
@@ -118,9 +118,9 @@ class FetchRequest(_message.Message):
     __slots__ = ("fence", "indexes")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
-    fence: _generation_pb2.Fence
+    fence: _attempt_pb2.Fence
     indexes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("index", "offset_bytes", "data")
@@ -136,9 +136,9 @@ class AcknowledgeRequest(_message.Message):
     __slots__ = ("fence", "num_corrupt_blocks")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     NUM_CORRUPT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    fence: _generation_pb2.Fence
+    fence: _attempt_pb2.Fence
     num_corrupt_blocks: int
-    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., num_corrupt_blocks: _Optional[int] = ...) -> None: ...
+    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., num_corrupt_blocks: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeResponse(_message.Message):
     __slots__ = ()
@@ -148,9 +148,9 @@ class AbortRequest(_message.Message):
     __slots__ = ("fence", "reason")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    fence: _generation_pb2.Fence
+    fence: _attempt_pb2.Fence
     reason: str
-    def __init__(self, fence: _Optional[_Union[_generation_pb2.Fence, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, fence: _Optional[_Union[_attempt_pb2.Fence, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AbortResponse(_message.Message):
     __slots__ = ()
