@@ -17,37 +17,53 @@ log = structlog.get_logger()
 
 HEARTBEAT_S = 1.0
 TTL_S = 3.0
+PIECE = 1000
+"""Blocks told of in one message: to pack it holds the event loop for a millisecond."""
+MOST_PIECES = 20
+"""Told at each heartbeat, so that the next one is not late. A pool that is all news takes a few of them."""
 
 
 class PrefixNews:
-    """What the prefix directory has not been told yet."""
+    """What the prefix directory has not been told yet.
+
+    Each hash is in one of three places at most, so that taking the news costs what is taken, however many
+    blocks are cached. A dict, unlike a set, gives up its entries one by one without a walk over its table.
+    """
 
     def __init__(self) -> None:
-        self._held: set[bytes] = set()
         self._told: set[bytes] = set()
-        self._changed: set[bytes] = set()
+        """Held, and the directory knows."""
+        self._untold: dict[bytes, None] = {}
+        """Held, and the directory does not know."""
+        self._gone: dict[bytes, None] = {}
+        """Not held any more, and the directory does not know."""
 
     def note(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         for block_hash in added:
-            self._held.add(block_hash)
-            self._changed.add(block_hash)
+            if block_hash in self._gone:
+                del self._gone[block_hash]
+                self._told.add(block_hash)
+            elif block_hash not in self._told:
+                self._untold[block_hash] = None
         for block_hash in removed:
-            self._held.discard(block_hash)
-            self._changed.add(block_hash)
+            if block_hash in self._told:
+                self._told.remove(block_hash)
+                self._gone[block_hash] = None
+            else:
+                self._untold.pop(block_hash, None)
 
-    def take(self) -> tuple[list[bytes], list[bytes]]:
-        """(added, removed) since the last time."""
-        changed, self._changed = self._changed, set()
-        added = [block_hash for block_hash in changed if block_hash in self._held - self._told]
-        removed = [block_hash for block_hash in changed if block_hash in self._told - self._held]
+    def take(self, most: int) -> tuple[list[bytes], list[bytes]]:
+        """(added, removed) since the last time, at most so many of both together."""
+        removed = [self._gone.popitem()[0] for _ in range(min(most, len(self._gone)))]
+        added = [self._untold.popitem()[0] for _ in range(min(most - len(removed), len(self._untold)))]
         self._told.update(added)
-        self._told.difference_update(removed)
         return added, removed
 
     def forget_telling(self) -> None:
-        """The directory may have lost everything: next time, all that is held is news."""
-        self._told.clear()
-        self._changed = set(self._held)
+        """The directory may have lost everything: all that is held is news."""
+        told, self._told = self._told, set()
+        self._untold.update(dict.fromkeys(told))
+        self._gone.clear()
 
 
 class Registration:
@@ -92,6 +108,7 @@ class Registration:
                 self.prefixes.forget_telling()
             except Exception:  # the loop's top: ended unheard, it would take a healthy worker away
                 self._metrics.loop_errors.labels("registration").inc()
+                self.prefixes.forget_telling()
                 log.exception("registration_failed")
             else:
                 if not reachable:
@@ -100,6 +117,8 @@ class Registration:
 
     async def _tell(self) -> None:
         await self._store.register_worker(self._record, TTL_S)
-        added, removed = self.prefixes.take()
-        if added or removed:
+        for _ in range(MOST_PIECES):
+            added, removed = self.prefixes.take(PIECE)
+            if not added and not removed:
+                return
             await self._store.publish_prefix(self._record.key, added, removed)

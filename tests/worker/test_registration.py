@@ -1,7 +1,8 @@
 """What the fleet learns of a worker through Redis."""
 
+import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 import redis.asyncio
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from state.records import WorkerRecord
 from state.store import Store
+from tests.growth import MOST_GROWTH, growth
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
@@ -38,12 +40,56 @@ def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], 
             directory.clear()
             told.forget_telling()
         elif what == "take":
-            now, no_more = told.take()
+            now, no_more = told.take(1000)
             assert not set(now) & directory, "told twice"
             directory = (directory | set(now)) - set(no_more)
             assert directory == held
-    now, no_more = told.take()
+    now, no_more = told.take(1000)
     assert (directory | set(now)) - set(no_more) == held
+
+
+def test_what_a_heartbeat_tells_costs_what_changed_and_not_what_is_cached() -> None:
+    def prepare(num_cached: int) -> Callable[[], object]:
+        told = PrefixNews()
+        told.note(_hashes(0, num_cached), [])
+        told.take(num_cached)
+        told.note(_hashes(num_cached, num_cached + 200), _hashes(0, 200))
+        return lambda: told.take(1000)
+
+    assert growth(prepare) < MOST_GROWTH
+
+
+def _hashes(first: int, end: int) -> list[bytes]:
+    return [number.to_bytes(16) for number in range(first, end)]
+
+
+async def test_an_emptied_redis_is_told_of_a_large_pool_in_pieces(
+    store: Store, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    publish = store.publish_prefix
+
+    async def publish_counted(worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        told.append(len(added) + len(removed))
+        await publish(worker_key, added, removed)
+
+    registered = Registration(store, OWN, WorkerMetrics())
+    await registered.start()
+    held = _hashes(0, 25_000)
+    registered.prefixes.note(held, [])
+    await _until_known(store, held)
+    async with redis.asyncio.Redis.from_url(redis_url + "?db=7") as admin:
+        await admin.flushdb()
+    monkeypatch.setattr(store, "publish_prefix", publish_counted)
+    await _until_known(store, held)
+    await registered.stop()
+    assert max(told) <= registration.PIECE
+    assert sum(told) == len(held), "told twice"
+
+
+async def _until_known(store: Store, held: list[bytes]) -> None:
+    while (await store.lookup_prefix([OWN.key], held))[OWN.key] < len(held):
+        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

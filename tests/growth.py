@@ -1,0 +1,30 @@
+"""Whether a cost grows with the size of what it works on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+SMALL, LARGE = 1_000, 100_000
+MOST_GROWTH = 10
+"""A cost that follows the size would grow a hundredfold; what caches hold may make it a few times more."""
+LEAST_S = 50e-6
+"""A cost below this is taken for this: the clock and the caches are all that it shows."""
+TIMES = 7
+
+
+def growth(prepare: Callable[[int], Callable[[], object]]) -> float:
+    """Return how many times more processor time a call takes at `LARGE` than at `SMALL`.
+
+    `prepare(size)` returns the call. Each call is the best of several, made anew.
+    """
+    small_s, large_s = (
+        max(LEAST_S, min(_taken_s(prepare(size)) for _ in range(TIMES))) for size in (SMALL, LARGE)
+    )
+    return large_s / small_s
+
+
+def _taken_s(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return time.thread_time() - began
