@@ -28,9 +28,10 @@ from reporting.section import Goal, Section, markdown
 from scheduling.cost_estimator import CostEstimator
 from scheduling.cost_fit import fit
 from scheduling.cost_model import CostModel, Sample, StepShape
+from services.garbage import freeze_garbage
 from worker.build import build_engine
 from worker.config import parse_config
-from worker.engine import Engine, freeze_garbage
+from worker.engine import Engine
 
 REQUESTS_PER_ACT = 40
 LONGEST_PROMPT = 900

@@ -9,8 +9,11 @@ fails: `reserve` says where there are too few. All operations cost O(1) per bloc
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+CHECKED_AT_ONCE = 256
+"""Blocks that a check in passing looks at: some tens of microseconds."""
 
 
 class BlockShortage(Exception):
@@ -51,6 +54,8 @@ class BlockManager:
         self.block_size = block_size
         self._num_references = [0] * num_blocks
         self._num_used = 0
+        self._num_held = 0
+        """References to all blocks together."""
         self._num_reserved = 0
         # Popped from the end: the lowest block first in a fresh pool, the last freed one afterwards.
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -59,6 +64,8 @@ class BlockManager:
         self._block_of: dict[bytes, int] = {}
         # A net change per hash: what came and went between two reports is not news.
         self._events: dict[bytes, bool] = {}
+        self._next_place = 0
+        self._next_held = 0
 
     @property
     def num_cached_blocks(self) -> int:
@@ -129,6 +136,7 @@ class BlockManager:
         self.unreserve(1)
         block = self._free.pop() if self._free else self._evict()
         self._num_references[block] = 1
+        self._num_held += 1
         self._num_used += 1
         return block
 
@@ -198,6 +206,7 @@ class BlockManager:
             count = self._num_references[block] - 1
             assert count >= 0, f"block {block} is freed twice"
             self._num_references[block] = count
+            self._num_held -= 1
             if count > 0:
                 continue
             self._num_used -= 1
@@ -215,22 +224,50 @@ class BlockManager:
         removed = tuple(block_hash for block_hash, is_added in events.items() if not is_added)
         return CacheEvents(added, removed)
 
-    def check_integrity(self, block_tables: Iterable[Sequence[int]], num_reserved: int) -> None:
+    def check_integrity(self, block_tables: Collection[Sequence[int]], num_reserved: int) -> None:
         """Assert that every block is in one place, and that references and promises are the sequences'.
 
-        Costs O(used blocks), not O(pool).
+        Costs O(pool): for tests. `check_some` is for workers.
         """
+        self._check_sums(block_tables, num_reserved)
+        counts = Counter(block for table in block_tables for block in table)
+        for block, held in enumerate(self._num_references):
+            count = counts[block]
+            assert held == count, f"block {block} has {held} references, {count} in block tables"
+            self._check_place(block)
+        assert len(counts) == self._num_used, f"{self._num_used} used, {len(counts)} in block tables"
+        assert len(set(self._free)) == len(self._free)
+
+    def check_some(self, block_tables: Collection[Sequence[int]], num_reserved: int) -> None:
+        """Assert that all sums are right, and the books of some blocks: of others each time, in turns.
+
+        A block that is lost, or freed twice, shows in the sums at once. Two that have changed places show
+        within pool / `CHECKED_AT_ONCE` calls. Costs O(block tables), not O(blocks).
+        """
+        num_held = self._check_sums(block_tables, num_reserved)
+        first = self._next_place
+        end = min(first + CHECKED_AT_ONCE, self.num_blocks)
+        for block in range(first, end):
+            self._check_place(block)
+        self._next_place = end % self.num_blocks
+        first = self._next_held if self._next_held < num_held else 0
+        self._next_held = first + CHECKED_AT_ONCE
+        for block in _slice(block_tables, first, self._next_held):
+            assert self._num_references[block] > 0, f"block {block} is in a block table and has no reference"
+
+    def _check_sums(self, block_tables: Iterable[Sequence[int]], num_reserved: int) -> int:
+        """Return the length of all tables together."""
         assert len(self._free) + len(self._cached) + self._num_used == self.num_blocks
         assert self._num_reserved == num_reserved, f"{self._num_reserved} promised, {num_reserved} expected"
         assert self.num_available_blocks >= 0
-        counts = Counter(block for table in block_tables for block in table)
-        assert len(counts) == self._num_used, f"{self._num_used} used, {len(counts)} in block tables"
-        for block, count in counts.items():
-            held = self._num_references[block]
-            assert held == count, f"block {block} has {held} references, {count} in block tables"
-        for block in self._cached:
-            assert self._num_references[block] == 0
-            assert self._hash_of[block] is not None
+        num_held = sum(map(len, block_tables))
+        assert self._num_held == num_held, f"{self._num_held} references, {num_held} in block tables"
+        return num_held
+
+    def _check_place(self, block: int) -> None:
+        block_hash, is_free = self._hash_of[block], self._num_references[block] == 0
+        assert (block in self._cached) == (is_free and block_hash is not None), f"block {block} is misplaced"
+        assert block_hash is None or self._block_of.get(block_hash) == block, f"block {block} is not found"
 
     def _match(self, prefix: Sequence[bytes]) -> list[int]:
         held: list[int] = []
@@ -246,6 +283,7 @@ class BlockManager:
             del self._cached[block]
             self._num_used += 1
         self._num_references[block] += 1
+        self._num_held += 1
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
@@ -265,3 +303,13 @@ class BlockManager:
             del self._events[block_hash]
         else:
             self._events[block_hash] = added
+
+
+def _slice(tables: Iterable[Sequence[int]], first: int, end: int) -> Iterator[int]:
+    """Items `first` to `end` of all tables, one after the other."""
+    for table in tables:
+        if first < len(table):
+            yield from table[first:end]
+        first, end = max(0, first - len(table)), end - len(table)
+        if end <= 0:
+            return

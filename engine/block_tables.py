@@ -232,12 +232,20 @@ class BlockTables:
 
     def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
         """Assert that references and promises of all groups and their choices are all there are."""
+        self._blocks.check_integrity(*self._held_by(groups))
+
+    def check_some(self, groups: Iterable[SequenceGroup]) -> None:
+        """Assert the same of all sums, and of some blocks."""
+        self._blocks.check_some(*self._held_by(groups))
+
+    def _held_by(self, groups: Iterable[SequenceGroup]) -> tuple[list[Sequence[int]], int]:
+        """All block tables, and the number of promised blocks."""
         holders: list[SequenceGroup | Choice] = []
         for group in groups:
             holders += [group, *group.sequences]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
-        tables = [*(holder.block_table for holder in holders), self._held or ()]
-        self._blocks.check_integrity(tables, num_reserved)
+        tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), self._held or ()]
+        return tables, num_reserved
 
     def _start_choice(self, choice: Choice) -> tuple[int, int] | None:
         """Share the group's blocks; the first choice takes the partial last one, the others copy it."""

@@ -178,7 +178,7 @@ class Groups:
     def grow_rows(self, cost: CostModel) -> None:
         """Give a block to each choice whose newest token begins one; where there are none, preempt."""
         while (num_short := self._preempter.num_short()) > 0:
-            victims = [group for parts in self._parts.values() for group in parts]
+            victims = self._all()
             chosen = self._preempter.choose(victims, num_short, cost, self._clock())
             victim = next(group for group in victims if group.key == chosen.handle)
             self._preempt(victim, chosen.means)
@@ -221,11 +221,21 @@ class Groups:
             self._room.note_return()
 
     def check_integrity(self) -> None:
-        """Assert that the groups' references and promises are all there are."""
-        groups = [group for parts in self._parts.values() for group in parts]
+        """Assert that the groups' references and promises are all there are; costs O(pool)."""
+        groups = self._all()
         self._tables.check_integrity(groups)
         self._preempter.check_integrity(groups)
         self.queues.check_integrity()
+
+    def check_some(self) -> None:
+        """Assert the same of all sums, and of some blocks, others each time; costs O(groups)."""
+        groups = self._all()
+        self._tables.check_some(groups)
+        self._preempter.check_some(groups)
+        self.queues.check_integrity()
+
+    def _all(self) -> list[SequenceGroup]:
+        return [group for parts in self._parts.values() for group in parts]
 
     # In
 

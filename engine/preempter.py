@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -94,7 +94,11 @@ class Preempter:
 
     def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
         """Assert that host memory is what swapped groups hold."""
-        self._swap.check_integrity([group.swapped.slots for group in groups if group.swapped is not None])
+        self._swap.check_integrity(_slots(groups))
+
+    def check_some(self, groups: Iterable[SequenceGroup]) -> None:
+        """Assert that host memory has as many slots as it should."""
+        self._swap.check_some(_slots(groups))
 
     def _rewind(self, part: SequenceGroup) -> None:
         """What the choice has said belongs to the context now."""
@@ -137,6 +141,10 @@ class Preempter:
     def _slack_s(self, choice: Choice, now_s: float) -> float:
         due_s = choice.due.next_s if choice.row < 0 else float(self._batch.due_times.next_due[choice.row])
         return max(0.0, due_s - now_s)
+
+
+def _slots(groups: Iterable[SequenceGroup]) -> list[Sequence[int]]:
+    return [group.swapped.slots for group in groups if group.swapped is not None]
 
 
 def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:

@@ -129,7 +129,7 @@ class StepLoop:
         wait_s = 0.0
         while not stop():
             if wait_s == math.inf:
-                self.check_integrity()
+                self._groups.check_some()
             wait_s = self.turn(drain(wait_s), emit)
         self._land()
         self._tell(emit)
@@ -146,7 +146,10 @@ class StepLoop:
         return wait_s
 
     def check_integrity(self) -> None:
-        """Assert that every block and slot has the owners it should; costs O(used blocks)."""
+        """Assert that every block and slot has the owners it should; costs O(pool), for tests.
+
+        `run` does a part of it each time that it has nothing to do.
+        """
         self._groups.check_integrity()
 
     def _apply(self, command: Command) -> None:

@@ -96,6 +96,10 @@ class SwapSpace:
         slots = [slot for part in held for slot in part]
         assert sorted([*slots, *self._free]) == list(range(self._num_slots))
 
+    def check_some(self, held: Sequence[Sequence[int]]) -> None:
+        """Assert that no slot is lost or held twice, by their number."""
+        assert sum(map(len, held)) + len(self._free) == self._num_slots
+
     def _take_memory(self) -> BlockCopies:
         host = torch.empty((self._num_slots, *self._pool.shape[1:]), dtype=self._pool.dtype)
         return BlockCopies(self._pool, host)

@@ -39,7 +39,8 @@ from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
-from services.event_loop import count_tasks, start_threads, watch_loop
+from services.event_loop import measure_loop, start_threads, watch_loop
+from services.garbage import freeze_garbage
 from services.listening import AddressUnusable, MetricsServer, add_port
 from services.log import configure_logging
 from services.tls import FleetTls, Role, TlsUnusable, read_pem
@@ -80,7 +81,7 @@ async def _serve_with(
         serves_without_store=config.without_redis == "local",
     )
     metrics = RouterMetrics()
-    count_tasks(metrics.registry)
+    standstills = measure_loop(metrics.registry)
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     door = None if config.door is None else Door(config.door, store)
@@ -98,6 +99,7 @@ async def _serve_with(
     lock = "open" if door is None else "locked"
     structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
     stop = _hear_signals()
+    freeze_garbage()
     _say_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
@@ -110,6 +112,7 @@ async def _serve_with(
         recorder.close()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    standstills.stop()
     metrics_server.stop()
 
 

@@ -1,4 +1,4 @@
-"""The event loop of a service: its threads, its tasks, and what ends it when it stands still."""
+"""The event loop of a service: its threads, its tasks, how long it stands still, and what ends it then."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from services.standstill import Standstills
 from services.threads import started_executor
 from services.watchdog import Watchdog, leave_stalled
 
@@ -20,6 +21,14 @@ STALL_S = 20.0
 def start_threads() -> None:
     """Those of `asyncio.to_thread` and of the running loop's own needs."""
     asyncio.get_running_loop().set_default_executor(started_executor(NUM_THREADS, "aside"))
+
+
+def measure_loop(registry: CollectorRegistry) -> Standstills:
+    """Add the running loop's tasks to `registry`, and how long it stands still, until that is stopped."""
+    count_tasks(registry)
+    standstills = Standstills(registry)
+    standstills.start()
+    return standstills
 
 
 def count_tasks(registry: CollectorRegistry) -> None:

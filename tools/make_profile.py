@@ -23,9 +23,10 @@ from engine.build import resolve_device
 from scheduling.cost_fit import fit
 from scheduling.cost_model import CostModel, Sample
 from scheduling.profiles import Profile, dump
+from services.garbage import freeze_garbage
 from worker.build import build_engine
 from worker.config import WorkerConfig, parse_config
-from worker.engine import Engine, freeze_garbage
+from worker.engine import Engine
 from worker.sweep_cache import device_name
 
 NUM_ACTS = 12

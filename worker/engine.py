@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 
 from engine.kv_pool import KVPool
@@ -35,9 +34,3 @@ class Engine:
             cached_blocks=0,
             context_tokens=0,
         )
-
-
-def freeze_garbage() -> None:
-    """Takes what start-up has made out of the collector's sight: a look through it stops every thread."""
-    gc.collect()
-    gc.freeze()

@@ -24,7 +24,8 @@ from engine.report import StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
-from services.event_loop import count_tasks, start_threads, watch_loop
+from services.event_loop import measure_loop, start_threads, watch_loop
+from services.garbage import freeze_garbage
 from services.listening import MetricsServer
 from services.log import configure_logging
 from services.tls import FleetTls
@@ -36,7 +37,7 @@ from state.records import WorkerRecord
 from state.store import Store
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Engine, freeze_garbage
+from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.hub import Hub
@@ -196,7 +197,7 @@ class _Worker:
 
     def _start_metrics(self) -> str:
         config = self._config
-        count_tasks(self._metrics.registry)
+        self._cleanup.callback(measure_loop(self._metrics.registry).stop)
         server = MetricsServer(config.host, config.metrics_port, self._metrics.registry, config.security)
         self._cleanup.callback(server.stop)
         return server.address

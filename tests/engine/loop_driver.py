@@ -128,6 +128,7 @@ class Driver:
             if inbox:
                 return inbox.pop()
             is_done = timeout_s == math.inf
+            self.loop.check_integrity()
             return []
 
         self.loop.run(drain, self._hear, lambda: is_done)

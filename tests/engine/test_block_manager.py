@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import takewhile
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.block_manager import BlockManager, BlockShortage
+from engine.block_manager import CHECKED_AT_ONCE, BlockManager, BlockShortage
 from scheduling.block_hash import hash_blocks
+from tests.growth import MOST_GROWTH, growth
 
 SIZE = 2
 
@@ -145,6 +147,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         tables = [owner.table for owner in self.owners]
         num_reserved = sum(owner.num_reserved for owner in self.owners)
         self.blocks.check_integrity(tables, num_reserved)
+        self.blocks.check_some(tables, num_reserved)
         used = Counter(block for table in tables for block in table)
         places = [*self.blocks._free, *self.blocks._cached, *used]
         assert sorted(places) == list(range(self.blocks.num_blocks))
@@ -250,3 +253,68 @@ def test_blocks_are_restored_from_the_pool_where_it_still_has_them() -> None:
     assert blocks.num_exclusive([restored]) == 3
     assert blocks.num_exclusive([restored, kept]) == blocks.num_taken_blocks == 4
     blocks.check_integrity([restored, kept], 0)
+
+
+def idle(num_blocks: int) -> tuple[BlockManager, list[int]]:
+    """A pool, of which a tenth is held and the rest cached; and the block table of what is held."""
+    blocks = BlockManager(num_blocks, SIZE)
+    blocks.reserve(num_blocks)
+    table = [blocks.allocate() for _ in range(num_blocks)]
+    for block in table:
+        blocks.register(block, block.to_bytes(16))
+    blocks.free(table[num_blocks // 10 :])
+    return blocks, table[: num_blocks // 10]
+
+
+def test_a_check_in_passing_costs_the_same_in_a_pool_of_any_size() -> None:
+    def prepare(num_blocks: int) -> Callable[[], object]:
+        blocks, table = idle(num_blocks)
+        return lambda: blocks.check_some([table], 0)
+
+    assert growth(prepare) < MOST_GROWTH
+
+
+def lose_a_reference(blocks: BlockManager) -> None:
+    blocks._num_references[700] -= 1
+
+
+def forget_where_it_is(blocks: BlockManager) -> None:
+    del blocks._block_of[(2000).to_bytes(16)]
+
+
+def cache_what_is_held(blocks: BlockManager) -> None:
+    blocks._cached[700] = None
+    blocks._num_used -= 1
+
+
+def free_what_is_cached(blocks: BlockManager) -> None:
+    blocks._free.append(blocks._cached.popitem()[0])
+
+
+@pytest.mark.parametrize(
+    "damage", [lose_a_reference, forget_where_it_is, cache_what_is_held, free_what_is_cached]
+)
+def test_checks_in_passing_come_to_every_block(damage: Callable[[BlockManager], None]) -> None:
+    blocks, table = idle(10_000)
+    num_calls = -(-10_000 // CHECKED_AT_ONCE)
+    for _ in range(2 * num_calls):
+        blocks.check_some([table[:400], table[400:]], 0)
+    damage(blocks)
+
+    def check_all() -> None:
+        for _ in range(num_calls):
+            blocks.check_some([table[:400], table[400:]], 0)
+
+    with pytest.raises(AssertionError):
+        check_all()
+
+
+@pytest.mark.parametrize(
+    ("tables", "num_reserved"), [([], 0), ([[0, 1], [0, 1]], 0), ([[0]], 0), ([[0, 1]], 1)]
+)
+def test_a_check_in_passing_sees_wrong_sums_at_once(tables: list[list[int]], num_reserved: int) -> None:
+    blocks = BlockManager(4, SIZE)
+    assert fill(blocks, [1, 1, 2, 2]) == [0, 1]
+    blocks.check_some([[0, 1]], 0)
+    with pytest.raises(AssertionError):
+        blocks.check_some(tables, num_reserved)

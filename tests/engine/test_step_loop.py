@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.commands import Cancel, Decode
+from engine.block_manager import BlockManager
+from engine.commands import Cancel, Command, Decode
 from scheduling.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.fake_runner import greedy, logits_after
 from tests.engine.loop_driver import GREEDY, RESERVING, VOCAB, Driver, spec
+from tests.growth import MOST_GROWTH, growth
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -356,3 +361,27 @@ def test_the_load_says_what_there_is() -> None:
     # 3 tokens need 1 block, 30 need 8; what the outputs will need is not promised to them.
     assert load.free_blocks == 64 - 9
     assert driver.reports[-1].step_seconds > 0
+
+
+def test_a_loop_goes_idle_at_the_same_cost_with_a_pool_of_any_size() -> None:
+    def prepare(num_blocks: int) -> Callable[[], object]:
+        driver = Driver(num_blocks=num_blocks)
+        fill_cache(driver.blocks)
+        waits: list[float] = []
+
+        def drain(timeout_s: float) -> list[Command]:
+            waits.append(timeout_s)
+            return []
+
+        return lambda: driver.loop.run(drain, lambda _: None, lambda: math.inf in waits)
+
+    assert growth(prepare) < MOST_GROWTH
+
+
+def fill_cache(blocks: BlockManager) -> None:
+    blocks.reserve(blocks.num_blocks)
+    table = [blocks.allocate() for _ in range(blocks.num_blocks)]
+    for block in table:
+        blocks.register(block, block.to_bytes(16))
+    blocks.free(table)
+    blocks.take_cache_events()

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "worker",
         "workloads",
     },
-    "tools": {"baton", "benchmarks", "engine", "scheduling", "worker"},
+    "tools": {"baton", "benchmarks", "engine", "scheduling", "services", "worker"},
 }
 
 # Drawn above, not built yet.

@@ -25,6 +25,17 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 
 
+FREEZES = """
+import gc, sys
+import router.__main__ as router
+
+print(len(gc.get_objects()), flush=True)
+say_ready = router._say_ready
+router._say_ready = lambda *words: (print(gc.get_freeze_count(), flush=True), say_ready(*words))
+sys.exit(router.main())
+"""
+
+
 def command(*flags: str) -> list[str]:
     return [sys.executable, "-m", "router", "--listen", "127.0.0.1:0", *flags]
 
@@ -70,8 +81,24 @@ def test_serves_health_models_and_metrics_and_leaves_cleanly(
         text = page.read().decode()
     assert "baton_ttft_seconds" in text
     assert "itl_seconds_bucket" in text
+    assert 'baton_event_loop_standstill_seconds{since="start"}' in text
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 0
+
+
+def test_the_collector_does_not_look_through_what_start_up_made(redis_url: str, model_path: Path) -> None:
+    flags = ["--listen", "127.0.0.1:0", "--redis", redis_url, "--model", str(model_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", FREEZES, *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        num_imported, num_frozen = int(process.stdout.readline()), int(process.stdout.readline())
+        process.kill()
+    assert num_frozen >= num_imported > 10_000
 
 
 async def test_it_serves_with_a_redis_that_asks_for_certificates(
