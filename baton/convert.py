@@ -34,7 +34,7 @@ from baton.types import (
     Usage,
     Verdict,
 )
-from baton.v1 import generation_pb2, inference_pb2
+from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 
 _SLO_CLASSES = {
     SloClass.INTERACTIVE: generation_pb2.SLO_CLASS_INTERACTIVE,
@@ -197,7 +197,7 @@ def promise_from_pb(promise: inference_pb2.LatencyPromise) -> Promise:
     )
 
 
-def attainable_from_pb(refusal: inference_pb2.SloRefusal) -> Attainable:
+def attainable_from_pb(refusal: errors_pb2.SloRefusal) -> Attainable:
     return Attainable(
         ttft_ms=refusal.attainable_ttft_ms,
         tpot_ms=refusal.attainable_tpot_ms,

@@ -18,6 +18,9 @@
     ├── StreamCorrupt(choice, expected_index, index)     a token was lost or repeated: a bug of the fleet
     └── Internal                                         a bug of the fleet
 
+Each has a `reason`: the name of a value of `ErrorReason` in the contract (`errors.proto`), which says what a
+client does about it. It is empty for errors that no router told, such as a connection that breaks.
+
 A stream that breaks raises nothing: it is resumed. `Unavailable` comes when that was impossible for
 `Timeout.connect_s`.
 """
@@ -32,6 +35,8 @@ from baton.types import Attainable, Completion
 
 class BatonError(Exception):
     """Base of everything the SDK raises on purpose."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

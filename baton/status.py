@@ -25,9 +25,14 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.v1 import inference_pb2
+from baton.v1 import errors_pb2
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_DOMAIN = "baton.v1"
+# The stream is over, the generation is not: it is resumed like one that broke.
+_TOO_SLOW = errors_pb2.ErrorReason.Name(errors_pb2.READER_TOO_SLOW)
+# Calls that hold a request inside their own: the caller of the SDK knows nothing of that.
+_WITHIN = "request."
 _Detail = TypeVar("_Detail", bound=Message)
 
 _PLAIN: dict[grpc.StatusCode, type[BatonError]] = {
@@ -56,14 +61,25 @@ class CallCrashed(Internal):
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
     """What the call to the router at `address` means to its caller."""
-    code = error.code()
-    message = error.details() or code.name
+    status = _status_of(error)
+    info = _detail(status, error_details_pb2.ErrorInfo)
+    reason = info.reason if info is not None and info.domain == _DOMAIN else ""
+    found = _error(error.code(), error.details() or error.code().name, status, reason, address)
+    found.reason = reason
+    return found
+
+
+def _error(
+    code: grpc.StatusCode, message: str, status: status_pb2.Status, reason: str, address: str
+) -> BatonError:
+    if reason == _TOO_SLOW:
+        return Unavailable(message, address)
     if code in _OUT_OF_REACH:
         return Unavailable(message, address)
     if code in _CALLERS_FAULT:
-        return _invalid(message, _status_of(error))
+        return _invalid(message, status)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return _exhausted(message, _status_of(error))
+        return _exhausted(message, status)
     if code in _PLAIN:
         return _PLAIN[code](message)
     kind = CallCrashed if code in _CRASHED else Internal
@@ -89,12 +105,16 @@ def _invalid(message: str, status: status_pb2.Status) -> InvalidRequest:
     bad = _detail(status, error_details_pb2.BadRequest)
     if bad is None:
         return InvalidRequest(message)
-    return InvalidRequest(message, [FieldViolation(v.field, v.description) for v in bad.field_violations])
+    violations = [
+        FieldViolation(one.field.removeprefix(_WITHIN), one.description.removeprefix(_WITHIN))
+        for one in bad.field_violations
+    ]
+    return InvalidRequest(message.removeprefix(_WITHIN), violations)
 
 
 def _exhausted(message: str, status: status_pb2.Status) -> BatonError:
     retry = _detail(status, error_details_pb2.RetryInfo)
-    refusal = _detail(status, inference_pb2.SloRefusal)
+    refusal = _detail(status, errors_pb2.SloRefusal)
     if retry is None and refusal is None:
         # The gRPC library's own answer to a message over its limit comes without details.
         return TooLarge(message)

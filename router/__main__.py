@@ -23,6 +23,7 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
 )
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
+from router.answering import Answering, UnknownMethods
 from router.book import CoreConfig
 from router.config import RouterConfig, parse_config
 from router.core import RouterCore
@@ -124,11 +125,12 @@ def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> 
     return Recorder(path, config, failed) if path is not None else None
 
 
-def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[DoorInterceptor, ...]:
+def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[grpc.aio.ServerInterceptor, ...]:
     def refused(error: RouterError) -> None:
         metrics.requests.labels(type(error).__name__).inc()
 
-    return () if door is None else (DoorInterceptor(door, refused),)
+    answering = Answering(refused)
+    return (answering,) if door is None else (answering, DoorInterceptor(door, refused))
 
 
 def _add_services(
@@ -143,6 +145,7 @@ def _add_services(
         reflection.SERVICE_NAME,
     ]
     reflection.enable_server_reflection(names, server)
+    server.add_generic_rpc_handlers((UnknownMethods(),))
     return healthy
 
 

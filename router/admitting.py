@@ -9,7 +9,7 @@ from __future__ import annotations
 from router import ending
 from router.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued
 from router.book import Book
-from router.errors import Overloaded, RouterError, SloRefused, Unavailable
+from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
 from router.promising import (
     Judgement,
@@ -95,7 +95,7 @@ def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None
 def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
     if not book.fleet.serves():
         ending.leave_queue(book, group)
-        _turn_away(book, session, Unavailable("no decode worker is connected"))
+        _turn_away(book, session, Unavailable(Reason.NO_WORKER, "no decode worker is connected"))
         return False
     ask = ask_of(book, session, group)
     shares, slo_class = book.learnt.by_class, session.slo.slo_class
@@ -142,7 +142,9 @@ def on_queue_full(book: Book, request_key: str, capacity: int) -> None:
         strand(book, group)
         return
     wait_s = min(60.0, 0.1 + book.queue.waiting * 0.01)
-    error = Overloaded(f"the fleet's queue is full: {capacity} requests wait", wait_s)
+    error = Overloaded(
+        Reason.QUEUE_FULL, f"the fleet's queue is full: {capacity} requests wait", wait_s, limit=capacity
+    )
     _turn_away(book, group.session, error)
 
 
@@ -163,7 +165,9 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
         _turn_away(
             book,
             group.session,
-            Unavailable(f"Redis, which holds the fleet's queue, does not answer: {reason}"),
+            Unavailable(
+                Reason.REDIS_AWAY, f"Redis, which holds the fleet's queue, does not answer: {reason}"
+            ),
         )
 
 

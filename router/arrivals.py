@@ -8,6 +8,7 @@ from router.book import Book
 from router.errors import (
     DeadlineExpired,
     DuplicateRequest,
+    Reason,
     RouterError,
     StaleSession,
     Unavailable,
@@ -83,9 +84,11 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
 
 def _open(book: Book, event: Arrived) -> None:
     if book.leaving:
-        raise Unavailable("this router is shutting down; another one takes the request")
+        raise Unavailable(
+            Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
+        )
     if not book.fleet.serves():
-        raise Unavailable("no decode worker is connected")
+        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
     session = _session(book, event)
     _check_fits(book, session, event)
     if session.number == 0:
@@ -148,6 +151,7 @@ def _check_fits(book: Book, session: Session, event: Arrived) -> None:
             session.stop.max_tokens,
             f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
             f"the largest decode worker has {book.fleet.largest_pool}",
+            Reason.EXCEEDS_MEMORY,
         )
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import cast
 
-from baton.v1 import generation_pb2, inference_pb2
+from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from router.actions import (
     Outcome,
     Promise,
@@ -223,10 +223,10 @@ def _ms(start: float, end: float) -> float:
     return (end - start) * 1000
 
 
-def refusal_to_pb(error: SloRefused) -> inference_pb2.SloRefusal:
+def refusal_to_pb(error: SloRefused) -> errors_pb2.SloRefusal:
     """What could have been promised."""
     decision = error.decision
-    return inference_pb2.SloRefusal(
+    return errors_pb2.SloRefusal(
         predicted_ttft_ms=decision.ttft_s * 1000,
         predicted_tpot_ms=decision.tpot_s * 1000,
         attainable_ttft_ms=decision.attainable_ttft_ms,

@@ -14,7 +14,7 @@ from router.actions import (
     TellFinished,
 )
 from router.book import Book
-from router.errors import StaleSession, Unavailable
+from router.errors import Reason, StaleSession, Unavailable
 from router.moves import call_off
 from router.outlook import TPOT_SCALE
 from router.promising import promise_of, tell_accepted
@@ -81,9 +81,13 @@ def cut_off(book: Book, session: Session, reason: FinishReason, error: str = "")
 def break_off(book: Book, session: Session) -> None:
     """This router leaves: the call breaks, so that a client that resumes goes on elsewhere."""
     if session.listener is not None:
-        book.do(Reject(session.listener, Unavailable("this router is shutting down; resume on another one")))
+        book.do(Reject(session.listener, _leaving()))
         book.unlisten(session)
     abandon(book, session)
+
+
+def _leaving() -> Unavailable:
+    return Unavailable(Reason.ROUTER_LEAVING, "this router is shutting down; resume on another one")
 
 
 def finish(book: Book, session: Session) -> None:

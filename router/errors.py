@@ -1,28 +1,76 @@
 """What a caller of the router can be told.
 
     RouterError
+    ├── MalformedMessage     the bytes are not the call's message               INVALID_ARGUMENT
     ├── ValidationError      a field is wrong: field, value, accepted           INVALID_ARGUMENT
     ├── ModelNotFound        another model than the fleet's                     NOT_FOUND
     ├── DuplicateRequest     the id is taken by other content                   ALREADY_EXISTS
-    ├── StaleSession         a younger call holds the request                   ABORTED
+    ├── StaleSession         a later call holds the request                     ABORTED
     ├── DeadlineExpired      the deadline was over before the prompt was there  DEADLINE_EXCEEDED
     ├── SloRefused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
-    ├── Overloaded           a bounded queue is full, or this router is behind  RESOURCE_EXHAUSTED
+    ├── Overloaded           something bounded is full                          RESOURCE_EXHAUSTED
     ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
     ├── Forbidden            the credential does not allow this                 PERMISSION_DENIED
-    └── Unavailable          nobody can serve this now                          UNAVAILABLE
+    ├── Unavailable          nobody can serve this now                          UNAVAILABLE
+    ├── UnknownMethod        there is no such call                              UNIMPLEMENTED
+    └── InternalError        a bug of the router                                INTERNAL
 
-`status.py` maps each to its code and details. Errors compare by content, so that two runs of the core can be
-compared.
+Each carries a `Reason`; `status.py` maps reasons to codes, and errors to details. Errors compare by content,
+so that two runs of the core can be compared.
 """
 
 from __future__ import annotations
 
+import enum
+
 from scheduling.admission import Decision
 
 
+class Reason(enum.Enum):
+    """`ErrorReason` of the contract, which says what each means and what a client does about it."""
+
+    MALFORMED_MESSAGE = enum.auto()
+    INVALID_FIELD = enum.auto()
+    PROMPT_TOO_LONG = enum.auto()
+    SLO_IMPOSSIBLE = enum.auto()
+    EXCEEDS_MEMORY = enum.auto()
+    MODEL_NOT_FOUND = enum.auto()
+    REQUEST_ID_IN_USE = enum.auto()
+    SUPERSEDED = enum.auto()
+    DEADLINE_EXPIRED = enum.auto()
+    SLO_REFUSED = enum.auto()
+    QUEUE_FULL = enum.auto()
+    ROUTER_BUSY = enum.auto()
+    BUDGET_EXCEEDED = enum.auto()
+    READER_TOO_SLOW = enum.auto()
+    CREDENTIAL_MISSING = enum.auto()
+    CREDENTIAL_INVALID = enum.auto()
+    TENANT_NOT_ALLOWED = enum.auto()
+    SLO_CLASS_NOT_ALLOWED = enum.auto()
+    OPERATORS_ONLY = enum.auto()
+    ROUTER_LEAVING = enum.auto()
+    NO_WORKER = enum.auto()
+    REDIS_AWAY = enum.auto()
+    TOKENIZER_LOST = enum.auto()
+    UNKNOWN_METHOD = enum.auto()
+    INTERNAL_ERROR = enum.auto()
+
+
 class RouterError(Exception):
-    """Any clear answer other than tokens."""
+    """Any clear answer other than tokens.
+
+    `fields` are what the sentence is about, as paths from `GenerateRequest` or from the call's own message.
+    The sentence begins with the first of them.
+    """
+
+    def __init__(
+        self, reason: Reason, sentence: str, *, fields: tuple[str, ...] = (), limit: int | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.fields = fields
+        self.limit = limit
+        """What was exceeded, if a number was."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == getattr(other, "args", None)
@@ -31,11 +79,32 @@ class RouterError(Exception):
         return hash((type(self), str(self)))
 
 
+class MalformedMessage(RouterError):
+    """The bytes cannot be read as the message that the call takes."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(
+            Reason.MALFORMED_MESSAGE,
+            f"the bytes sent are no {message}: {why}; accepted: protobuf, with every string in valid UTF-8",
+        )
+
+
 class ValidationError(RouterError):
     """A field holds what it may not."""
 
-    def __init__(self, field: str, value: object, accepted: str) -> None:
-        super().__init__(f"{field} is {_short(value)}; accepted: {accepted}")
+    def __init__(
+        self,
+        field: str,
+        value: object,
+        accepted: str,
+        reason: Reason = Reason.INVALID_FIELD,
+        *,
+        also: tuple[str, ...] = (),
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(
+            reason, f"{field} is {_short(value)}; accepted: {accepted}", fields=(field, *also), limit=limit
+        )
         self.field = field
         self.value = value
         self.accepted = accepted
@@ -45,7 +114,11 @@ class ModelNotFound(RouterError):
     """The fleet serves one model, and this is not its name."""
 
     def __init__(self, model: str, served: str) -> None:
-        super().__init__(f"model is {_short(model)}; this fleet serves {served!r} (or leave it empty)")
+        super().__init__(
+            Reason.MODEL_NOT_FOUND,
+            f"model is {_short(model)}; this fleet serves {served!r} (or leave it empty)",
+            fields=("model",),
+        )
         self.model = model
         self.served = served
 
@@ -55,17 +128,22 @@ class DuplicateRequest(RouterError):
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
-            f"request_id {request_id!r} is in use with other content; accepted: a new id, or the same "
-            "request again"
+            Reason.REQUEST_ID_IN_USE,
+            f"request_id is {request_id!r}, in use with other content; accepted: a new id, or the same "
+            "request again",
+            fields=("request_id",),
         )
         self.request_id = request_id
 
 
 class StaleSession(RouterError):
-    """The call's session is not younger than the one that holds the request, or no longer the youngest."""
+    """A later call holds the request: this one's session is older, or was passed."""
 
     def __init__(self, session: int, current: int) -> None:
-        super().__init__(f"session is {session}, but session {current} holds this request")
+        super().__init__(
+            Reason.SUPERSEDED,
+            f"session is {session}, but session {current} holds this request: its events go to that call",
+        )
         self.session = session
         self.current = current
 
@@ -75,7 +153,9 @@ class DeadlineExpired(RouterError):
 
     def __init__(self, deadline_ms: int) -> None:
         super().__init__(
-            f"slo.deadline_ms is {deadline_ms}: over before the prompt was tokenised; accepted: more"
+            Reason.DEADLINE_EXPIRED,
+            f"slo.deadline_ms is {deadline_ms}: over before the prompt was tokenised; accepted: more",
+            fields=("slo.deadline_ms",),
         )
         self.deadline_ms = deadline_ms
 
@@ -85,9 +165,10 @@ class SloRefused(RouterError):
 
     def __init__(self, decision: Decision, retry_after_s: float) -> None:
         super().__init__(
+            Reason.SLO_REFUSED,
             f"the SLO cannot be met now: ttft_ms of {decision.attainable_ttft_ms}, tpot_ms of "
             f"{decision.attainable_tpot_ms} and itl_ms of {decision.attainable_itl_ms} could be promised; "
-            f"come back in {retry_after_s:.1f} s"
+            f"come back in {retry_after_s:.1f} s",
         )
         self.decision = decision
         self.retry_after_s = retry_after_s
@@ -96,8 +177,10 @@ class SloRefused(RouterError):
 class Overloaded(RouterError):
     """Something bounded is full, or this router does not keep up."""
 
-    def __init__(self, what: str, retry_after_s: float | None = None) -> None:
-        super().__init__(what)
+    def __init__(
+        self, reason: Reason, what: str, retry_after_s: float | None = None, *, limit: int | None = None
+    ) -> None:
+        super().__init__(reason, what, limit=limit)
         self.retry_after_s = retry_after_s
 
 
@@ -112,9 +195,26 @@ class Forbidden(RouterError):
 class Unavailable(RouterError):
     """No worker, no store, or the router is leaving."""
 
-    def __init__(self, why: str, retry_after_s: float = 1.0) -> None:
-        super().__init__(why)
+    def __init__(self, reason: Reason, why: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(reason, why)
         self.retry_after_s = retry_after_s
+
+
+class UnknownMethod(RouterError):
+    """The call is for a method that this router does not have."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(Reason.UNKNOWN_METHOD, f"there is no method {_short(method)} here")
+
+
+class InternalError(RouterError):
+    """The router failed at a call in a way that nobody thought of."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(
+            Reason.INTERNAL_ERROR,
+            f"the router failed at this call, by a bug of its own: {type(cause).__name__}",
+        )
 
 
 def _short(value: object) -> str:

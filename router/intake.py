@@ -17,7 +17,7 @@ from router.tokenizer_pool import TokenizerPool
 from router.validation import (
     RawRequest,
     check_before_tokenising,
-    check_session,
+    check_resumption,
     check_stop,
     checked_prompt,
     checked_sampling,
@@ -70,7 +70,7 @@ class Intake:
         """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
         self._limits.check_bytes(raw)
         token_ids = await self._tokenise(raw)
-        self._limits.check_tokens(len(token_ids))
+        self._limits.check_tokens(raw, len(token_ids))
         return token_ids
 
     async def _tokenise(self, raw: RawRequest) -> list[int]:
@@ -112,7 +112,7 @@ class Intake:
     ) -> Arrived:
         """The event for the core."""
         if resumed:
-            check_session(raw.session)
+            check_resumption(raw)
         checked = await self.check(raw)
         return Arrived(
             listener=listener,

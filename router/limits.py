@@ -6,8 +6,8 @@ import argparse
 from dataclasses import dataclass, fields
 from typing import Any
 
-from router.errors import ValidationError
-from router.validation import RawRequest
+from router.errors import Reason, ValidationError
+from router.validation import RawRequest, prompt_field
 
 MIN_PING_INTERVAL_MS = 5_000
 """Pings that come faster, three times, end the connection."""
@@ -56,13 +56,24 @@ class Limits:
         said = [raw.text or ""] if raw.messages is None else [part for one in raw.messages for part in one]
         num_bytes = sum(len(part.encode()) for part in said)
         if num_bytes > self.max_prompt_bytes:
-            what = "text" if raw.messages is None else "chat.messages"
-            raise ValidationError(what, f"{num_bytes} bytes", f"up to {self.max_prompt_bytes} bytes")
+            raise ValidationError(
+                prompt_field(raw),
+                f"{num_bytes} bytes",
+                f"up to {self.max_prompt_bytes} bytes",
+                Reason.PROMPT_TOO_LONG,
+                limit=self.max_prompt_bytes,
+            )
 
-    def check_tokens(self, num_tokens: int) -> None:
+    def check_tokens(self, raw: RawRequest, num_tokens: int) -> None:
         """Raises `ValidationError`."""
         if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
-            raise ValidationError("input", f"{num_tokens} tokens", f"up to {self.max_prompt_tokens} tokens")
+            raise ValidationError(
+                prompt_field(raw),
+                f"{num_tokens} tokens",
+                f"up to {self.max_prompt_tokens} tokens",
+                Reason.PROMPT_TOO_LONG,
+                limit=self.max_prompt_tokens,
+            )
 
 
 def add_limit_flags(parser: argparse.ArgumentParser) -> None:

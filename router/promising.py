@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from router.actions import Promise, TellAccepted
 from router.book import Book
-from router.errors import ValidationError
+from router.errors import Reason, ValidationError
 from router.fleet import DECODE, Worker
 from router.impossible import Impossible, bare, impossible
 from router.outlook import TPOT_SCALE, is_cut
@@ -44,7 +44,9 @@ def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
     found = _impossible(ask, slo, computing[:1], decoding[:1]) and _impossible(ask, slo, computing, decoding)
     if found is not None:
         accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
-        raise ValidationError(found.field, found.value_ms, accepted)
+        raise ValidationError(
+            found.field, found.value_ms, accepted, Reason.SLO_IMPOSSIBLE, limit=found.least_ms
+        )
 
 
 def _impossible(

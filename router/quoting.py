@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.actions import Promise
-from router.errors import SloRefused, Unavailable
+from router.errors import Reason, SloRefused, Unavailable
 from router.intake import Checked
 from router.shell import Shell
 from scheduling.admission import MIN_RETRY_S, Verdict
@@ -32,11 +32,13 @@ async def quote(shell: Shell, checked: Checked, hits: Mapping[str, int]) -> Quot
     """
     facts = shell.discovery.facts
     if facts is None or not shell.core.book.fleet.serves():
-        raise Unavailable("no decode worker is connected")
+        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
     try:
         queue = await shell.store.queue_status()
     except StoreUnavailable as error:
-        raise Unavailable(f"Redis, which holds the fleet's queue, does not answer: {error.reason}") from error
+        raise Unavailable(
+            Reason.REDIS_AWAY, f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
+        ) from error
     n, prompt_tokens = checked.sampling.n, len(checked.prompt_token_ids)
     blocks = blocks_needed(prompt_tokens, checked.stop.max_tokens, n, facts.block_size)
     ask, ahead = Ask(prompt_tokens, 0, blocks, n), Ahead(queue.waiting_tokens, queue.waiting)

@@ -13,7 +13,7 @@ from router.actions import (
     TellQueued,
     TellRetrying,
 )
-from router.errors import Overloaded, RouterError
+from router.errors import Overloaded, Reason, RouterError
 from router.sessions import TokenLogprobs
 
 MAX_PENDING_TOKENS = 8192
@@ -91,7 +91,9 @@ class ClientStream:
             if self._pending_tokens > self._max_pending_tokens:
                 self.fail(
                     Overloaded(
-                        f"the client reads too slowly: over {self._max_pending_tokens} tokens wait for it"
+                        Reason.READER_TOO_SLOW,
+                        f"the client reads too slowly: over {self._max_pending_tokens} tokens wait for it",
+                        limit=self._max_pending_tokens,
                     )
                 )
                 return False

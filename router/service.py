@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc.aio
 
@@ -23,24 +23,17 @@ from router.convert import (
 )
 from router.door.door import Bill, Door, Patience
 from router.door.principal import as_caller, tenant_of_call
-from router.errors import DeadlineExpired, RouterError, SloRefused
+from router.errors import DeadlineExpired, RouterError, SloRefused, ValidationError
 from router.events import CancelAsked
 from router.intake import Intake
 from router.model_facts import ModelFacts
 from router.quoting import quote
 from router.relay import ClientStream, StreamItem, TokenRun
 from router.shell import Shell
-from router.status import status_of
-from router.validation import RawRequest, check_before_tokenising
+from router.validation import RawRequest, check_before_tokenising, check_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
-
-
-async def end_with(context: Context, error: RouterError) -> NoReturn:
-    """End a call with the error's status and details."""
-    status = status_of(error)
-    await context.abort(status.code, status.message, trailing_metadata=status.trailing_metadata)
 
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
@@ -86,12 +79,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
-        try:
-            tenant = tenant_of_call(request.tenant)
-        except RouterError as error:
-            await end_with(context, error)
+        if not request.request_id:
+            raise ValidationError("request_id", "", "the id of the request that is to end")
+        check_name("request_id", request.request_id)
+        check_name("tenant", request.tenant)
+        tenant = tenant_of_call(request.tenant)
         name = tenant, request.request_id
-        arriving = bool(request.request_id) and self._arriving.cancel(name)
+        arriving = self._arriving.cancel(name)
         running = arriving or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
         return inference_pb2.CancelResponse(cancelled=running)
@@ -99,17 +93,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Quote(
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
-        try:
-            await self._admit(Patience())
-            raw, shell = as_caller(request_from_pb(request.request)), self._shell
-            checked = await self._intake.check(raw)
-            keys = list(shell.core.book.fleet.workers)
-            hits = await self._intake.prefix_hits(
-                raw.tenant, checked.prompt_token_ids, shell.discovery.facts, keys
-            )
-            return quote_to_pb(await quote(shell, checked, hits))
-        except RouterError as error:
-            await end_with(context, error)
+        await self._admit(Patience())
+        raw, shell = as_caller(request_from_pb(request.request)), self._shell
+        checked = await self._intake.check(raw)
+        keys = list(shell.core.book.fleet.workers)
+        hits = await self._intake.prefix_hits(
+            raw.tenant, checked.prompt_token_ids, shell.discovery.facts, keys
+        )
+        return quote_to_pb(await quote(shell, checked, hits))
 
     async def CountTokens(
         self, request: inference_pb2.CountTokensRequest, context: Context
@@ -121,12 +112,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             text=request.text if kind == "text" else None,
             messages=messages if kind == "chat" else None,
         )
-        try:
-            await self._admit(Patience())
-            check_before_tokenising(raw, self._facts)
-            token_ids = await self._intake.tokenise(raw)
-        except RouterError as error:
-            await end_with(context, error)
+        await self._admit(Patience())
+        check_before_tokenising(raw, self._facts, inputs=("text", "chat"))
+        token_ids = await self._intake.tokenise(raw)
         return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
 
     async def ListModels(
@@ -179,7 +167,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             yield stream
         except RouterError as error:
             refusal = error
-            await end_with(context, error)
+            raise
         finally:
             shell.close_stream(listener)
             if bill is not None:

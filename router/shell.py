@@ -35,7 +35,7 @@ from router.actions import (
 )
 from router.core import RouterCore
 from router.discovery import Discovery
-from router.errors import Overloaded
+from router.errors import Overloaded, Reason
 from router.events import (
     ClientGone,
     Event,
@@ -116,7 +116,11 @@ class Shell:
         """
         for listener, stream in list(self._streams.items()):
             if stream.is_stalled():
-                stream.fail(Overloaded("the client reads too slowly: what waits for it is too old"))
+                stream.fail(
+                    Overloaded(
+                        Reason.READER_TOO_SLOW, "the client reads too slowly: what waits for it is too old"
+                    )
+                )
                 self.submit(ClientGone(listener))
 
     # The core

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from router.errors import Overloaded
+from router.errors import Overloaded, Reason
 
 TICK_S = 0.1
 LATE_S = 0.05
@@ -62,4 +62,6 @@ class Ticker:
     def refuse_if_busy(self) -> None:
         """For a newcomer, before anything is spent on it. Raises `Overloaded`."""
         if self.lag_s > BUSY_LAG_S:
-            raise Overloaded(f"this router is busy: it runs {self.lag_s:.1f} s late", RETRY_S)
+            raise Overloaded(
+                Reason.ROUTER_BUSY, f"this router is busy: it runs {self.lag_s:.1f} s late", RETRY_S
+            )

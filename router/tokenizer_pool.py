@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from router.errors import Overloaded, Unavailable
+from router.errors import Overloaded, Reason, Unavailable
 
 BACKLOG_PER_PROCESS = 128
 RETRY_S = 0.5
@@ -83,14 +83,16 @@ class TokenizerPool:
     def _enter(self) -> None:
         limit = BACKLOG_PER_PROCESS * self._num_processes
         if self._backlog >= limit:
-            raise Overloaded(f"{limit} prompts wait for tokenisation", RETRY_S)
+            raise Overloaded(
+                Reason.ROUTER_BUSY, f"{limit} prompts wait for tokenisation", RETRY_S, limit=limit
+            )
         self._backlog += 1
 
     def _replaced(self) -> Unavailable:
         """A killed process breaks its whole pool; the next call finds a new one."""
         self._pool.shutdown(wait=False)
         self._pool = self._new_pool()
-        return Unavailable("a tokenizer process died", RETRY_S)
+        return Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S)
 
     def close(self) -> None:
         """End the processes."""

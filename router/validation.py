@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from router.errors import DeadlineExpired, ModelNotFound, ValidationError
+from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
 from router.events import Received
 from router.model_facts import ModelFacts
 from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules
@@ -74,29 +74,42 @@ def check_model(model: str, facts: ModelFacts) -> None:
         raise ModelNotFound(model, facts.name)
 
 
+def prompt_field(raw: RawRequest) -> str:
+    """The path of the field that holds the prompt; a request without any is refused before this is asked."""
+    if raw.messages is not None:
+        return "chat.messages"
+    return "text" if raw.text is not None else "tokens.token_ids"
+
+
 def check_name(field_name: str, value: str) -> None:
     """Names are kept in keys and logs: short, and printable."""
     if len(value) > MAX_NAME_CHARS or not all(" " <= char <= "~" for char in value):
         raise ValidationError(field_name, value, f"up to {MAX_NAME_CHARS} printable ASCII characters")
 
 
-def check_before_tokenising(raw: RawRequest, facts: ModelFacts) -> None:
-    """All that needs no tokens, so that a wrong request costs no tokenisation."""
+def check_before_tokenising(
+    raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...] = ("text", "chat", "tokens")
+) -> None:
+    """All that needs no tokens, so that a wrong request costs no tokenisation.
+
+    `inputs` are the fields of the message that can hold a prompt.
+    """
     check_name("request_id", raw.request_id)
     check_name("tenant", raw.tenant)
     check_model(raw.model, facts)
-    _check_input(raw, facts)
+    _check_input(raw, facts, inputs)
     _check_range("resume_grace_ms", raw.resume_grace_ms, 0, MAX_RESUME_GRACE_MS)
 
 
-def _check_input(raw: RawRequest, facts: ModelFacts) -> None:
+def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) -> None:
     if raw.text is None and raw.messages is None and raw.token_ids is None:
-        raise ValidationError("input", None, "one of text, chat and tokens")
+        raise ValidationError("text", None, f"one of {' and '.join(inputs)}", also=inputs[1:])
     if raw.text == "":
         raise ValidationError("text", raw.text, "at least one character")
     if raw.messages is not None:
         if facts.chat_template is None:
-            raise ValidationError("chat", "set", "text or tokens: this model has no chat template")
+            others = " or ".join(one for one in inputs if one != "chat")
+            raise ValidationError("chat", "set", f"{others}: this model has no chat template")
         if not raw.messages:
             raise ValidationError("chat.messages", [], "at least one message")
         for place, (role, _) in enumerate(raw.messages):
@@ -111,7 +124,7 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
     sampling = SamplingParams(
         temperature=_checked("sampling.temperature", raw.temperature, 1.0, 0, 100),
         top_k=_or(raw.top_k, 0),
-        top_p=_checked("sampling.top_p", raw.top_p, 1.0, 0, 1),
+        top_p=_or(raw.top_p, 1.0),
         min_p=_checked("sampling.min_p", raw.min_p, 0.0, 0, 1),
         repetition_penalty=_or(raw.repetition_penalty, 1.0),
         presence_penalty=_checked("sampling.presence_penalty", raw.presence_penalty, 0.0, -2, 2),
@@ -121,16 +134,18 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
         n=_or(raw.n, 1),
         logprobs=raw.logprobs,
     )
-    if sampling.top_p == 0:
-        raise ValidationError("sampling.top_p", 0.0, "over 0, up to 1")
+    if not 0 < sampling.top_p <= 1:
+        raise ValidationError("sampling.top_p", sampling.top_p, "over 0, up to 1")
     if not 0 < sampling.repetition_penalty < float("inf"):
         raise ValidationError("sampling.repetition_penalty", sampling.repetition_penalty, "over 0, finite")
     _check_range("sampling.n", sampling.n, 1, MAX_N)
     if sampling.logprobs is not None:
         _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
     for token_id, bias in sampling.logit_bias:
-        _check_range("sampling.logit_bias (token id)", token_id, 0, vocab_size - 1)
-        _check_range(f"sampling.logit_bias[{token_id}]", bias, -100, 100)
+        name = f"sampling.logit_bias[{token_id}]"
+        if token_id >= vocab_size:
+            raise ValidationError(name, bias, f"token ids of 0 to {vocab_size - 1} as keys")
+        _check_range(name, bias, -100, 100)
     return sampling
 
 
@@ -161,25 +176,26 @@ def check_stop(raw: RawRequest, vocab_size: int) -> None:
         raise ValidationError(
             "stop.stop_strings", f"{len(raw.stop_strings)} strings", f"at most {MAX_STOP_STRINGS}"
         )
-    if "" in raw.stop_strings:
-        raise ValidationError("stop.stop_strings", "", "strings of at least one character")
-    for token_id in raw.stop_token_ids:
-        _check_range("stop.stop_token_ids", token_id, 0, vocab_size - 1)
+    for place, text in enumerate(raw.stop_strings):
+        if not text:
+            raise ValidationError(f"stop.stop_strings[{place}]", text, "at least one character")
+    _check_token_ids("stop.stop_token_ids", raw.stop_token_ids, vocab_size)
 
 
 def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
     """The prompt against the model's context, and what depends on its length."""
     if not token_ids:
-        raise ValidationError("input", "empty", "a prompt of at least one token")
+        raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
     room = facts.max_context_tokens - len(token_ids)
     if room < 1:
         raise ValidationError(
-            "input",
+            prompt_field(raw),
             f"{len(token_ids)} tokens",
             f"at most {facts.max_context_tokens - 1} tokens, so that one more fits the model's context",
+            Reason.PROMPT_TOO_LONG,
+            limit=facts.max_context_tokens - 1,
         )
-    if max(token_ids) >= facts.vocab_size:
-        _check_range("tokens.token_ids", max(token_ids), 0, facts.vocab_size - 1)
+    _check_token_ids("tokens.token_ids", token_ids, facts.vocab_size)
     max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
     if raw.min_tokens > max_tokens:
         raise ValidationError(
@@ -192,27 +208,28 @@ def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts)
 def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tuple[Received, ...]:
     seen: set[int] = set()
     checked = []
-    for choice, token_ids in raw.received:
-        _check_range("received.choice", choice, 0, _or(raw.n, 1) - 1)
+    for place, (choice, token_ids) in enumerate(raw.received):
+        _check_range(f"received[{place}].choice", choice, 0, _or(raw.n, 1) - 1)
         if choice in seen:
-            raise ValidationError("received.choice", choice, "each choice once")
+            raise ValidationError(f"received[{place}].choice", choice, "each choice once")
         seen.add(choice)
-        name = f"received[choice {choice}].token_ids"
+        name = f"received[{place}].token_ids"
         if len(token_ids) > stop.max_tokens:
             raise ValidationError(
                 name, f"{len(token_ids)} tokens", f"at most max_tokens, which is {stop.max_tokens}"
             )
-        for token_id in token_ids:
-            _check_range(name, token_id, 0, facts.vocab_size - 1)
+        _check_token_ids(name, token_ids, facts.vocab_size)
         checked.append(Received(choice, token_ids, finish_of(token_ids, stop, facts.eos_token_ids)))
     return tuple(checked)
 
 
-def check_session(session: int) -> None:
-    """`Generate` is session 0; resumptions count from 1."""
-    if session < 1:
+def check_resumption(raw: RawRequest) -> None:
+    """A resumption names its request; `Generate` is session 0, so its session is 1 or more."""
+    if not raw.request_id:
+        raise ValidationError("request_id", raw.request_id, "the id that Accepted told")
+    if raw.session < 1:
         raise ValidationError(
-            "session", session, "1 or more: one more than the session of the call that broke"
+            "session", raw.session, "1 or more: one more than the session of the call that broke"
         )
 
 
@@ -242,6 +259,12 @@ def _checked(name: str, value: float | None, default: float, low: float, high: f
         return default
     _check_range(name, value, low, high)
     return value
+
+
+def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    if token_ids and max(token_ids) >= vocab_size:
+        place = next(place for place, one in enumerate(token_ids) if one >= vocab_size)
+        raise ValidationError(f"{name}[{place}]", token_ids[place], f"0 to {vocab_size - 1}")
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

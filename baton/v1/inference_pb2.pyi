@@ -1,3 +1,4 @@
+from baton.v1 import errors_pb2 as _errors_pb2
 from baton.v1 import generation_pb2 as _generation_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -265,22 +266,6 @@ class TimeSplit(_message.Message):
     relay_ms: float
     def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., handoff_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ..., relay_ms: _Optional[float] = ...) -> None: ...
 
-class SloRefusal(_message.Message):
-    __slots__ = ("predicted_ttft_ms", "predicted_tpot_ms", "attainable_ttft_ms", "attainable_tpot_ms", "predicted_itl_ms", "attainable_itl_ms")
-    PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
-    PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
-    ATTAINABLE_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
-    ATTAINABLE_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
-    PREDICTED_ITL_MS_FIELD_NUMBER: _ClassVar[int]
-    ATTAINABLE_ITL_MS_FIELD_NUMBER: _ClassVar[int]
-    predicted_ttft_ms: float
-    predicted_tpot_ms: float
-    attainable_ttft_ms: int
-    attainable_tpot_ms: int
-    predicted_itl_ms: float
-    attainable_itl_ms: int
-    def __init__(self, predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., attainable_ttft_ms: _Optional[int] = ..., attainable_tpot_ms: _Optional[int] = ..., predicted_itl_ms: _Optional[float] = ..., attainable_itl_ms: _Optional[int] = ...) -> None: ...
-
 class GenerateOnceRequest(_message.Message):
     __slots__ = ("request",)
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -344,8 +329,8 @@ class QuoteResponse(_message.Message):
     promise: LatencyPromise
     prompt_tokens: int
     retry_after_ms: int
-    refusal: SloRefusal
-    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., refusal: _Optional[_Union[SloRefusal, _Mapping]] = ...) -> None: ...
+    refusal: _errors_pb2.SloRefusal
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., promise: _Optional[_Union[LatencyPromise, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., refusal: _Optional[_Union[_errors_pb2.SloRefusal, _Mapping]] = ...) -> None: ...
 
 class CountTokensRequest(_message.Message):
     __slots__ = ("model", "text", "chat")

@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class InferenceServiceStub(object):
-    """Errors carry google.rpc details: BadRequest names the field, RetryInfo says when to come back, and
-    SloRefusal what could have been promised.
+    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
     """
 
     def __init__(self, channel):
@@ -74,8 +73,7 @@ class InferenceServiceStub(object):
 
 
 class InferenceServiceServicer(object):
-    """Errors carry google.rpc details: BadRequest names the field, RetryInfo says when to come back, and
-    SloRefusal what could have been promised.
+    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
     """
 
     def Generate(self, request, context):
@@ -173,8 +171,7 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InferenceService(object):
-    """Errors carry google.rpc details: BadRequest names the field, RetryInfo says when to come back, and
-    SloRefusal what could have been promised.
+    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
     """
 
     @staticmethod

@@ -138,9 +138,7 @@ _InferenceServiceListModelsType = typing_extensions.TypeVar(
 )
 
 class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _InferenceServiceGenerateOnceType, _InferenceServiceResumeType, _InferenceServiceCancelType, _InferenceServiceQuoteType, _InferenceServiceCountTokensType, _InferenceServiceListModelsType]):
-    """Errors carry google.rpc details: BadRequest names the field, RetryInfo says when to come back, and
-    SloRefusal what could have been promised.
-    """
+    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto."""
 
     @typing.overload
     def __init__(self: InferenceServiceStub[
@@ -259,9 +257,7 @@ InferenceServiceAsyncStub: typing_extensions.TypeAlias = InferenceServiceStub[
 ]
 
 class InferenceServiceServicer(metaclass=abc.ABCMeta):
-    """Errors carry google.rpc details: BadRequest names the field, RetryInfo says when to come back, and
-    SloRefusal what could have been promised.
-    """
+    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto."""
 
     @abc.abstractmethod
     def Generate(

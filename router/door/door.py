@@ -13,7 +13,7 @@ import structlog
 
 from router.door.principal import Principal, caller
 from router.door.rules import DoorFileUnusable, DoorRules, read_rules
-from router.errors import Overloaded, Unauthenticated, Unavailable
+from router.errors import Overloaded, Reason, Unauthenticated, Unavailable
 from state.errors import StoreUnavailable
 from state.store import Store
 
@@ -75,10 +75,16 @@ class Door:
         """Whose call it is. Raises `Unauthenticated`."""
         said = [value for name, value in metadata if name == "authorization"]
         if len(said) != 1 or not isinstance(said[0], str):
-            raise Unauthenticated("no credential came; accepted: one authorization: Bearer KEY-OR-TOKEN")
+            raise Unauthenticated(
+                Reason.CREDENTIAL_MISSING,
+                "no credential came; accepted: one authorization: Bearer KEY-OR-TOKEN",
+            )
         scheme, _, credential = said[0].partition(" ")
         if scheme.lower() != SCHEME or not credential.strip():
-            raise Unauthenticated("the credential is no Bearer; accepted: authorization: Bearer KEY-OR-TOKEN")
+            raise Unauthenticated(
+                Reason.CREDENTIAL_MISSING,
+                "the credential is no Bearer; accepted: authorization: Bearer KEY-OR-TOKEN",
+            )
         return self.rules.principal_of(credential.strip())
 
     async def admit(self, patience: Patience) -> None:
@@ -128,14 +134,18 @@ class Door:
             patience.left_s -= wait_s
             wait_s = await self._ask(principal, requests, tokens)
         if wait_s:
-            raise Overloaded(f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s)
+            raise Overloaded(
+                Reason.BUDGET_EXCEEDED, f"the tenant is over its budget; come back in {wait_s:.1f} s", wait_s
+            )
 
     async def _ask(self, principal: Principal, requests: int, tokens: int) -> float:
         """0 when it was taken, else the seconds to wait."""
         try:
             taken = await self._store.take_budget(principal.tenant, principal.budget, requests, tokens)
         except StoreUnavailable as error:
-            raise Unavailable(f"Redis, which keeps the budgets, does not answer: {error.reason}") from error
+            raise Unavailable(
+                Reason.REDIS_AWAY, f"Redis, which keeps the budgets, does not answer: {error.reason}"
+            ) from error
         return taken.wait_ms / 1000
 
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
+from router.answering import end_with
 from router.door.door import Door
 from router.door.principal import set_caller
-from router.errors import Forbidden, RouterError
-from router.status import status_of
+from router.errors import Forbidden, Reason, RouterError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -36,7 +36,7 @@ class DoorInterceptor(grpc.aio.ServerInterceptor):
             try:
                 principal = self._door.authenticate(handler_call_details.invocation_metadata or ())
                 if method.startswith(OPERATORS) and not principal.operator:
-                    raise Forbidden("watching and draining the fleet is for operators")
+                    raise Forbidden(Reason.OPERATORS_ONLY, "watching and draining the fleet is for operators")
             except RouterError as error:
                 self._refused(error)
                 return _refusing(error, await continuation(handler_call_details))
@@ -45,11 +45,10 @@ class DoorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:
-    """In the shape of the method that was called, if there is one."""
+    """In the shape of the method that was called."""
 
     async def refuse(_request: object, context: Context) -> None:
-        status = status_of(error)
-        await context.abort(status.code, status.message, trailing_metadata=status.trailing_metadata)
+        await end_with(context, error)
 
     if handler is None:
         return None

@@ -6,7 +6,7 @@ import dataclasses
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from router.errors import Forbidden
+from router.errors import Forbidden, Reason
 from router.validation import RawRequest
 from scheduling.budgets import UNLIMITED, Budget
 from scheduling.request import SloClass
@@ -43,7 +43,11 @@ def tenant_of_call(named: str) -> str:
     if principal is None:
         return named
     if named not in ("", principal.tenant):
-        raise Forbidden("tenant is not the credential's; accepted: leave it empty")
+        raise Forbidden(
+            Reason.TENANT_NOT_ALLOWED,
+            "tenant is not the credential's; accepted: leave it empty",
+            fields=("tenant",),
+        )
     return principal.tenant
 
 
@@ -55,5 +59,9 @@ def as_caller(raw: RawRequest) -> RawRequest:
     slo_class = SloClass(raw.slo_class) if raw.slo_class in set(SloClass) else SloClass.STANDARD
     if slo_class not in principal.classes:
         allowed = ", ".join(sorted(one.name.lower() for one in principal.classes))
-        raise Forbidden(f"slo_class is {slo_class.name.lower()}; this credential allows: {allowed}")
+        raise Forbidden(
+            Reason.SLO_CLASS_NOT_ALLOWED,
+            f"slo.slo_class is {slo_class.name.lower()}; this credential allows: {allowed}",
+            fields=("slo.slo_class",),
+        )
     return dataclasses.replace(raw, tenant=tenant_of_call(raw.tenant))

@@ -20,7 +20,7 @@ from typing import Any
 
 from router.door.principal import Principal
 from router.door.tokens import TokenRules, parse_classes
-from router.errors import Unauthenticated
+from router.errors import Reason, Unauthenticated
 from scheduling.budgets import UNLIMITED, Budget, Rate
 
 Json = Mapping[str, Any]
@@ -52,7 +52,7 @@ class DoorRules:
             if hmac.compare_digest(known, digest):
                 found = principal
         if found is None:
-            raise Unauthenticated("the API key is not known here")
+            raise Unauthenticated(Reason.CREDENTIAL_INVALID, "the API key is not known here")
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 
 from router.door.principal import ALL_CLASSES, Principal
-from router.errors import Unauthenticated
+from router.errors import Reason, Unauthenticated
 from scheduling.budgets import UNLIMITED, Budget
 from scheduling.request import SloClass
 
@@ -67,17 +67,21 @@ class TokenRules:
             )
         except jwt.InvalidTokenError as error:
             why = next((why for kind, why in _WHY if isinstance(error, kind)), "cannot be read")
-            raise Unauthenticated(f"the token {why}") from None
+            raise Unauthenticated(Reason.CREDENTIAL_INVALID, f"the token {why}") from None
         return self._principal(claims, budgets)
 
     def _principal(self, claims: Mapping[str, Any], budgets: Mapping[str, Budget]) -> Principal:
         tenant = claims.get(self.tenant_claim)
         if not isinstance(tenant, str) or not tenant:
-            raise Unauthenticated(f"the token names no tenant in its claim {self.tenant_claim!r}")
+            raise Unauthenticated(
+                Reason.CREDENTIAL_INVALID, f"the token names no tenant in its claim {self.tenant_claim!r}"
+            )
         try:
             classes = parse_classes(claims.get("classes"))
         except ValueError:
-            raise Unauthenticated("the token's claim 'classes' is no list of class names") from None
+            raise Unauthenticated(
+                Reason.CREDENTIAL_INVALID, "the token's claim 'classes' is no list of class names"
+            ) from None
         operator = claims.get("operator") is True
         return Principal(tenant, classes, operator, budgets.get(tenant, UNLIMITED))
 

@@ -14,7 +14,6 @@ from router.errors import ValidationError
 from router.events import DrainAsked
 from router.fleet import Worker
 from router.model_facts import ModelFacts
-from router.service import end_with
 from router.shell import Shell
 from services.convert import cost_to_pb
 from state.errors import StoreUnavailable
@@ -43,7 +42,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     ) -> None:
         interval_ms = request.interval_ms or DEFAULT_INTERVAL_MS
         if not 100 <= interval_ms <= 60_000:
-            await end_with(context, ValidationError("interval_ms", interval_ms, "100 to 60000, or 0 for 500"))
+            raise ValidationError("interval_ms", interval_ms, "100 to 60000, or 0 for 500")
         while True:
             await context.write(await self._snapshot())
             await asyncio.sleep(interval_ms / 1000)

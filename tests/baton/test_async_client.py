@@ -20,7 +20,7 @@ from baton.errors import (
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import CostState, Role
 from baton.types import Attainable, Prompt, Verdict
-from baton.v1 import inference_pb2
+from baton.v1 import errors_pb2, inference_pb2
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import Fail, ScriptedRouter, bad_field, retry_after
 
@@ -131,7 +131,7 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
 
 
 async def test_a_refusal_says_what_could_have_been_promised() -> None:
-    refusal = inference_pb2.SloRefusal(
+    refusal = errors_pb2.SloRefusal(
         predicted_ttft_ms=900, predicted_tpot_ms=40, attainable_ttft_ms=950, attainable_tpot_ms=45,
         predicted_itl_ms=55, attainable_itl_ms=60,
     )  # fmt: skip
@@ -157,7 +157,7 @@ async def test_a_quote_tells_the_verdict_and_when_refused_what_would_do() -> Non
     good = inference_pb2.QuoteResponse(
         verdict=inference_pb2.VERDICT_ACCEPTED, promise=promise, prompt_tokens=8
     )
-    refusal = inference_pb2.SloRefusal(attainable_ttft_ms=70, attainable_tpot_ms=9)
+    refusal = errors_pb2.SloRefusal(attainable_ttft_ms=70, attainable_tpot_ms=9)
     bad = inference_pb2.QuoteResponse(
         verdict=inference_pb2.VERDICT_REFUSED, retry_after_ms=1500, refusal=refusal
     )

@@ -18,7 +18,7 @@ from baton.cli.chat import read_lines
 from baton.cli.exits import program
 from baton.operators.v1 import fleet_pb2
 from baton.types import Sampling, Slo, SloClass, Stop
-from baton.v1 import generation_pb2, inference_pb2
+from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from tests.baton.scripted_service import (
     BREAK,
     HANG,
@@ -178,7 +178,7 @@ def test_a_failed_generation_is_exit_code_1_with_the_reason(
     assert "baton: all workers died" in capsys.readouterr().err
 
 
-_REFUSAL = inference_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=45, attainable_itl_ms=60)
+_REFUSAL = errors_pb2.SloRefusal(attainable_ttft_ms=950, attainable_tpot_ms=45, attainable_itl_ms=60)
 
 
 @pytest.mark.parametrize(

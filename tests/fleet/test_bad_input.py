@@ -20,9 +20,9 @@ ARGS = ("--num-blocks", "64")
 PROMPT = [5, 6, 7]
 
 WRONG: list[tuple[str, dict[str, object], str]] = [
-    ("empty prompt", {"prompt": []}, "input"),
+    ("empty prompt", {"prompt": []}, "tokens.token_ids"),
     ("empty text", {"prompt": ""}, "text"),
-    ("over-long prompt", {"prompt": [5] * (MAX_CONTEXT + 1)}, "input"),
+    ("over-long prompt", {"prompt": [5] * (MAX_CONTEXT + 1)}, "tokens.token_ids"),
     ("token id out of range", {"prompt": [5, VOCAB_SIZE]}, "tokens.token_ids"),
     ("negative temperature", {"sampling": Sampling(temperature=-0.1)}, "sampling.temperature"),
     ("top_p of nothing", {"sampling": Sampling(top_p=0.0)}, "sampling.top_p"),

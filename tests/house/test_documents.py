@@ -34,7 +34,7 @@ def test_every_named_make_target_exists(document: str) -> None:
     assert named <= _targets()
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md", "docs/errors.md"])
 def test_every_named_path_exists(document: str) -> None:
     named = {name for name in _quoted(document) if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", name)}
     paths = {name for name in named if "/" in name and name.split("/")[0] in FOLDERS}
@@ -43,7 +43,7 @@ def test_every_named_path_exists(document: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md", "docs/errors.md"])
 def test_every_relative_link_leads_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", _text(document))
     missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from baton.operators.v1 import fleet_pb2_grpc
 from baton.v1 import inference_pb2_grpc
+from router.answering import Answering, UnknownMethods
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.intake import Intake
@@ -117,9 +118,10 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     """A router without workers; tests add those they need."""
     core = RouterCore(CoreConfig("router-a", queue_capacity=64))
     shell = Shell(core, store, RouterMetrics(), facts.name)
-    server = grpc.aio.server()
+    server = grpc.aio.server(interceptors=(Answering(lambda error: None),))
     InferenceService(shell, Intake(facts, pool, store), facts).add_to(server)
     FleetService(shell, facts).add_to(server)
+    server.add_generic_rpc_handlers((UnknownMethods(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     running = asyncio.create_task(shell.run())

@@ -8,11 +8,12 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-from baton.v1 import generation_pb2, inference_pb2
+from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from tests.fuzzing import fuzz, messages
-from tests.router.calls import PROMPT, expected, tokens_of
+from tests.router.calls import PROMPT, expected, fields_of, reason_of, tokens_of, value_at
 from tests.router.conftest import RunningFleet, until
 
 pytestmark = pytest.mark.integration
@@ -55,11 +56,21 @@ async def said_of(call: Callable[[], Any]) -> grpc.aio.AioRpcError | None:
     return None
 
 
-async def check(call: Callable[[], Any]) -> None:
+async def check(call: Callable[[], Any], request: Message | None = None) -> None:
     error = await said_of(call)
     if error is not None:
-        assert error.code() not in MISTAKES, error.details()
-        assert error.details(), "an error without a word"
+        check_error(error, request)
+
+
+def check_error(error: grpc.aio.AioRpcError, request: Message | None) -> None:
+    """It says what is wrong: in words, by a reason of the contract, and by paths into the request."""
+    assert error.code() not in MISTAKES, error.details()
+    assert error.details(), "an error without a word"
+    assert reason_of(error) in set(errors_pb2.ErrorReason.keys())
+    if request is not None and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        assert fields_of(error), error.details()
+        for path in fields_of(error):
+            value_at(request, path)
 
 
 async def check_neighbour(fleet: RunningFleet) -> None:
@@ -71,7 +82,7 @@ async def check_neighbour(fleet: RunningFleet) -> None:
 
 async def test_any_request_is_answered_and_harms_nobody(fleet: RunningFleet) -> None:
     await fleet.pair()
-    await fuzz(nearly_right(), lambda request: check(lambda: fleet.inference.Generate(request)), 120)
+    await fuzz(nearly_right(), lambda request: check(lambda: fleet.inference.Generate(request), request), 120)
     await check_neighbour(fleet)
 
 
@@ -84,7 +95,7 @@ async def test_any_resumption_is_answered_and_harms_nobody(fleet: RunningFleet) 
         nearly_right(),
         messages(inference_pb2.ResumeRequest),
     )
-    await fuzz(resumptions, lambda request: check(lambda: fleet.inference.Resume(request)), 120)
+    await fuzz(resumptions, lambda request: check(lambda: fleet.inference.Resume(request), request), 120)
     await check_neighbour(fleet)
 
 
@@ -92,13 +103,16 @@ async def test_any_resumption_is_answered_and_harms_nobody(fleet: RunningFleet) 
 async def test_any_question_is_answered(fleet: RunningFleet, method: str) -> None:
     await fleet.pair()
 
-    async def ask(request: object) -> None:
+    async def ask(request: Message) -> None:
         answer = await asyncio.gather(getattr(fleet.inference, method)(request), return_exceptions=True)
         if isinstance(answer[0], BaseException):
             assert isinstance(answer[0], grpc.aio.AioRpcError)
-            assert answer[0].code() not in MISTAKES, answer[0].details()
+            check_error(answer[0], request)
 
-    await fuzz(messages(getattr(inference_pb2, f"{method}Request")), ask, 40)
+    kind = getattr(inference_pb2, f"{method}Request")
+    holds_request = "request" in kind.DESCRIPTOR.fields_by_name
+    requests = nearly_right().map(lambda inner: kind(request=inner)) if holds_request else messages(kind)
+    await fuzz(requests, ask, 80)
     await check_neighbour(fleet)
 
 
@@ -106,10 +120,7 @@ async def test_bytes_that_are_no_message_are_answered(fleet: RunningFleet) -> No
     await fleet.pair()
 
     async def send(data: bytes) -> None:
-        error = await said_of(lambda: generate(data))
-        # gRPC itself answers what cannot be parsed.
-        if error is not None and "Error parsing message" not in (error.details() or ""):
-            assert error.code() not in MISTAKES, error.details()
+        await check(lambda: generate(data))
 
     async with grpc.aio.insecure_channel(fleet.address) as channel:
         generate: Any = channel.unary_stream("/baton.v1.InferenceService/Generate")

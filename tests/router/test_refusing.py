@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import grpc.aio
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.v1 import generation_pb2, inference_pb2
 from scheduling.admission import ITL_MARGIN
-from tests.router.calls import events_of, expected, request, tokens_of
+from tests.router.calls import details_of, events_of, expected, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 
 pytestmark = pytest.mark.integration
@@ -52,17 +48,6 @@ async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judg
     # Of what nobody asked for nothing is broken.
     assert finished.delivery.ttft_kept
     assert finished.delivery.tpot_kept
-
-
-def details_of(error: grpc.aio.AioRpcError) -> dict[str, Any]:
-    status = rpc_status.from_call(error)
-    found = {}
-    for packed in status.details:
-        for kind in (inference_pb2.SloRefusal, error_details_pb2.RetryInfo, error_details_pb2.BadRequest):
-            message = kind()
-            if packed.Unpack(message):
-                found[kind.DESCRIPTOR.full_name] = message
-    return found
 
 
 async def test_quote_says_what_admission_would(fleet: RunningFleet) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from router.actions import TellChoiceFinished
-from router.errors import Overloaded, Unavailable
+from router.errors import Overloaded, Reason, Unavailable
 from router.relay import ClientStream, TokenRun
 from scheduling.request import FinishReason
 
@@ -88,6 +88,6 @@ async def test_waiting_client_wakes_for_tokens_and_for_the_end() -> None:
     assert len(await waiting) == 1
     waiting = asyncio.create_task(stream.take())
     await asyncio.sleep(0)
-    stream.fail(Unavailable("over"))
+    stream.fail(Unavailable(Reason.ROUTER_LEAVING, "over"))
     with pytest.raises(Unavailable):
         await waiting

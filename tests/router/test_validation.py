@@ -15,7 +15,7 @@ from router.status import DETAILS_KEY, status_of
 from router.validation import (
     RawRequest,
     check_before_tokenising,
-    check_session,
+    check_resumption,
     check_stop,
     checked_prompt,
     checked_sampling,
@@ -43,25 +43,26 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("request_id", {"request_id": "tab\t"}),
     ("request_id", {"request_id": "ümlaut"}),
     ("tenant", {"tenant": "new\nline"}),
-    ("input", {"token_ids": None}),
-    ("input", {"token_ids": ()}),
+    ("text", {"token_ids": None}),
+    ("tokens.token_ids", {"token_ids": ()}),
     ("text", {"token_ids": None, "text": ""}),
     ("chat.messages", {"token_ids": None, "messages": ()}),
     ("chat.messages[0].role", {"token_ids": None, "messages": (("", "hello"),)}),
-    ("input", {"token_ids": tuple([5] * 8192)}),
-    ("tokens.token_ids", {"token_ids": (5, 128)}),
+    ("tokens.token_ids", {"token_ids": tuple([5] * 8192)}),
+    ("tokens.token_ids[1]", {"token_ids": (5, 128)}),
     ("sampling.temperature", {"temperature": -0.1}),
     ("sampling.temperature", {"temperature": 100.5}),
     ("sampling.temperature", {"temperature": NAN}),
     ("sampling.top_p", {"top_p": 0.0}),
     ("sampling.top_p", {"top_p": 1.1}),
+    ("sampling.top_p", {"top_p": NAN}),
     ("sampling.min_p", {"min_p": -0.1}),
     ("sampling.min_p", {"min_p": 1.1}),
     ("sampling.repetition_penalty", {"repetition_penalty": 0.0}),
     ("sampling.repetition_penalty", {"repetition_penalty": float("inf")}),
     ("sampling.presence_penalty", {"presence_penalty": 2.1}),
     ("sampling.frequency_penalty", {"frequency_penalty": -2.1}),
-    ("sampling.logit_bias (token id)", {"logit_bias": {128: 1.0}}),
+    ("sampling.logit_bias[128]", {"logit_bias": {128: 1.0}}),
     ("sampling.logit_bias[5]", {"logit_bias": {5: 101.0}}),
     ("sampling.n", {"n": 0}),
     ("sampling.n", {"n": 17}),
@@ -69,9 +70,9 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("stop.max_tokens", {"max_tokens": 0}),
     ("stop.min_tokens", {"min_tokens": 6, "max_tokens": 5}),
     ("stop.min_tokens", {"min_tokens": 257}),
-    ("stop.stop_strings", {"stop_strings": ("",)}),
+    ("stop.stop_strings[1]", {"stop_strings": ("a", "")}),
     ("stop.stop_strings", {"stop_strings": ("a",) * 17}),
-    ("stop.stop_token_ids", {"stop_token_ids": (128,)}),
+    ("stop.stop_token_ids[0]", {"stop_token_ids": (128,)}),
     ("slo.slo_class", {"slo_class": 4}),
     ("slo.ttft_ms", {"ttft_ms": 0}),
     ("slo.tpot_ms", {"tpot_ms": 0}),
@@ -81,10 +82,10 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("slo.itl_ms", {"itl_ms": 86_400_001}),
     ("slo.deadline_ms", {"deadline_ms": 86_400_001}),
     ("resume_grace_ms", {"resume_grace_ms": 60_001}),
-    ("received.choice", {"received": ((1, (5,)),)}),
-    ("received.choice", {"received": ((0, (5,)), (0, (5,)))}),
-    ("received[choice 0].token_ids", {"received": ((0, (5, 6, 7)),), "max_tokens": 2}),
-    ("received[choice 0].token_ids", {"received": ((0, (128,)),)}),
+    ("received[0].choice", {"received": ((1, (5,)),)}),
+    ("received[1].choice", {"received": ((0, (5,)), (0, (5,)))}),
+    ("received[0].token_ids", {"received": ((0, (5, 6, 7)),), "max_tokens": 2}),
+    ("received[0].token_ids[1]", {"received": ((0, (5, 128)),)}),
 ]
 
 
@@ -143,9 +144,14 @@ def test_chat_needs_a_template(facts: ModelFacts) -> None:
 
 
 def test_sessions_of_resumptions_count_from_one() -> None:
-    check_session(1)
-    with pytest.raises(ValidationError):
-        check_session(0)
+    check_resumption(RawRequest(request_id="r", session=1))
+    with pytest.raises(ValidationError, match=r"^session is 0"):
+        check_resumption(RawRequest(request_id="r"))
+
+
+def test_resumption_names_its_request() -> None:
+    with pytest.raises(ValidationError, match=r"^request_id is ''"):
+        check_resumption(RawRequest(session=1))
 
 
 STOP = StopRules(max_tokens=4, min_tokens=2, stop_strings=("end",), stop_token_ids=(9,))
@@ -187,5 +193,5 @@ def test_bad_request_reaches_the_client_in_detail(
     assert status.code is code
     rich = status_pb2.Status.FromString(dict(status.trailing_metadata)[DETAILS_KEY])
     detail = error_details_pb2.BadRequest()
-    assert rich.details[0].Unpack(detail)
+    assert rich.details[1].Unpack(detail)
     assert [violation.field for violation in detail.field_violations] == [field]
