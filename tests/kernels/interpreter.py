@@ -3,6 +3,9 @@
 Triton decides between compiler and interpreter when it is first imported, for the whole process; the other
 tests of this process need the compiler, or have imported triton already. So the ops run in a child, started
 with TRITON_INTERPRET=1, to which arguments go and from which results come as pickles.
+
+The interpreter computes `tl.dot` with the host's BLAS, which may add the terms of a row in another order when
+its neighbours or its place change. The child adds them in one order, so results are the same on every host.
 """
 
 import io
@@ -16,7 +19,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 OPS = (
     "store_kv",
@@ -93,6 +98,7 @@ def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
     # Fills what torch.empty returns with NaN, so that output which no program writes shows.
     torch.use_deterministic_algorithms(True)
+    InterpreterBuilder.create_dot = _dot
     packages = {op: f"kernels.{PACKAGES.get(op, op)}" for op in OPS}
     ops = {op: getattr(import_module(package), op) for op, package in packages.items()}
     for op, package in packages.items():
@@ -109,6 +115,24 @@ def _serve(connection: Connection) -> None:
         except Exception:  # noqa: BLE001 - whatever it is, the test that asked shows it
             error = traceback.format_exc()
         connection.send_bytes(_pickled((result, args, error)))
+
+
+def _dot(
+    self: InterpreterBuilder,
+    a: TensorHandle,
+    b: TensorHandle,
+    d: TensorHandle,
+    input_precision: object,
+    max_num_imprecise_acc: object,
+) -> TensorHandle:
+    """Return a @ b + d, each sum one term after the other, each rounded to the type of `d`."""
+    # numpy has no bfloat16: what the interpreter keeps of it are bits, as integers.
+    assert a.data.dtype.kind == b.data.dtype.kind == "f", f"tl.dot has no {a.dtype} and {b.dtype} here"
+    left, right = a.data.astype(d.data.dtype), b.data.astype(d.data.dtype)
+    product = np.zeros_like(d.data)
+    for term in range(left.shape[-1]):
+        product += left[..., :, term, None] * right[..., None, term, :]
+    return TensorHandle(product + d.data, d.dtype.scalar)
 
 
 def _refuse_reference(*args: object, **kwargs: object) -> NoReturn:
