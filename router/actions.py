@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
-from router.errors import RouterError
+from router.errors import RouterError, SloRefused
 from router.events import Timer
 from router.sessions import TokenLogprobs
+from scheduling.admission import Verdict
 from scheduling.request import FinishReason, Part, Path, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
@@ -37,6 +38,17 @@ class TellAccepted:
     promise: Promise
     seed: int
     prompt_tokens: int
+
+
+@value
+class TellQuoted:
+    """The promise a request would get; `refused` is the error it would get instead."""
+
+    listener: int
+    verdict: Verdict
+    promise: Promise
+    prompt_tokens: int
+    refused: SloRefused | None = None
 
 
 @value
@@ -377,6 +389,7 @@ StoreAction = (
 
 Action = (
     TellAccepted
+    | TellQuoted
     | TellQueued
     | Relay
     | RelayRun

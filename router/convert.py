@@ -15,11 +15,11 @@ from router.actions import (
     TellFinished,
     TellLeaving,
     TellQueued,
+    TellQuoted,
     TellRetrying,
 )
 from router.errors import SloRefused
 from router.keeping import kept
-from router.quoting import Quoted
 from router.relay import StreamItem, TokenRun
 from router.sessions import TokenLogprobs
 from router.validation import RawRequest
@@ -236,7 +236,7 @@ def refusal_to_pb(error: SloRefused) -> errors_pb2.SloRefusal:
     )
 
 
-def quote_to_pb(quoted: Quoted) -> inference_pb2.QuoteResponse:
+def quote_to_pb(quoted: TellQuoted) -> inference_pb2.QuoteResponse:
     """The promise a request would get."""
     answer = inference_pb2.QuoteResponse(
         verdict=cast("inference_pb2.Verdict", int(quoted.verdict)),

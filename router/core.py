@@ -6,13 +6,11 @@ asyncio, a simulator in virtual time. To change how a request
     comes in            arrivals.py         is placed and leased   queueing.py
     is promised a time  promising.py        goes to workers        dispatching.py
     is admitted         admitting.py        is streamed            relaying.py
-    ends                ending.py           survives a worker      recovery.py
+    is quoted           quoting.py          survives a worker      recovery.py
+    ends                ending.py
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import replace
 
 from router import ending
 from router.actions import (
@@ -45,6 +43,7 @@ from router.events import (
     Nudged,
     QueueSeen,
     QueueWasFull,
+    QuoteAsked,
     RouterLeaving,
     RouterStopping,
     SettleAnswered,
@@ -65,18 +64,15 @@ from router.granting import ask_grants
 from router.leaving import leave
 from router.local_service import serve_stranded
 from router.migrating import migrate
-from router.prefixes import held_by_all
-from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
 from router.queueing import enqueue, most_blocks, on_granted, on_settled, strand
+from router.quoting import on_quote_asked
 from router.recovery import give_up, is_too_much, on_worker_back, on_worker_lost
 from router.relaying import on_step_reported
 from router.roles import rebalance_roles
 from router.sessions import Group, Phase
 from router.shedding import plan_if_due
-from scheduling.ordering import due_at
 from scheduling.placement import Placement
-from scheduling.prediction import Ahead, Ask
-from scheduling.request import FinishReason, Slo
+from scheduling.request import FinishReason
 from state.records import Hold, QueueStatus
 
 CHORES_S = 0.1
@@ -119,17 +115,6 @@ class RouterCore:
         actions, book.out = book.out, []
         return actions
 
-    def quote(
-        self, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
-    ) -> Judgement:
-        """What a request would be told now; raises RouterError as sending it would. Changes nothing."""
-        self.book.now = now
-        most = max(hits.values(), default=0) * self.book.fleet.block_size
-        check_possible(self.book, replace(ask, cached_tokens=most), slo)
-        ask = replace(ask, cached_tokens=held_by_all(self.book, hits))
-        harm_s = class_wait_s(self.book, slo)
-        return judge_fairly(self.book, ask, slo, due_at(slo, now), ahead, hits, waits=False, harm_s=harm_s)
-
     def is_running(self, tenant: str, request_id: str) -> bool:
         """This router holds the request, and it has not ended."""
         return (tenant, request_id) in self.book.live
@@ -162,6 +147,8 @@ class RouterCore:
                 on_cancel_asked(book, tenant, request_id)
             case ClientGone(listener):
                 on_client_gone(book, listener)
+            case QuoteAsked():
+                on_quote_asked(book, event)
             case TimerFired(timer):
                 if timer.kind is TimerKind.CHORES:
                     self._chores()

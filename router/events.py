@@ -66,6 +66,22 @@ class ClientGone:
     listener: int
 
 
+@value
+class QuoteAsked:
+    """A client asks what a request would be promised now, without sending it."""
+
+    listener: int
+    prompt_tokens: int
+    num_choices: int
+    max_tokens: int
+    slo: Slo
+    waiting: int
+    """Requests in the fleet's queue, and their prompt tokens."""
+    waiting_tokens: int
+    prefix_hits: Mapping[str, int] = field(default_factory=dict)
+    """Leading blocks of the prompt that each worker holds, by worker key."""
+
+
 # From the store
 
 
@@ -294,6 +310,7 @@ Event = (
     Arrived
     | CancelAsked
     | ClientGone
+    | QuoteAsked
     | Enqueued
     | QueueWasFull
     | Granted

@@ -1,55 +1,63 @@
-"""What a request would be promised now, without sending it."""
+"""A quote: what a request would be promised now, without sending it.
+
+It is judged as admission would judge it, behind everything that waits, and takes the time of no worker. Like
+every decision it depends on when it is made, so it is an event of the core: a replay makes it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from router.actions import Promise
-from router.errors import Reason, SloRefused, Unavailable
-from router.intake import Checked
-from router.shell import Shell
+from router.actions import Promise, Reject, TellQuoted
+from router.book import Book
+from router.errors import Reason, RouterError, SloRefused, Unavailable
+from router.events import QuoteAsked
+from router.prefixes import held_by_all
+from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
 from scheduling.admission import MIN_RETRY_S, Verdict
+from scheduling.ordering import due_at
 from scheduling.prediction import Ahead, Ask
+from scheduling.request import Slo
 from scheduling.reservation import blocks_needed
-from state.errors import StoreUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted:
-    """An answer to `Quote`; `refused` is what Generate would have been told."""
-
-    verdict: Verdict
-    promise: Promise
-    prompt_tokens: int
-    refused: SloRefused | None
-
-
-async def quote(shell: Shell, checked: Checked, hits: Mapping[str, int]) -> Quoted:
-    """Judge as admission would, behind everything that waits: a quote errs to the late side.
-
-    `hits` are the blocks of the prompt that workers hold.
-    """
-    facts = shell.discovery.facts
-    if facts is None or not shell.core.book.fleet.serves():
-        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
+def on_quote_asked(book: Book, event: QuoteAsked) -> None:
+    """Answer a quote: the listener hears `TellQuoted` or `Reject`, at once."""
     try:
-        queue = await shell.store.queue_status()
-    except StoreUnavailable as error:
-        raise Unavailable(
-            Reason.REDIS_AWAY, f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
-        ) from error
-    n, prompt_tokens = checked.sampling.n, len(checked.prompt_token_ids)
-    blocks = blocks_needed(prompt_tokens, checked.stop.max_tokens, n, facts.block_size)
-    ask, ahead = Ask(prompt_tokens, 0, blocks, n), Ahead(queue.waiting_tokens, queue.waiting)
-    decision = shell.core.quote(ask, checked.slo, ahead, shell.now(), hits).decision
-    at_risk = decision.verdict is Verdict.AT_RISK
-    slo = checked.slo
-    predicted_ms = decision.ttft_s * 1000, decision.tpot_s * 1000
-    itl_ms = decision.itl_s * 1000
-    promise = Promise(*predicted_ms, slo.ttft_ms, slo.tpot_ms, at_risk, slo.itl_ms, itl_ms)
+        book.do(_quoted(book, event))
+    except RouterError as error:
+        error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
+        book.do(Reject(event.listener, error))
+
+
+def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
+    if not book.fleet.serves():
+        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
+    prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
+    ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n)
+    ahead = Ahead(event.waiting_tokens, event.waiting)
+    decision = judge_quote(book, ask, slo, ahead, event.prefix_hits).decision
+    promise = Promise(
+        predicted_ttft_ms=decision.ttft_s * 1000,
+        predicted_tpot_ms=decision.tpot_s * 1000,
+        ttft_ms=slo.ttft_ms,
+        tpot_ms=slo.tpot_ms,
+        at_risk=decision.verdict is Verdict.AT_RISK,
+        itl_ms=slo.itl_ms,
+        predicted_itl_ms=decision.itl_s * 1000,
+    )
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        wait_s = max(MIN_RETRY_S, decision.ttft_s - (checked.slo.ttft_ms or 0) / 1000)
+        wait_s = max(MIN_RETRY_S, decision.ttft_s - (slo.ttft_ms or 0) / 1000)
         refused = SloRefused(decision, wait_s)
-    return Quoted(decision.verdict, promise, prompt_tokens, refused)
+    return TellQuoted(event.listener, decision.verdict, promise, prompt, refused)
+
+
+def judge_quote(book: Book, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int] = NO_HITS) -> Judgement:
+    """Judge a request that is not sent; raises RouterError as sending it would."""
+    most = max(hits.values(), default=0) * book.fleet.block_size
+    check_possible(book, replace(ask, cached_tokens=most), slo)
+    ask = replace(ask, cached_tokens=held_by_all(book, hits))
+    harm_s = class_wait_s(book, slo)
+    return judge_fairly(book, ask, slo, due_at(slo, book.now), ahead, hits, waits=False, harm_s=harm_s)

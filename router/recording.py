@@ -23,7 +23,7 @@ from typing import Any
 from router.actions import Action
 from router.book import CoreConfig
 from router.codec import Codec
-from router.errors import RouterError
+from router.errors import RouterError, SloRefused
 from router.events import Event
 from scheduling import policies
 from scheduling.policies.policy import Policy
@@ -54,7 +54,7 @@ encode_event, decode_event = _codec.of(Event)
 encode_config, decode_config = _codec.of(CoreConfig)
 SCHEMA = _codec.schema
 """The fields of every type that a recording holds."""
-_encode_action, _ = Codec({RouterError: (_told, _untold)}).of(Action)
+_encode_action, _ = Codec(dict.fromkeys((RouterError, SloRefused), (_told, _untold))).of(Action)
 
 
 def digest(actions: Sequence[Action]) -> str:

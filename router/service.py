@@ -27,7 +27,6 @@ from router.errors import DeadlineExpired, RouterError, SloRefused, ValidationEr
 from router.events import CancelAsked
 from router.intake import Intake
 from router.model_facts import ModelFacts
-from router.quoting import quote
 from router.relay import ClientStream, StreamItem, TokenRun
 from router.shell import Shell
 from router.validation import RawRequest, check_before_tokenising, check_name
@@ -100,7 +99,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         hits = await self._intake.prefix_hits(
             raw.tenant, checked.prompt_token_ids, shell.discovery.facts, keys
         )
-        return quote_to_pb(await quote(shell, checked, hits))
+        return quote_to_pb(await shell.quote(checked, hits))
 
     async def CountTokens(
         self, request: inference_pb2.CountTokensRequest, context: Context

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -30,20 +30,23 @@ from router.actions import (
     TellFinished,
     TellLeaving,
     TellQueued,
+    TellQuoted,
     TellRetrying,
     WorkerCommand,
 )
 from router.core import RouterCore
 from router.discovery import Discovery
-from router.errors import Overloaded, Reason
+from router.errors import Overloaded, Reason, Unavailable
 from router.events import (
     ClientGone,
     Event,
     Granted,
     Nudged,
+    QuoteAsked,
     StoreForgot,
     TimerFired,
 )
+from router.intake import Checked
 from router.metrics import RouterMetrics
 from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
@@ -52,6 +55,7 @@ from router.ticker import Ticker
 from scheduling.request import FinishReason
 from services.tls import FleetTls
 from state import records
+from state.errors import StoreUnavailable
 from state.store import Store
 
 NO_MEMORY_EXIT = 71
@@ -90,6 +94,8 @@ class Shell:
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
+        self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
+        """Quotes the core was asked for, by listener."""
         self._last_listener = 0
         self.max_pending_tokens = MAX_PENDING_TOKENS
         crashed = metrics.loop_errors.labels("store").inc
@@ -122,6 +128,32 @@ class Shell:
                     )
                 )
                 self.submit(ClientGone(listener))
+
+    async def quote(self, checked: Checked, hits: Mapping[str, int]) -> TellQuoted:
+        """What a request would be promised now; raises RouterError as sending it would.
+
+        `hits` are the blocks of the prompt that workers hold.
+        """
+        try:
+            queue = await self.store.queue_status()
+        except StoreUnavailable as error:
+            why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
+            raise Unavailable(Reason.REDIS_AWAY, why) from error
+        self._last_listener += 1
+        answer: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
+        self._quotes[self._last_listener] = answer
+        asked = QuoteAsked(
+            listener=self._last_listener,
+            prompt_tokens=len(checked.prompt_token_ids),
+            num_choices=checked.sampling.n,
+            max_tokens=checked.stop.max_tokens,
+            slo=checked.slo,
+            waiting=queue.waiting,
+            waiting_tokens=queue.waiting_tokens,
+            prefix_hits=hits,
+        )
+        self.submit(asked)
+        return await answer
 
     # The core
 
@@ -162,6 +194,10 @@ class Shell:
                 stream = self._streams.get(action.listener)
                 if stream is not None:
                     stream.push(action)
+            case TellQuoted(listener):
+                self._quotes.pop(listener).set_result(action)
+            case Reject(listener, error) if listener in self._quotes:
+                self._quotes.pop(listener).set_exception(error)
             case Reject(listener, error):
                 stream = self._streams.get(listener)
                 if stream is not None:

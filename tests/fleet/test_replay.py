@@ -10,7 +10,7 @@ import pytest
 from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Refused
 from baton.fleet import Fleet, FleetSpec
-from router.actions import Reject, Relay, RequestEnded
+from router.actions import Reject, Relay, RequestEnded, TellQuoted
 from router.events import StepReported
 from router.replay import replay
 from tests.fleet.driving import assert_all_is_freed
@@ -24,7 +24,7 @@ PROMPT_TOKENS = sum(LENGTHS) + 40 + 30 + 20
 
 
 async def traffic(client: AsyncClient) -> None:
-    """Plain, promised, refused, split into choices, and abandoned requests at once."""
+    """Plain, promised, quoted, refused, split into choices, and abandoned requests at once."""
 
     async def plain(length: int, n: int = 1, slo: Slo | None = None) -> None:
         sampling = Sampling(seed=length, n=n)
@@ -36,12 +36,16 @@ async def traffic(client: AsyncClient) -> None:
             if isinstance(event, Tokens):
                 break
 
+    async def quoted(length: int) -> None:
+        await client.quote([3] * length, slo=Slo(ttft_ms=60_000))
+
     async def refused() -> None:
         with pytest.raises((Refused, InvalidRequest)):
             await plain(60, slo=Slo(ttft_ms=1, tpot_ms=1))
 
     await asyncio.gather(
         *(plain(length) for length in LENGTHS),
+        *(quoted(length) for length in LENGTHS),
         plain(40, n=3),
         plain(30, slo=Slo(ttft_ms=60_000, tpot_ms=10_000)),
         refused(),
@@ -63,7 +67,7 @@ async def test_a_live_routers_decisions_are_replayed_identically(tiny_llama: Pat
     different = [one.recorded for one in decided if not one.identical]
     assert not different, different[0]
     kinds = {type(action) for one in decided for action in one.actions}
-    assert kinds >= {Relay, RequestEnded, Reject}, "the run did too little to prove anything"
+    assert kinds >= {Relay, RequestEnded, Reject, TellQuoted}, "the run did too little to prove anything"
     chunks = [
         event.shape.num_tokens - event.shape.num_decodes
         for one in decided

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from router.actions import Action, AskGrants, SendDecode, Settle
@@ -17,9 +18,12 @@ from router.events import (
     WorkerJoined,
 )
 from router.fleet import WorkerFacts, WorkerLoad
+from router.promising import NO_HITS, Judgement
+from router.quoting import judge_quote
 from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
+from scheduling.prediction import Ahead, Ask
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.records import Settled
 
@@ -53,6 +57,14 @@ def core_of(
 def tell(core: RouterCore, *events: Event, now: float = 1.0) -> list[Action]:
     """What the core wants done, of all events together."""
     return [action for event in events for action in core.on(event, now)]
+
+
+def judged(
+    core: RouterCore, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
+) -> Judgement:
+    """What a quote of this would be made on."""
+    core.book.now = now
+    return judge_quote(core.book, ask, slo, ahead, hits)
 
 
 def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:

@@ -26,6 +26,7 @@ from router.actions import (
     TellAccepted,
     TellChoiceFinished,
     TellFinished,
+    TellQuoted,
 )
 from router.book import CoreConfig
 from router.core import RouterCore
@@ -35,6 +36,7 @@ from router.events import (
     Event,
     GrantsAnswered,
     QueueSeen,
+    QuoteAsked,
     SettleAnswered,
     StepReported,
     StoreCall,
@@ -69,6 +71,7 @@ class World:
         self.heard: dict[int, Heard] = {}
         """By listener."""
         self.log: list[tuple[Event, float, list[Action]]] = []
+        self.quotes = 0
         self._incarnations = 0
 
     # Carrying actions out
@@ -165,6 +168,19 @@ class World:
                 resume_grace_s=grace_s,
             )
         )
+
+    def ask_for_a_quote(self, slo: Slo, tokens: int) -> None:
+        """A client asks what a prompt of so many tokens would be promised, and hears it at once."""
+        self.quotes += 1
+        waiting = len(self.store.queue)
+        asked = QuoteAsked(-self.quotes, tokens, 1, 5, slo, waiting, waiting * len(PROMPT))
+        actions = self.core.on(asked, self.now)
+        self.log.append((asked, self.now, actions))
+        answers = [one for one in actions if isinstance(one, TellQuoted | Reject)]
+        assert [one.listener for one in answers] == [-self.quotes]
+        for action in actions:
+            if not isinstance(action, TellQuoted | Reject):
+                self._carry_out(action)
 
     # The store
 

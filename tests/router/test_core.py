@@ -59,6 +59,13 @@ class CoreMachine(RuleBasedStateMachine):
         self.names += 1
         self.world.arrive(f"r{self.names}", n, max_tokens, grace_s, slo)
 
+    @rule(slo=st.sampled_from([Slo(), Slo(ttft_ms=500), Slo(tpot_ms=5)]), tokens=st.integers(1, 60))
+    def client_asks_for_a_quote(self, slo: Slo, tokens: int) -> None:
+        book = self.world.core.book
+        held = len(book.live), len(book.groups)
+        self.world.ask_for_a_quote(slo, tokens)
+        assert (len(book.live), len(book.groups)) == held
+
     @precondition(lambda self: self.names)
     @rule(data=st.data())
     def client_calls_again(self, data: st.DataObject) -> None:

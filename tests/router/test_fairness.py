@@ -12,7 +12,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import Slo, SloClass
-from tests.router.core_driver import ONE, TWO, core_of, tell
+from tests.router.core_driver import ONE, TWO, core_of, judged, tell
 from tests.router.test_shedding import ask
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
@@ -37,7 +37,7 @@ def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> Router
 def verdict(core: RouterCore, tokens: int, ahead: int, slo: Slo = SLO) -> Verdict:
     """What a newcomer of this length would be told behind so many tokens in the queue."""
     asked = Ask(prompt_tokens=tokens, cached_tokens=0, blocks=2, num_seqs=1)
-    return core.quote(asked, slo, Ahead(ahead, 1), 1.0).decision.verdict
+    return judged(core, asked, slo, Ahead(ahead, 1), 1.0).decision.verdict
 
 
 def test_a_short_prompt_is_refused_where_it_would_take_the_room_of_a_long_one() -> None:

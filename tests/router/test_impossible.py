@@ -28,7 +28,7 @@ from scheduling.prediction import (
     prefill_speed,
 )
 from scheduling.request import MAX_SLO_MS, Slo
-from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, judged, tell
 
 MS = st.none() | st.integers(1, 5000)
 SLOS = st.builds(Slo, ttft_ms=MS, tpot_ms=MS, itl_ms=MS)
@@ -114,7 +114,7 @@ def test_a_router_names_field_value_and_range_whatever_it_has_to_do(field: str, 
         assert error.field == field
         assert re.search(rf"is [19]; accepted: 10 to {MAX_SLO_MS}", str(error))
         with pytest.raises(ValidationError, match=field):
-            core.quote(asks(6), slo, Ahead(0, 0), 1.0)
+            judged(core, asks(6), slo, Ahead(0, 0), 1.0)
 
 
 def test_load_makes_a_refusal_and_never_an_impossibility() -> None:

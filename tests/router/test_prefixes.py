@@ -18,7 +18,7 @@ from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import Slo
-from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, tell
+from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, judged, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
 """A millisecond for each token."""
@@ -34,8 +34,7 @@ def core_with(placement: Placement = Placement.AGGREGATED) -> RouterCore:
 
 
 def predicted_ms(core: RouterCore, hits: dict[str, int], ahead: Ahead = ALONE) -> float:
-    judged = core.quote(Ask(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, hits)
-    return judged.predicted.ttft_s * 1000
+    return judged(core, Ask(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, hits).predicted.ttft_s * 1000
 
 
 def test_an_idle_fleet_promises_what_the_holder_of_the_prefix_takes() -> None:

@@ -18,7 +18,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import FinishReason, Slo, StopRules
-from tests.router.core_driver import ARRIVAL, core_of, grant, tell
+from tests.router.core_driver import ARRIVAL, core_of, grant, judged, tell
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
@@ -38,19 +38,21 @@ def core_after_a_bad_minute(load: WorkerLoad, cost: CostModel = COST) -> RouterC
 
 def test_an_idle_fleet_is_judged_by_the_prediction_alone() -> None:
     core = core_after_a_bad_minute(WorkerLoad())
-    assert core.quote(ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.ACCEPTED
+    assert judged(core, ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.ACCEPTED
 
 
 def test_a_busy_fleet_is_judged_by_what_was_learnt() -> None:
     busy = WorkerLoad(running=4, context_tokens=400)
-    assert core_after_a_bad_minute(busy).quote(ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.REFUSED
+    assert (
+        judged(core_after_a_bad_minute(busy), ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.REFUSED
+    )
 
 
 @given(st.integers(20, 500), st.floats(0.001, 0.015))
 def test_no_rounding_refuses_a_pace_that_steps_are_cut_to(tpot_ms: int, step_s: float) -> None:
     cost = CostModel((step_s, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
     core = core_after_a_bad_minute(WorkerLoad(running=4, context_tokens=400), cost)
-    decision = core.quote(ASK, Slo(tpot_ms=tpot_ms), Ahead(0, 0), 1.0).decision
+    decision = judged(core, ASK, Slo(tpot_ms=tpot_ms), Ahead(0, 0), 1.0).decision
     assert decision.verdict is Verdict.ACCEPTED
     assert decision.attainable_tpot_ms <= tpot_ms
 
@@ -58,7 +60,7 @@ def test_no_rounding_refuses_a_pace_that_steps_are_cut_to(tpot_ms: int, step_s: 
 def test_with_others_in_the_queue_it_is_not_idle() -> None:
     core = core_after_a_bad_minute(WorkerLoad())
     ahead = Ahead(tokens=10, requests=1)
-    assert core.quote(ASK, SLO, ahead, 1.0).decision.verdict is Verdict.REFUSED
+    assert judged(core, ASK, SLO, ahead, 1.0).decision.verdict is Verdict.REFUSED
 
 
 def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first: int) -> None:
@@ -78,11 +80,11 @@ def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first
 def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_load() -> None:
     # A millisecond for each token, and always seven besides.
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
-    bare = core.quote(Ask(20, 0, 5, 1), Slo(), Ahead(0, 0), 10.0).decision.ttft_s
+    bare = judged(core, Ask(20, 0, 5, 1), Slo(), Ahead(0, 0), 10.0).decision.ttft_s
     assert bare == pytest.approx(0.020)
     first_tokens(core, 20, 0.027, 8, first=1)
     for prompt in (4, 20, 40):
-        quoted = core.quote(Ask(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), Ahead(0, 0), 20.0)
+        quoted = judged(core, Ask(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), Ahead(0, 0), 20.0)
         assert quoted.decision.verdict is Verdict.ACCEPTED
         assert quoted.predicted.ttft_s == pytest.approx(prompt / 1000 + 0.007)
         assert quoted.predicted.fixed_s == pytest.approx(0.007)

@@ -8,6 +8,7 @@ from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace
 
 HEARD_BY_CLIENTS = {
+    "TellQuoted",
     "TellLeaving",
     "TellRetrying",
     "Relay",
