@@ -123,19 +123,15 @@ class ShmReader:
         *,
         pool: BlockPool,
         connection: socket.socket,
-        mapping: mmap.mmap,
-        num_blocks: int,
+        blocks: Bytes,
         executor: Executor,
         on_lost: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._connection = connection
-        self._mapping = mapping
+        self._blocks: Bytes | None = blocks
         self._executor = executor
         self._on_lost = on_lost
-        self._blocks: Bytes | None = np.frombuffer(mapping, dtype=np.uint8).reshape(
-            num_blocks, pool.block_bytes
-        )
         asyncio.get_running_loop().add_reader(connection.fileno(), self._on_end)
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
@@ -148,8 +144,9 @@ class ShmReader:
         """Not while a `read` runs."""
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._connection.close()
+        # The last reference unmaps the memory. That may be the executor's: a thread drops its last piece of
+        # work only after the result is out, and unmapping before that would be an error.
         self._blocks = None
-        self._mapping.close()
 
     def _on_end(self) -> None:
         # The sender says nothing after its hello: readable means closed.
@@ -181,15 +178,8 @@ async def connect(
             await loop.sock_connect(connection, path)
             _check_same_user(connection)
             hello, fd = await _receive_hello(connection)
-        mapping, num_blocks = _map(pool, path, incarnation, hello, fd)
-        return ShmReader(
-            pool=pool,
-            connection=connection,
-            mapping=mapping,
-            num_blocks=num_blocks,
-            executor=executor,
-            on_lost=on_lost,
-        )
+        blocks = _map(pool, path, incarnation, hello, fd)
+        return ShmReader(pool=pool, connection=connection, blocks=blocks, executor=executor, on_lost=on_lost)
     except (OSError, TimeoutError, ValueError, KeyError) as error:
         connection.close()
         reason = str(error) or type(error).__name__
@@ -236,7 +226,8 @@ async def _readable(connection: socket.socket) -> None:
         loop.remove_reader(connection.fileno())
 
 
-def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) -> tuple[mmap.mmap, int]:
+def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) -> Bytes:
+    """The sender's blocks, [num_blocks, block_bytes]; they stay mapped as long as the array lives."""
     try:
         fields = json.loads(hello)
         if fields["incarnation"] != incarnation:
@@ -250,6 +241,7 @@ def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) ->
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             # A pool cut short under our feet would end this process, not the handoff.
             raise ValueError("the pool's memfd may shrink; accepted: one sealed against it")
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ), num_blocks
+        mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        return np.frombuffer(mapping, dtype=np.uint8).reshape(num_blocks, pool.block_bytes)
     finally:
         os.close(fd)

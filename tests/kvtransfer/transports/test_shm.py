@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,9 +137,39 @@ async def test_a_receiver_cannot_write_to_the_senders_pool(
     server: ShmServer, executor: ThreadPoolExecutor
 ) -> None:
     reader = await connect(server.path, executor)
-    with pytest.raises(TypeError):
-        reader._mapping[0] = 1
+    assert reader._blocks is not None
+    with pytest.raises(ValueError, match="read-only"):
+        reader._blocks[0, 0] = 1
     await reader.close()
+
+
+class KeepingExecutor(ThreadPoolExecutor):
+    """Keeps the work it has done, as a thread does that has not yet come back from setting its result."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.kept: list[object] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.kept.append(fn)
+        return super().submit(fn, *args, **kwargs)
+
+
+def num_mappings() -> int:
+    """Mappings of a pool in this process that may be read only."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum("r--s" in line and "memfd:" in line for line in lines)
+
+
+async def test_a_reader_closes_while_a_thread_still_holds_the_last_read(server: ShmServer) -> None:
+    before = num_mappings()
+    with KeepingExecutor() as executor:
+        reader = await connect(server.path, executor)
+        await reader.read(FENCE, [BlockCopy(0, 3, 1, 0)])
+        await reader.close()
+        assert num_mappings() == before + 1
+        executor.kept.clear()
+    assert num_mappings() == before, "the sender's memory stays mapped"
 
 
 async def test_only_the_same_user_can_connect_and_nothing_is_left_behind(tmp_path: Path) -> None:
