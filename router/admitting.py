@@ -7,7 +7,7 @@ promised, and put behind where it asks for nothing.
 from __future__ import annotations
 
 from router import ending
-from router.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued
+from router.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
@@ -122,9 +122,10 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
 
 
 def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
-    if session.listener is not None and session.decision is not None and ahead.requests > 0:
+    if session.decision is not None and ahead.requests > 0:
         predicted_ms = session.decision.ttft_s * 1000
-        book.do(TellQueued(session.listener, ahead.requests, ahead.tokens, predicted_ms))
+        for listener in session.listeners:
+            book.do(TellQueued(listener, ahead.requests, ahead.tokens, predicted_ms))
 
 
 def _refuse(book: Book, session: Session, group: Group, judgement: Judgement) -> None:
@@ -174,6 +175,5 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
 def _turn_away(book: Book, session: Session, error: RouterError) -> None:
     book.counters.refused += 1
     book.do(RequestRefused(session.slo.slo_class, error))
-    if session.listener is not None:
-        book.do(Reject(session.listener, error))
+    ending.turn_away(book, session, error)
     ending.forget(book, session)

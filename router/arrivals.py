@@ -17,7 +17,7 @@ from router.errors import (
 from router.events import Arrived, Timer, TimerKind
 from router.promising import bare_ask, check_possible, tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
-from router.sessions import MAX_LOST, Choice, Group, Session, Timeline
+from router.sessions import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from scheduling.request import FinishReason
 
 
@@ -42,12 +42,14 @@ def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
     same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
     if event.digest != known.digest or not same_seed:
         raise DuplicateRequest(event.request_id)
-    if event.session < known.number or (event.session == known.number and event.session > 0):
+    if event.session < known.number:
         raise StaleSession(event.session, known.number)
     received = {one.choice: one.token_ids for one in event.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
     if knows and not known.given_up:
         return False
+    if event.session == known.number > 0:
+        raise StaleSession(event.session, known.number)
     # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
     # was given up here while another router had it, and its end was nobody's wish.
     ending.abandon(book, known)
@@ -63,21 +65,24 @@ def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
 
 
 def _attach(book: Book, session: Session, event: Arrived) -> None:
-    """The call becomes the session's listener and hears all it has not received."""
-    if session.listener is not None:
-        book.do(Reject(session.listener, StaleSession(session.number, event.session)))
-        book.unlisten(session)
-    session.number = max(session.number, event.session)
-    session.resume_grace_s = event.resume_grace_s
-    book.listen(event.listener, session)
+    """The call hears all it has not received, beside others of its session; those of earlier ones end."""
+    listener = event.listener
+    if event.session > session.number:
+        ending.supersede(book, session, event.session)
+    elif len(session.listeners) >= MAX_CALLS:
+        oldest = next(iter(session.listeners))
+        book.do(Reject(oldest, StaleSession(session.number, session.number)))
+        book.unlisten(session, oldest)
+    session.number = event.session
+    book.listen(listener, session, event.resume_grace_s)
     if session.admitted:
-        tell_accepted(book, session)
+        tell_accepted(book, session, listener)
         received = {one.choice: len(one.token_ids) for one in event.received}
-        relaying.replay(book, session, received)
+        relaying.replay(book, session, listener, received)
         for group in session.groups:
             _count(group, event)
         if any(group.failures for group in session.groups):
-            recovery.tell_failures(book, session)
+            recovery.tell_failures(book, session, listener)
     if session.ended:
         ending.tell_finished(book, session)
 
@@ -94,13 +99,13 @@ def _open(book: Book, event: Arrived) -> None:
     if session.number == 0:
         check_possible(book, bare_ask(book, session), session.slo)
     book.open_session(session)
-    book.listen(event.listener, session)
+    book.listen(event.listener, session, event.resume_grace_s)
     _set_deadline(book, session)
     if session.number > 0:
         # Whoever resumes was promised something already, and has waited once.
         session.admitted = True
         tell_accepted(book, session)
-        relaying.tell_ended_choices(book, session)
+        relaying.tell_ended_choices(book, session, event.listener)
     if not any(choice.open for choice in session.choices):
         ending.finish(book, session)
         return
@@ -132,7 +137,6 @@ def _session(book: Book, event: Arrived) -> Session:
         sampling=event.sampling,
         stop=event.stop,
         slo=event.slo,
-        resume_grace_s=event.resume_grace_s,
         prefix_hits=event.prefix_hits,
         timeline=Timeline(event.received_at),
         choices=choices,
@@ -171,19 +175,19 @@ def on_cancel_asked(book: Book, tenant: str, request_id: str) -> None:
 
 
 def on_client_gone(book: Book, listener: int) -> None:
-    """The session goes on for its grace, so that the client can resume; without one it ends at once."""
+    """When the last call of a session breaks, the session goes on for that call's grace, or ends at once."""
     session = book.by_listener.get(listener)
     if session is None:
         return
-    book.unlisten(session)
-    if session.ended:
+    grace_s = book.unlisten(session, listener)
+    if session.ended or session.listeners:
         return
     if book.leaving:
         ending.abandon(book, session)
-    elif session.resume_grace_s > 0:
+    elif grace_s > 0:
         session.left_by = listener
         timer = Timer(TimerKind.GRACE, session.sid, listener)
-        book.do(SetTimer(timer, book.now + session.resume_grace_s))
+        book.do(SetTimer(timer, book.now + grace_s))
     else:
         _give_up(book, session)
 
@@ -195,7 +199,7 @@ def on_session_timer(book: Book, timer: Timer) -> None:
         return
     if timer.kind is TimerKind.DEADLINE:
         ending.cut_off(book, session, FinishReason.DEADLINE)
-    elif session.listener is None and session.left_by == timer.listener:
+    elif not session.listeners and session.left_by == timer.listener:
         _give_up(book, session)
 
 

@@ -192,16 +192,20 @@ class Book:
             _, oldest = self.retained.popitem(last=False)
             self.by_sid.pop(oldest.sid, None)
 
-    def listen(self, listener: int, session: Session) -> None:
-        """The call now hears of the session, and no other call does."""
-        session.listener = listener
+    def listen(self, listener: int, session: Session, grace_s: float) -> None:
+        """The call now hears of the session, besides those that do."""
+        session.listeners[listener] = grace_s
         self.by_listener[listener] = session
 
-    def unlisten(self, session: Session) -> None:
+    def unlisten(self, session: Session, listener: int) -> float:
+        """The call hears no more of the session; returns its grace."""
+        del self.by_listener[listener]
+        return session.listeners.pop(listener)
+
+    def unlisten_all(self, session: Session) -> None:
         """Nobody hears of the session."""
-        if session.listener is not None:
-            del self.by_listener[session.listener]
-            session.listener = None
+        for listener in list(session.listeners):
+            self.unlisten(session, listener)
 
     def join(self, worker: Worker) -> None:
         """A worker is connected; grants to it may have been settled while it was not."""

@@ -14,7 +14,7 @@ from router.actions import (
     TellFinished,
 )
 from router.book import Book
-from router.errors import Reason, StaleSession, Unavailable
+from router.errors import Reason, RouterError, StaleSession, Unavailable
 from router.moves import call_off
 from router.outlook import TPOT_SCALE
 from router.promising import promise_of, tell_accepted
@@ -73,16 +73,14 @@ def cut_off(book: Book, session: Session, reason: FinishReason, error: str = "")
     for choice in session.choices:
         if choice.open:
             choice.finish = reason
-            if session.listener is not None:
-                book.do(TellChoiceFinished(session.listener, choice.index, reason, len(choice.token_ids)))
+            for listener in session.listeners:
+                book.do(TellChoiceFinished(listener, choice.index, reason, len(choice.token_ids)))
     finish(book, session)
 
 
 def break_off(book: Book, session: Session) -> None:
     """This router leaves: the call breaks, so that a client that resumes goes on elsewhere."""
-    if session.listener is not None:
-        book.do(Reject(session.listener, _leaving()))
-        book.unlisten(session)
+    turn_away(book, session, _leaving())
     abandon(book, session)
 
 
@@ -108,9 +106,21 @@ def tell_finished(book: Book, session: Session) -> None:
 
 
 def _tell(book: Book, session: Session, outcome: Outcome) -> None:
-    if session.listener is not None:
-        book.do(TellFinished(session.listener, outcome))
-        book.unlisten(session)
+    for listener in session.listeners:
+        book.do(TellFinished(listener, outcome))
+    book.unlisten_all(session)
+
+
+def turn_away(book: Book, session: Session, error: RouterError) -> None:
+    """Every call that hears of the session ends with an error."""
+    for listener in session.listeners:
+        book.do(Reject(listener, error))
+    book.unlisten_all(session)
+
+
+def supersede(book: Book, session: Session, number: int) -> None:
+    """A call of a later session takes the request over: those before it end."""
+    turn_away(book, session, StaleSession(session.number, number))
 
 
 def forget(book: Book, session: Session) -> None:
@@ -122,7 +132,7 @@ def forget(book: Book, session: Session) -> None:
         del book.groups[group.key]
         group.part()
     session.groups.clear()
-    book.unlisten(session)
+    book.unlisten_all(session)
     session.timeline.ended_at = book.now
     book.close_session(session, remember=False)
 
@@ -136,9 +146,7 @@ def abandon(book: Book, session: Session) -> None:
     for group in list(session.groups):
         detach(book, group, tell_workers=True)
     session.timeline.ended_at = book.now
-    if session.listener is not None:
-        book.do(Reject(session.listener, StaleSession(session.number, session.number + 1)))
-        book.unlisten(session)
+    supersede(book, session, session.number + 1)
     book.close_session(session, remember=False)
 
 

@@ -137,12 +137,13 @@ class DuplicateRequest(RouterError):
 
 
 class StaleSession(RouterError):
-    """A later call holds the request: this one's session is older, or was passed."""
+    """Later calls hold the request: this one's session is older, or more calls came than may hear it."""
 
     def __init__(self, session: int, current: int) -> None:
         super().__init__(
             Reason.SUPERSEDED,
-            f"session is {session}, but session {current} holds this request: its events go to that call",
+            f"session is {session}, but {'later calls of ' if session == current else ''}session {current} "
+            "hold this request: its events go there",
         )
         self.session = session
         self.current = current

@@ -15,7 +15,8 @@ def leave(book: Book) -> None:
     """Take nothing new from now on."""
     book.leaving = True
     for session in list(book.live.values()):
-        if session.listener is None:
+        if not session.listeners:
             ending.abandon(book, session)
-        elif session.resume_grace_s > 0:
-            book.do(TellLeaving(session.listener))
+        for listener, grace_s in session.listeners.items():
+            if grace_s > 0:
+                book.do(TellLeaving(listener))

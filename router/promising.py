@@ -241,16 +241,9 @@ def come_back_in_s(book: Book, judgement: Judgement, slo: Slo, work_tokens: int,
     return retry_after_s(book.learnt.virtual_finish, book.now, request_key)
 
 
-def tell_accepted(book: Book, session: Session) -> None:
-    """The first event of every stream."""
-    if session.listener is None:
-        return
-    book.do(
-        TellAccepted(
-            session.listener,
-            session.request_id,
-            promise_of(session),
-            session.sampling.seed,
-            len(session.prompt_token_ids),
-        )
-    )
+def tell_accepted(book: Book, session: Session, only: int | None = None) -> None:
+    """The first event of every stream: to all calls, or the `only` one."""
+    promise, seed, num_prompt = promise_of(session), session.sampling.seed, len(session.prompt_token_ids)
+    for listener in session.listeners:
+        if only in (None, listener):
+            book.do(TellAccepted(listener, session.request_id, promise, seed, num_prompt))

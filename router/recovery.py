@@ -70,11 +70,15 @@ def _rest_s(group: Group) -> float:
     return 0.0 if group.failures < 2 else min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (group.failures - 2))
 
 
-def tell_failures(book: Book, session: Session) -> None:
-    """So that a client that goes on elsewhere brings the count: no request fails all over a fleet."""
-    if session.listener is not None and session.resume_grace_s > 0:
-        failures = max((group.held_against for group in session.groups), default=0)
-        book.do(TellRetrying(session.listener, failures))
+def tell_failures(book: Book, session: Session, only: int | None = None) -> None:
+    """So that a client that goes on elsewhere brings the count: no request fails all over a fleet.
+
+    All calls that may resume are told, or the `only` one.
+    """
+    failures = max((group.held_against for group in session.groups), default=0)
+    for listener, grace_s in session.listeners.items():
+        if grace_s > 0 and only in (None, listener):
+            book.do(TellRetrying(listener, failures))
 
 
 def fail_handoff(book: Book, group: Group, worker_key: str, reason: str) -> None:

@@ -75,7 +75,9 @@ def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
         if group.credit_on is not None:
             release_credit(book, group)
         if group.attempt == 1:
-            group.session.cached_tokens = max(group.session.cached_tokens, cached_tokens)
+            # What a resumed request brought is prefilled after its prompt, and is no part of it.
+            of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
+            group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
 
 
 def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
@@ -138,8 +140,8 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
     choice.finish = run.finish
     worker.remaining_tokens -= count
     book.counters.relayed_tokens += count
-    if session.listener is not None:
-        book.do(RelayRun(session.listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
+    for listener in session.listeners:
+        book.do(RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
     if run.finish and not any(one.open for one in group.choices):
         ending.end_group(book, group)
 
@@ -191,8 +193,8 @@ def _deliver(
     gap_s = _gap(book, session, choice)
     if reason:
         choice.finish = FinishReason(reason)
-    if session.listener is not None:
-        relay.listeners.append(session.listener)
+    for listener in session.listeners:
+        relay.listeners.append(listener)
         relay.choices.append(choice.index)
         relay.indexes.append(index)
         relay.token_ids.append(token_id)
@@ -248,14 +250,13 @@ def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
     return found
 
 
-def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
+def replay(book: Book, session: Session, listener: int, received: Mapping[int, int]) -> None:
     """Tell a call that attaches all it has not received."""
-    assert session.listener is not None, "a replay has a listener"
     relay = Relay(replayed=True)
     for choice in session.choices:
         choice.pad()
         first, count = received.get(choice.index, 0), len(choice.token_ids)
-        relay.listeners.extend([session.listener] * (count - first))
+        relay.listeners.extend([listener] * (count - first))
         relay.choices.extend([choice.index] * (count - first))
         relay.indexes.extend(range(first, count))
         relay.token_ids.extend(choice.token_ids[first:])
@@ -265,12 +266,12 @@ def replay(book: Book, session: Session, received: Mapping[int, int]) -> None:
         relay.gaps_s.extend([-1.0] * (count - first))
     if relay.listeners:
         book.do(relay)
-    tell_ended_choices(book, session)
+    tell_ended_choices(book, session, listener)
 
 
-def tell_ended_choices(book: Book, session: Session) -> None:
+def tell_ended_choices(book: Book, session: Session, listener: int) -> None:
     """Tell a call which choices are over."""
     for choice in session.choices:
-        if session.listener is not None and choice.finish:
+        if choice.finish:
             count = len(choice.token_ids)
-            book.do(TellChoiceFinished(session.listener, choice.index, choice.finish, count))
+            book.do(TellChoiceFinished(listener, choice.index, choice.finish, count))

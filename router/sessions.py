@@ -28,6 +28,8 @@ MAX_ATTEMPTS = 3
 MAX_LOST = 5
 """That fail at their workers or lose them, at whichever router. Workers also die of other things: in an hour
 in which one was killed every seven seconds, two of 20 746 requests had three die under them."""
+MAX_CALLS = 8
+"""That hear one request at once; one more ends the oldest, which may be a connection that broke unnoticed."""
 MAX_FAILURES = 10
 """Attempts that fail at one router for whatever reason: what breaks links, and no worker, ends too."""
 
@@ -205,13 +207,13 @@ class Session:
     sampling: SamplingParams
     stop: StopRules
     slo: Slo
-    resume_grace_s: float
     prefix_hits: Mapping[str, int]
     timeline: Timeline
     choices: list[Choice]
-    listener: int | None = None
+    listeners: dict[int, float] = field(default_factory=dict)
+    """Calls that hear of it, the oldest first, and how long each wants it to go on when the call breaks."""
     left_by: int | None = None
-    """The call that broke last: its grace is the one that counts."""
+    """The last call that heard of it and broke: its grace is the one that counts."""
     given_up: bool = False
     """Ended because nobody listened: a client that comes back after all goes on from what it received."""
     groups: list[Group] = field(default_factory=list)

@@ -7,7 +7,7 @@ by the early quantile of what was learnt: who could still be in time stays.
 from __future__ import annotations
 
 from router import ending
-from router.actions import PromiseBroken, Reject, RequestRefused, RequestShed
+from router.actions import PromiseBroken, RequestRefused, RequestShed
 from router.book import TTFT_SCALE, Book
 from router.errors import SloRefused
 from router.promising import Judgement, ask_of, come_back_in_s, judge
@@ -94,8 +94,7 @@ def _shed(book: Book, group: Group) -> None:
     book.counters.shed += 1
     book.do(RequestShed(group.key))
     book.do(RequestRefused(session.slo.slo_class, error))
-    if session.listener is not None:
-        book.do(Reject(session.listener, error))
+    ending.turn_away(book, session, error)
     for one in list(session.groups):
         ending.leave_queue(book, one)
     ending.forget(book, session)

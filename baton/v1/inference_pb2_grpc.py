@@ -77,8 +77,10 @@ class InferenceServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Streams one generation. A request_id used again with the same content attaches to the same request;
-        with other content it is ALREADY_EXISTS.
+        """Streams one generation. A request_id used again with the same content attaches to the same request: each call
+        hears all of its events from the first, and nothing is computed twice. The request goes on until the last call
+        that hears it has gone. Up to 8 calls hear one request; one more ends the oldest with SUPERSEDED, and so does a
+        Resume all calls of earlier sessions. With other content the id is refused with REQUEST_ID_IN_USE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -205,8 +205,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     ], channel: grpc.aio.Channel) -> None: ...
 
     Generate: _InferenceServiceGenerateType
-    """Streams one generation. A request_id used again with the same content attaches to the same request;
-    with other content it is ALREADY_EXISTS.
+    """Streams one generation. A request_id used again with the same content attaches to the same request: each call
+    hears all of its events from the first, and nothing is computed twice. The request goes on until the last call
+    that hears it has gone. Up to 8 calls hear one request; one more ends the oldest with SUPERSEDED, and so does a
+    Resume all calls of earlier sessions. With other content the id is refused with REQUEST_ID_IN_USE.
     """
 
     GenerateOnce: _InferenceServiceGenerateOnceType
@@ -265,8 +267,10 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.v1.inference_pb2.GenerateResponse], collections.abc.AsyncIterator[baton.v1.inference_pb2.GenerateResponse]]:
-        """Streams one generation. A request_id used again with the same content attaches to the same request;
-        with other content it is ALREADY_EXISTS.
+        """Streams one generation. A request_id used again with the same content attaches to the same request: each call
+        hears all of its events from the first, and nothing is computed twice. The request goes on until the last call
+        that hears it has gone. Up to 8 calls hear one request; one more ends the oldest with SUPERSEDED, and so does a
+        Resume all calls of earlier sessions. With other content the id is refused with REQUEST_ID_IN_USE.
         """
 
     @abc.abstractmethod

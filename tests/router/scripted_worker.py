@@ -59,6 +59,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.refuse = False
         self.running_step_s = 0.0
         """As its heartbeats tell it."""
+        self.cached_tokens = 0
+        """Found in its prefix cache for every prompt, as it says."""
         self.lose_commands = self.lose_reports = 0
         """So many of the next messages never arrive, on a stream that lives."""
         self.taken = 0
@@ -266,7 +268,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         handles = prefilled or []
         step = worker_pb2.StepReport(
             tokens=columns, load=self._load(), step_seconds=max(self.step_s, 0.0005),
-            prefilled_handles=handles, cached_tokens=[0] * len(handles),
+            prefilled_handles=handles, cached_tokens=[self.cached_tokens] * len(handles),
         )  # fmt: skip
         self._reports.put_nowait(worker_pb2.WorkResponse(step=step))
 

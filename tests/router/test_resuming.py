@@ -6,7 +6,7 @@ import grpc.aio
 import pytest
 
 from baton.v1 import generation_pb2, inference_pb2
-from tests.router.calls import events_of, expected, request, tokens_of
+from tests.router.calls import PROMPT, events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 
 pytestmark = pytest.mark.integration
@@ -82,23 +82,19 @@ async def test_resume_with_everything_received_only_says_how_it_ended(fleet: Run
     assert events[1].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
 
 
-async def test_same_request_again_attaches_and_hears_everything(fleet: RunningFleet) -> None:
-    _, decode = await fleet.pair(step_s=0.01)
-    first = fleet.inference.Generate(request(20, "twice", resume_grace_ms=5000))
-    await until(lambda: bool(decode.running))
-    second = await events_of(fleet.inference.Generate(request(20, "twice", resume_grace_ms=5000)))
-    assert tokens_of(second) == expected(20)
-    with pytest.raises(grpc.aio.AioRpcError) as replaced:
-        await events_of(first)
-    assert replaced.value.code() is grpc.StatusCode.ABORTED
-    third = await events_of(fleet.inference.Generate(request(20, "twice")))
-    assert tokens_of(third) == expected(20)
-    assert len([c for c in decode.commands if c.WhichOneof("command") == "receive"]) == 1
-
-
 async def test_same_request_id_with_other_content_is_refused(fleet: RunningFleet) -> None:
     await fleet.pair()
     await events_of(fleet.inference.Generate(request(5, "taken")))
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await events_of(fleet.inference.Generate(request(6, "taken")))
     assert error.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_received_tokens_found_in_a_cache_are_no_cached_prompt_tokens(fleet: RunningFleet) -> None:
+    await fleet.pair(cached_tokens=len(PROMPT) + 4)
+    received = inference_pb2.ReceivedTokens(choice=0, token_ids=expected(6))
+    resume = inference_pb2.ResumeRequest(request=request(12, "cached"), session=1, received=[received])
+    usage = finished_of(await events_of(fleet.inference.Resume(resume))).usage
+    assert usage.prompt_tokens == len(PROMPT)
+    assert usage.cached_prompt_tokens == len(PROMPT)
+    assert usage.output_tokens == 12

@@ -24,7 +24,6 @@ def key_of(tenant: str, request_id: str, number: int, first_choice: int) -> str:
         sampling=SamplingParams(),
         stop=StopRules(max_tokens=1),
         slo=Slo(),
-        resume_grace_s=0.0,
         prefix_hits={},
         timeline=Timeline(0.0),
         choices=[],

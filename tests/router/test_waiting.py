@@ -24,7 +24,6 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
         sampling=SamplingParams(),
         stop=StopRules(max_tokens=5),
         slo=Slo(ttft_ms=1000, slo_class=slo_class),
-        resume_grace_s=0.0,
         prefix_hits={},
         timeline=Timeline(0.0),
         choices=[Choice(0)],
