@@ -59,7 +59,12 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
     start_threads()
     tls = config.security.load(Role.ROUTER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
-    pool = TokenizerPool(facts.tokenizer_file, config.tokenizer_processes)
+    pool = TokenizerPool(
+        facts.tokenizer_file,
+        config.tokenizer_processes,
+        facts.chat_template,
+        config.limits.max_waiting_prompt_bytes,
+    )
     watchdog = watch_loop()
     try:
         await pool.warm_up()
@@ -89,7 +94,7 @@ async def _serve_with(
     server = grpc.aio.server(
         interceptors=_interceptors(door, metrics), options=config.limits.server_options()
     )
-    healthy = _add_services(server, shell, Intake(facts, pool, store, config.limits), facts, door)
+    healthy = _add_services(server, shell, Intake(shell, facts, pool, config.limits), facts, door)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)

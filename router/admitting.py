@@ -6,6 +6,8 @@ promised, and put behind where it asks for nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from router import ending
 from router.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
 from router.book import Book
@@ -97,7 +99,7 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
         ending.leave_queue(book, group)
         _turn_away(book, session, Unavailable(Reason.NO_WORKER, "no decode worker is connected"))
         return False
-    ask = ask_of(book, session, group)
+    ask = replace(ask_of(book, session, group), waited_s=book.now - session.timeline.received_at)
     shares, slo_class = book.learnt.by_class, session.slo.slo_class
     harm_s = max(harm_s, class_wait_s(book, session.slo))
     shares.asked(slo_class, group.work_tokens, book.now)

@@ -86,7 +86,8 @@ class Learnt:
     virtual_finish: float = 0.0
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
-        """One got its first token."""
+        """One got its first token, `observed_s` after the router's receipt."""
+        observed_s -= predicted.waited_s
         if predicted.wait_s == 0:
             self.fixed.add(observed_s, predicted.ttft_s - predicted.fixed_s, now)
         learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft

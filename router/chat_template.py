@@ -63,11 +63,15 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """A model's template, compiled once."""
+    """A model's template, compiled once in each process."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._source = source
         self._template = _environment().from_string(source)
         self._special_tokens: dict[str, Any] = dict(special_tokens)
+
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, dict[str, Any]]]:
+        return ChatTemplate, (self._source, self._special_tokens)
 
     def render(self, messages: Sequence[tuple[str, str]]) -> str:
         """The prompt's text for (role, content) pairs, up to where the assistant speaks next."""

@@ -80,6 +80,8 @@ class QuoteAsked:
     waiting_tokens: int
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
+    waited_s: float = 0.0
+    """From its receipt until it would be judged."""
 
 
 # From the store

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from router.chat_template import TemplateRefused
-from router.discovery import FleetFacts
 from router.dispatching import cache_salt
 from router.errors import ValidationError
 from router.events import Arrived, Received
-from router.limits import Limits
+from router.limits import Limits, prompt_bytes
 from router.model_facts import ModelFacts
-from router.tokenizer_pool import TokenizerPool
+from router.shell import Shell
+from router.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
 from router.validation import (
+    DEFAULT_MAX_TOKENS,
     RawRequest,
     check_before_tokenising,
     check_resumption,
@@ -27,7 +28,6 @@ from router.validation import (
 from scheduling.block_hash import chain_root, hash_blocks
 from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
-from state.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +46,55 @@ class Intake:
     """Stateless but for the tokenizer processes it uses."""
 
     def __init__(
-        self, facts: ModelFacts, pool: TokenizerPool, store: Store, limits: Limits | None = None
+        self, shell: Shell, facts: ModelFacts, pool: TokenizerPool, limits: Limits | None = None
     ) -> None:
         self._limits = limits or Limits()
         self._facts = facts
         self._pool = pool
-        self._store = store
+        self._shell = shell
 
-    async def check(self, raw: RawRequest) -> Checked:
-        """Validate and tokenise; raises `RouterError`."""
+    async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> Checked:
+        """Validate and tokenise; raises `RouterError`.
+
+        With `can_refuse` also `SloRefused`, if the line before the tokenizer alone makes it late.
+        """
         facts = self._facts
         check_before_tokenising(raw, facts)
         sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
         slo = checked_slo(raw)
         check_stop(raw, facts.vocab_size)
+        if can_refuse:
+            await self._refuse_late(raw, sampling, slo)
         token_ids = await self.tokenise(raw)
         prompt = checked_prompt(raw, token_ids, facts)
         received = await self._ended_by_text(prompt.received, prompt.stop)
         request_id = raw.request_id or secrets.token_hex(16)
         return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
+
+    def tokenised_s(self, raw: RawRequest) -> float:
+        """Predict seconds until a prompt that comes now has been tokenised."""
+        if raw.token_ids is not None:
+            return 0.0
+        num_bytes = prompt_bytes(raw)
+        return self._pool.wait_s(num_bytes) + self._pool.own_s(num_bytes)
+
+    async def _refuse_late(self, raw: RawRequest, sampling: SamplingParams, slo: Slo) -> None:
+        if slo.ttft_ms is None or slo.allow_at_risk or raw.token_ids is not None:
+            return
+        num_bytes = prompt_bytes(raw)
+        # Only the line counts: a text that nobody is before must be taken, or its speed would never be known.
+        if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
+            return
+        quoted = await self._shell.quote(
+            prompt_tokens=1 + num_bytes // BYTES_PER_TOKEN,
+            num_choices=sampling.n,
+            max_tokens=DEFAULT_MAX_TOKENS if raw.max_tokens is None else raw.max_tokens,
+            slo=slo,
+            waited_s=self.tokenised_s(raw),
+            hits={},
+        )
+        if quoted.refused is not None:  # baselines promise nothing, and refuse nobody
+            raise quoted.refused
 
     async def tokenise(self, raw: RawRequest) -> list[int]:
         """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
@@ -79,14 +109,11 @@ class Intake:
         if raw.text is not None:
             return await self._pool.encode(raw.text, add_special_tokens=True)
         assert raw.messages is not None, "checked before"
-        assert self._facts.chat_template is not None, "checked before"
         try:
-            text = self._facts.chat_template.render(raw.messages)
+            return await self._pool.encode_chat(raw.messages)
         except TemplateRefused as refused:
             accepted = f"a conversation the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.messages, accepted) from refused
-        # The template writes the special tokens itself.
-        return await self._pool.encode(text, add_special_tokens=False)
 
     async def _ended_by_text(self, received: tuple[Received, ...], stop: StopRules) -> tuple[Received, ...]:
         """A choice whose received text holds a stop string had ended: only the word of it was lost."""
@@ -100,20 +127,12 @@ class Intake:
         return tuple(checked)
 
     async def arrival(
-        self,
-        raw: RawRequest,
-        digest: bytes,
-        received_at: float,
-        listener: int,
-        fleet: FleetFacts | None,
-        worker_keys: list[str],
-        *,
-        resumed: bool,
+        self, raw: RawRequest, digest: bytes, received_at: float, listener: int, *, resumed: bool
     ) -> Arrived:
         """The event for the core."""
         if resumed:
             check_resumption(raw)
-        checked = await self.check(raw)
+        checked = await self.check(raw, can_refuse=not resumed)
         return Arrived(
             listener=listener,
             tenant=raw.tenant,
@@ -129,18 +148,17 @@ class Intake:
             resume_grace_s=raw.resume_grace_ms / 1000,
             received=checked.received,
             failed_attempts=raw.failed_attempts,
-            prefix_hits=await self.prefix_hits(raw.tenant, checked.prompt_token_ids, fleet, worker_keys),
+            prefix_hits=await self.prefix_hits(raw.tenant, checked.prompt_token_ids),
         )
 
-    async def prefix_hits(
-        self, tenant: str, token_ids: tuple[int, ...], fleet: FleetFacts | None, worker_keys: list[str]
-    ) -> Mapping[str, int]:
+    async def prefix_hits(self, tenant: str, token_ids: tuple[int, ...]) -> Mapping[str, int]:
         """Blocks of the prompt that each worker has cached, by the fleet's directory."""
+        fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.book.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
         root = chain_root(fleet.fingerprint, cache_salt(tenant))
         try:
-            return await self._store.lookup_prefix(
+            return await self._shell.store.lookup_prefix(
                 worker_keys, hash_blocks(root, token_ids, fleet.block_size)
             )
         except StoreUnavailable:

@@ -9,6 +9,7 @@ from typing import Any
 from router.errors import Reason, ValidationError
 from router.validation import RawRequest, prompt_field
 
+MAX_WAITING_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5_000
 """Pings that come faster, three times, end the connection."""
 
@@ -25,6 +26,8 @@ class Limits:
     max_prompt_bytes: int = 2 << 20
     max_prompt_tokens: int = 0
     """0: what the model's context holds."""
+    max_waiting_prompt_bytes: int = MAX_WAITING_BYTES
+    """Texts and chats that wait for tokenisation, all together."""
     handshake_s: int = 10
     """For a new connection to say what it is."""
 
@@ -53,8 +56,7 @@ class Limits:
 
     def check_bytes(self, raw: RawRequest) -> None:
         """Before it is tokenised. Raises `ValidationError`, without the prompt."""
-        said = [raw.text or ""] if raw.messages is None else [part for one in raw.messages for part in one]
-        num_bytes = sum(len(part.encode()) for part in said)
+        num_bytes = prompt_bytes(raw)
         if num_bytes > self.max_prompt_bytes:
             raise ValidationError(
                 prompt_field(raw),
@@ -74,6 +76,12 @@ class Limits:
                 Reason.PROMPT_TOO_LONG,
                 limit=self.max_prompt_tokens,
             )
+
+
+def prompt_bytes(raw: RawRequest) -> int:
+    """Bytes to tokenise."""
+    said = [raw.text or ""] if raw.messages is None else [part for one in raw.messages for part in one]
+    return sum(len(part.encode()) for part in said)
 
 
 def add_limit_flags(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
     if not book.fleet.serves():
         raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
     prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
-    ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n)
+    ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n, event.waited_s)
     ahead = Ahead(event.waiting_tokens, event.waiting)
     decision = judge_quote(book, ask, slo, ahead, event.prefix_hits).decision
     promise = Promise(

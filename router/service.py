@@ -95,11 +95,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         await self._admit(Patience())
         raw, shell = as_caller(request_from_pb(request.request)), self._shell
         checked = await self._intake.check(raw)
-        keys = list(shell.core.book.fleet.workers)
-        hits = await self._intake.prefix_hits(
-            raw.tenant, checked.prompt_token_ids, shell.discovery.facts, keys
+        quoted = await shell.quote(
+            prompt_tokens=len(checked.prompt_token_ids),
+            num_choices=checked.sampling.n,
+            max_tokens=checked.stop.max_tokens,
+            slo=checked.slo,
+            waited_s=self._intake.tokenised_s(raw),
+            hits=await self._intake.prefix_hits(raw.tenant, checked.prompt_token_ids),
         )
-        return quote_to_pb(await shell.quote(checked, hits))
+        return quote_to_pb(quoted)
 
     async def CountTokens(
         self, request: inference_pb2.CountTokensRequest, context: Context
@@ -141,8 +145,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         refusal: RouterError | None = None
         patience = Patience.of_call(resumed=resumed)
         try:
-            fleet = shell.discovery.facts
-            keys = list(shell.core.book.fleet.workers)
             try:
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
@@ -150,7 +152,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     await self._admit(patience)
                     async with self._in_time(raw.deadline_ms, received_at):
                         event = await self._intake.arrival(
-                            caller, digest, received_at, listener, fleet, keys, resumed=resumed
+                            caller, digest, received_at, listener, resumed=resumed
                         )
                     if self._door is not None:
                         output = event.stop.max_tokens * event.sampling.n

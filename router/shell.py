@@ -46,13 +46,12 @@ from router.events import (
     StoreForgot,
     TimerFired,
 )
-from router.intake import Checked
 from router.metrics import RouterMetrics
 from router.recording import Recorder
 from router.relay import MAX_PENDING_TOKENS, ClientStream
 from router.store_calls import StoreCalls
 from router.ticker import Ticker
-from scheduling.request import FinishReason
+from scheduling.request import FinishReason, Slo
 from services.tls import FleetTls
 from state import records
 from state.errors import StoreUnavailable
@@ -129,28 +128,40 @@ class Shell:
                 )
                 self.submit(ClientGone(listener))
 
-    async def quote(self, checked: Checked, hits: Mapping[str, int]) -> TellQuoted:
+    async def quote(
+        self,
+        *,
+        prompt_tokens: int,
+        num_choices: int,
+        max_tokens: int,
+        slo: Slo,
+        waited_s: float,
+        hits: Mapping[str, int],
+    ) -> TellQuoted:
         """What a request would be promised now; raises RouterError as sending it would.
 
-        `hits` are the blocks of the prompt that workers hold.
+        `waited_s` passes from its receipt until it is judged; `hits` are blocks of the prompt, by worker.
         """
         try:
             queue = await self.store.queue_status()
         except StoreUnavailable as error:
-            why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
-            raise Unavailable(Reason.REDIS_AWAY, why) from error
+            if not self.core.book.config.serves_without_store:
+                why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
+                raise Unavailable(Reason.REDIS_AWAY, why) from error
+            queue = self.core.book.queue
         self._last_listener += 1
         answer: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
         self._quotes[self._last_listener] = answer
         asked = QuoteAsked(
             listener=self._last_listener,
-            prompt_tokens=len(checked.prompt_token_ids),
-            num_choices=checked.sampling.n,
-            max_tokens=checked.stop.max_tokens,
-            slo=checked.slo,
+            prompt_tokens=prompt_tokens,
+            num_choices=num_choices,
+            max_tokens=max_tokens,
+            slo=slo,
             waiting=queue.waiting,
             waiting_tokens=queue.waiting_tokens,
             prefix_hits=hits,
+            waited_s=waited_s,
         )
         self.submit(asked)
         return await answer

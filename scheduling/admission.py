@@ -96,13 +96,15 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
     """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is
     refused, unless it asks for nothing: a request without an SLO is never refused for latency.
     """
-    late_ttft, late_tpot, itl_s = predicted.ttft_s * ttft.q90, predicted.tpot_s * tpot.q90, predicted.itl_s
+    late_ttft = predicted.waited_s + predicted.ttft_s * ttft.q90
+    late_tpot, itl_s = predicted.tpot_s * tpot.q90, predicted.itl_s
     if not slo.is_stated:
         return Decision(Verdict.ACCEPTED, late_ttft, late_tpot, itl_s)
     if harm_s > 0:
         later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
         return Decision(Verdict.REFUSED, later, late_tpot, itl_s, Cause.OTHERS)
-    early_ttft, early_tpot = predicted.ttft_s * ttft.q10, predicted.tpot_s * tpot.q10
+    early_ttft = predicted.waited_s + predicted.ttft_s * ttft.q10
+    early_tpot = predicted.tpot_s * tpot.q10
     if meets(slo, late_ttft, late_tpot, itl_s):
         verdict = Verdict.ACCEPTED
     elif slo.allow_at_risk and meets(slo, early_ttft, early_tpot, itl_s):

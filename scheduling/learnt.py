@@ -120,7 +120,7 @@ FIXED_QUANTILE = 0.75
 
 
 class FixedTime:
-    """What a first token takes besides what formulas know, in seconds: calls, tokenising, hand-over.
+    """What a first token takes besides what formulas know, in seconds: calls and hand-over.
 
     Only requests that had nothing ahead of them tell, since then nothing else is in it. As a part of the
     ratio it would be taken for load: it is much of a short prompt's time, and nothing of a long one's.

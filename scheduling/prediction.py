@@ -105,6 +105,8 @@ class Ask:
     cached_tokens: int
     blocks: int
     num_seqs: int
+    waited_s: float = 0.0
+    """Since the router's receipt: what tokenising and its line took is part of the TTFT, and certain."""
 
 
 @value
@@ -130,6 +132,8 @@ class Prediction:
     """Decode workers are full, or will be by its turn: then it is their ends that it waits for."""
     fixed_s: float = 0.0
     """The part of ttft_s that was learnt of idle fleets instead."""
+    waited_s: float = 0.0
+    """Already over when it was predicted; not part of ttft_s."""
 
 
 def prefill_speed(view: PrefillView) -> PrefillSpeed:
@@ -182,7 +186,15 @@ def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.
         tpot_s += prefill_load * max(0.0, full_s - tpot_s)
         itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
     own_s = own_prefill_s(ask, capacity.quickest)
-    return Prediction(wait_s + own_s, tpot_s, wait_s, batch_size, itl_s * view.cost.ratio_q95, slot_s > 0)
+    return Prediction(
+        ttft_s=wait_s + own_s,
+        tpot_s=tpot_s,
+        wait_s=wait_s,
+        batch_size=batch_size,
+        itl_s=itl_s * view.cost.ratio_q95,
+        waits_for_slot=slot_s > 0,
+        waited_s=ask.waited_s,
+    )
 
 
 def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: float) -> float:

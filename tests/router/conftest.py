@@ -71,7 +71,7 @@ def facts(model_path: Path) -> ModelFacts:
 
 @pytest.fixture(scope="session")
 def pool(facts: ModelFacts) -> Iterator[TokenizerPool]:
-    opened = TokenizerPool(facts.tokenizer_file, 1)
+    opened = TokenizerPool(facts.tokenizer_file, 1, facts.chat_template)
     yield opened
     opened.close()
 
@@ -119,7 +119,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     core = RouterCore(CoreConfig("router-a", queue_capacity=64))
     shell = Shell(core, store, RouterMetrics(), facts.name)
     server = grpc.aio.server(interceptors=(Answering(lambda error: None),))
-    InferenceService(shell, Intake(facts, pool, store), facts).add_to(server)
+    InferenceService(shell, Intake(shell, facts, pool), facts).add_to(server)
     FleetService(shell, facts).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import AskGrants
+from router.actions import AskGrants, Reject, TellAccepted
 from router.book import TTFT_SCALE, CoreConfig
 from router.core import RouterCore
+from router.errors import SloRefused
 from router.events import Enqueued, StepReported, WorkerJoined
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.admission import Verdict
@@ -91,3 +92,35 @@ def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_l
     # What comes after is predicted exactly: nothing is left to multiply by.
     first_tokens(core, 40, 0.047, 64, first=9)
     assert core.book.learnt.ttft.quantiles(0.047 * TTFT_SCALE, core.book.now) == pytest.approx((1.0, 1.0))
+
+
+@pytest.mark.parametrize(("waited_s", "is_kept"), [(0.0, True), (0.07, True), (0.09, False), (3.0, False)])
+def test_what_tokenising_took_counts_as_it_is(waited_s: float, is_kept: bool) -> None:
+    core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
+    event = replace(ARRIVAL, request_id="r", prompt_token_ids=range(20), slo=SLO, received_at=10.0)
+    at = 10.0 + waited_s
+    tell(core, event, now=at)
+    told = tell(core, Enqueued("t/r/0", 0, 0), now=at)
+    if is_kept:
+        [accepted] = [one for one in told if isinstance(one, TellAccepted)]
+        assert accepted.promise.predicted_ttft_ms == pytest.approx(1000 * waited_s + 20)
+    else:
+        [refused] = [one.error for one in told if isinstance(one, Reject)]
+        assert isinstance(refused, SloRefused)
+        assert refused.decision.attainable_ttft_ms == pytest.approx(1000 * waited_s + 20, abs=1)
+
+
+def test_a_line_before_the_tokenizer_is_not_learnt_as_what_an_idle_fleet_takes() -> None:
+    core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
+    for number in range(1, 9):
+        at = float(10 + number)
+        event = replace(ARRIVAL, prompt_token_ids=range(20), stop=StopRules(max_tokens=1), received_at=at - 3)
+        tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
+        told = tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at)
+        [asks] = [one for one in told if isinstance(one, AskGrants)]
+        (send,) = grant(core, number, asks.worker.key, now=at)
+        last = TokenColumns([send.spec.handle], [0], [0], [9], [int(FinishReason.LENGTH)])
+        tell(core, StepReported(send.worker_key, last, WorkerLoad(free_blocks=64), 0.01), now=at + 0.027)
+    quoted = judged(core, Ask(20, 0, 5, 1), Slo(ttft_ms=30), Ahead(0, 0), 20.0)
+    assert quoted.decision.verdict is Verdict.ACCEPTED
+    assert quoted.predicted.fixed_s == pytest.approx(0.007)

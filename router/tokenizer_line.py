@@ -1,0 +1,78 @@
+"""The line before the tokenizer processes: half of their time goes to the shortest text, half to the oldest.
+
+In order of arrival one short text would wait for every long one before it. Shortest first would keep a long
+one waiting for as long as short ones come. Texts of about the same length keep the order they came in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+NUM_CLASSES = 32
+"""Classes of size: from one to the next sizes double."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """One text's place in the line."""
+
+    size: int
+    number: int
+    """Counts arrivals."""
+
+
+class TokenizerLine:
+    """Places in the line. Sizes are in any unit of work, at least 1."""
+
+    def __init__(self) -> None:
+        self._classes: list[OrderedDict[int, Place]] = [OrderedDict() for _ in range(NUM_CLASSES)]
+        self._sizes = [0] * NUM_CLASSES
+        """The sum of sizes in each class."""
+        self._arrived = 0
+        self._balance = 0
+        """Work that went ahead because it was the oldest, less what did because it was the shortest."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._classes))
+
+    @property
+    def size(self) -> int:
+        """The sum of all sizes."""
+        return sum(self._sizes)
+
+    def join(self, size: int) -> Place:
+        """Take the last place among texts of this size."""
+        self._arrived += 1
+        place = Place(size, self._arrived)
+        self._classes[_class_of(size)][place.number] = place
+        self._sizes[_class_of(size)] += size
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Give up a place; no error if it was taken already."""
+        if self._classes[_class_of(place.size)].pop(place.number, None) is not None:
+            self._sizes[_class_of(place.size)] -= place.size
+        if not any(self._classes):
+            self._balance = 0
+
+    def take(self) -> Place | None:
+        """Remove and return whose turn it is; None if the line is empty."""
+        heads = [next(iter(waiting.values())) for waiting in self._classes if waiting]
+        if not heads:
+            return None
+        shortest, oldest = heads[0], min(heads, key=lambda place: place.number)
+        chosen = shortest if self._balance >= 0 else oldest
+        if shortest is not oldest:
+            self._balance += chosen.size if chosen is oldest else -chosen.size
+        self.leave(chosen)
+        return chosen
+
+    def before(self, size: int) -> int:
+        """Work that a newcomer of this size has before it, if nobody comes after it."""
+        not_longer = sum(self._sizes[: _class_of(size) + 1])
+        return min(self.size, 2 * not_longer)
+
+
+def _class_of(size: int) -> int:
+    return min(NUM_CLASSES, max(1, size.bit_length())) - 1

@@ -1,0 +1,88 @@
+"""Many requests at once: all that fit into memory wait for the tokenizer, and are served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Completion, Slo, Stop
+from baton.errors import Overloaded, Refused
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+
+pytestmark = pytest.mark.integration
+
+PROFILE = "h200-llama-3.1-8b"
+MEGABYTE = "a list of words, and then some more " * 28_000
+WAITING_BYTES = 12 << 20
+
+
+def spec(run_dir: Path, *router_args: str) -> FleetSpec:
+    return FleetSpec(
+        model=DEMO_MODEL,
+        prefill=0,
+        timed=PROFILE,
+        placement="aggregated",
+        run_dir=run_dir,
+        extra_args={"router": router_args},
+    )
+
+
+async def ask(client: AsyncClient, prompt: str, slo: Slo | None = None) -> Completion:
+    return await client.complete(prompt, stop=Stop(max_tokens=2, ignore_eos=True), slo=slo)
+
+
+@pytest.mark.timeout(180)
+async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
+    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+        for count in (256, 1000):
+            found = await asyncio.gather(
+                *(ask(client, f"The list is {number}") for number in range(count)), return_exceptions=True
+            )
+            assert [one for one in found if isinstance(one, BaseException)] == []
+        await assert_all_is_freed(fleet, client)
+
+
+@pytest.mark.timeout(180)
+async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_dir: Path) -> None:
+    limit = f"--max-waiting-prompt-bytes={WAITING_BYTES}"
+    async with Fleet(spec(run_dir, limit)) as fleet, AsyncClient(fleet.router_addresses) as client:
+        await ask(client, "The list is")
+        flood = [asyncio.create_task(client.count_tokens(MEGABYTE)) for _ in range(40)]
+        await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+        assert (await ask(client, "The list is")).finished.usage.output_tokens == 2
+        assert sum(not task.done() for task in flood) > 5, "a short request passes them"
+        found = await asyncio.gather(*flood, return_exceptions=True)
+        refused = [one for one in found if isinstance(one, BaseException)]
+        assert refused
+        for one in refused:
+            assert isinstance(one, Overloaded)
+            assert f"exceed the limit of {WAITING_BYTES}" in str(one)
+            assert one.retry_after_s > 0
+        assert len(found) - len(refused) >= WAITING_BYTES // len(MEGABYTE)
+        await assert_all_is_freed(fleet, client)
+
+
+@pytest.mark.timeout(180)
+async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(run_dir: Path) -> None:
+    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+        prompt, soon = MEGABYTE[: 1 << 16], Slo(ttft_ms=3000)
+        assert (await ask(client, prompt, soon)).finished.promise.ttft_ms == 3000
+        flood = [asyncio.create_task(client.count_tokens(prompt)) for _ in range(800)]
+        await asyncio.wait(flood[400:], return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(Refused) as late:
+            await ask(client, prompt, soon)
+        assert late.value.attainable_ttft_ms > 3000
+        assert late.value.attainable_tpot_ms > 1
+        assert late.value.retry_after_s > 0
+        short = await ask(client, "The list is", soon)
+        assert short.finished.usage.output_tokens == 2, "a short prompt passes the line"
+        patient = asyncio.create_task(ask(client, prompt))
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert (await patient).finished.usage.output_tokens == 2
+        assert (await ask(client, prompt, soon)).finished.promise.ttft_ms == 3000
+        await assert_all_is_freed(fleet, client)
