@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class InferenceServiceStub(object):
-    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
+    """Generations, and questions about them. Any router of a fleet serves any call.
     """
 
     def __init__(self, channel):
@@ -73,21 +73,28 @@ class InferenceServiceStub(object):
 
 
 class InferenceServiceServicer(object):
-    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
+    """Generations, and questions about them. Any router of a fleet serves any call.
     """
 
     def Generate(self, request, context):
-        """Streams one generation. A request_id used again with the same content attaches to the same request: each call
-        hears all of its events from the first, and nothing is computed twice. The request goes on until the last call
-        that hears it has gone. Up to 8 calls hear one request; one more ends the oldest with SUPERSEDED, and so does a
-        Resume all calls of earlier sessions. With other content the id is refused with REQUEST_ID_IN_USE.
+        """Streams one generation.
+
+        A request_id used again with the same content attaches to the same request: each call hears all of its events
+        from the first, and nothing is computed twice. So a call whose connection broke before any event may simply be
+        sent again. The request goes on until the last call that hears it has gone. Up to 8 calls hear one request; one
+        more ends the oldest with SUPERSEDED, and a Resume ends all calls of earlier sessions so. With other content the
+        id is refused with REQUEST_ID_IN_USE.
+
+        A router knows its own requests alone, and keeps an ended one for 60 s, or until 1024 others have ended after it.
+        Then the id is free: the same call is a new generation. Two routers that are sent the same request generate
+        twice; Resume goes to any router.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOnce(self, request, context):
-        """The same, in one answer.
+        """The same, in one answer. It attaches as Generate does. It cannot be resumed: where it breaks, send it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,33 +102,40 @@ class InferenceServiceServicer(object):
 
     def Resume(self, request, context):
         """Goes on with a generation from the tokens already received, on any router, even when nobody remembers it.
+
+        The stream begins with Accepted and goes on with the token after the last received one of each choice. Its text
+        goes on without a gap: text of a received token that had not been sent yet comes with the next ones. A choice
+        that had ended is only told its ChoiceFinished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a generation at once and frees what it holds.
+        """Ends a generation at once and frees what it holds. Its calls hear FINISH_REASON_CANCELLED. It ends on the router
+        that is asked: to be sure, ask each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Quote(self, request, context):
-        """The promise a request would get now, without sending it.
+        """The promise a request would get now, without sending it. It is not kept for anybody.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """A prompt's tokens, as Generate would compute them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The model that the fleet serves.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -173,7 +187,7 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InferenceService(object):
-    """Every error carries a reason, and what else a client needs to act on it: see ErrorReason in errors.proto.
+    """Generations, and questions about them. Any router of a fleet serves any call.
     """
 
     @staticmethod
