@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from baton.convert import model_from_pb, put_prompt, quote_from_pb, request_to_pb
+from baton.convert import detokenize_to_pb, model_from_pb, put_prompt, quote_from_pb, request_to_pb
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
 from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.errors import BatonError, NotFound, Unavailable
@@ -25,6 +25,7 @@ from baton.transport import (
     CANCEL,
     COUNT_TOKENS,
     DESCRIBE,
+    DETOKENIZE,
     DRAIN,
     LIST_MODELS,
     QUOTE,
@@ -100,11 +101,13 @@ class AsyncClient:
         stop: Stop | None = None,
         slo: Slo | None = None,
         request_id: str = "",
+        truncate_prompt_tokens: int | None = None,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
         """The events of one generation; nothing is sent before the first is awaited.
 
-        A `request_id` of your own makes a generation sent twice the same generation.
+        A `request_id` of your own makes a generation sent twice the same generation. With
+        `truncate_prompt_tokens` only the last so many tokens of the prompt are used.
         """
         # A seed drawn here stays the same on whatever router the generation is resumed.
         sampling = sampling or Sampling()
@@ -119,6 +122,7 @@ class AsyncClient:
             tenant=self._tenant,
             model=self._model,
             resume_grace_ms=self._resume_grace_ms,
+            truncate_prompt_tokens=truncate_prompt_tokens,
         )
         return GenerationStream(request, self._routers, timeout or self._timeout, self._abandon)
 
@@ -130,11 +134,18 @@ class AsyncClient:
         stop: Stop | None = None,
         slo: Slo | None = None,
         request_id: str = "",
+        truncate_prompt_tokens: int | None = None,
         timeout: Timeout | None = None,
     ) -> Completion:
         """The same, collected. Raises `GenerationFailed` when the fleet could not bring it to its end."""
         stream = self.generate(
-            prompt, sampling=sampling, stop=stop, slo=slo, request_id=request_id, timeout=timeout
+            prompt,
+            sampling=sampling,
+            stop=stop,
+            slo=slo,
+            request_id=request_id,
+            truncate_prompt_tokens=truncate_prompt_tokens,
+            timeout=timeout,
         )
         return await stream.collect()
 
@@ -151,6 +162,7 @@ class AsyncClient:
         sampling: Sampling | None = None,
         stop: Stop | None = None,
         slo: Slo | None = None,
+        truncate_prompt_tokens: int | None = None,
     ) -> Quote:
         """The promise this request would get now."""
         request = request_to_pb(
@@ -160,6 +172,7 @@ class AsyncClient:
             slo or Slo(),
             tenant=self._tenant,
             model=self._model,
+            truncate_prompt_tokens=truncate_prompt_tokens,
         )
         return quote_from_pb(await self._ask(QUOTE, inference_pb2.QuoteRequest(request=request)))
 
@@ -168,6 +181,11 @@ class AsyncClient:
         request = inference_pb2.CountTokensRequest(model=self._model)
         put_prompt(request, prompt)
         return tuple((await self._ask(COUNT_TOKENS, request)).token_ids)
+
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids, as the model's tokenizer decodes them."""
+        request = detokenize_to_pb(token_ids, model=self._model, skip_special_tokens=skip_special_tokens)
+        return (await self._ask(DETOKENIZE, request)).text
 
     async def models(self) -> tuple[Model, ...]:
         answer = await self._ask(LIST_MODELS, inference_pb2.ListModelsRequest())

@@ -176,6 +176,7 @@ class Client:
     cancel = _blocking(AsyncClient.cancel)
     quote = _blocking(AsyncClient.quote)
     count_tokens = _blocking(AsyncClient.count_tokens)
+    detokenize = _blocking(AsyncClient.detokenize)
     models = _blocking(AsyncClient.models)
     describe = _blocking(AsyncClient.describe)
     drain = _blocking(AsyncClient.drain)

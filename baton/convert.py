@@ -90,10 +90,11 @@ def request_to_pb(
     tenant: str = "",
     model: str = "",
     resume_grace_ms: int = 0,
+    truncate_prompt_tokens: int | None = None,
 ) -> inference_pb2.GenerateRequest:
     """Raises `InvalidRequest` for what the contract's types cannot even carry; the rest the router judges."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
-    _put(request, "", request_id=request_id)
+    _put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens)
     put_prompt(request, prompt)
     _put(request.sampling, "sampling.", **{name: getattr(sampling, name) for name in _SAMPLING_FIELDS})
     _put_bias(request.sampling, sampling.logit_bias)
@@ -130,6 +131,14 @@ def put_prompt(
     _extend(request.tokens.token_ids, "tokens.token_ids", prompt)
 
 
+def detokenize_to_pb(
+    token_ids: Sequence[int], *, model: str, skip_special_tokens: bool
+) -> inference_pb2.DetokenizeRequest:
+    request = inference_pb2.DetokenizeRequest(model=model, skip_special_tokens=skip_special_tokens)
+    _extend(request.token_ids, "token_ids", token_ids)
+    return request
+
+
 def resume_to_pb(
     request: inference_pb2.GenerateRequest,
     session: int,
@@ -152,17 +161,32 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
         case "accepted":
             accepted = event.accepted
             promise = promise_from_pb(accepted.promise)
-            return Accepted(accepted.request_id, promise, accepted.seed, accepted.prompt_tokens)
+            return Accepted(
+                accepted.request_id,
+                promise,
+                accepted.seed,
+                accepted.prompt_tokens,
+                accepted.fingerprint,
+            )
         case "queued":
             queued = event.queued
             return Queued(queued.position, queued.work_ahead_tokens, queued.predicted_ttft_ms)
         case "choice_finished":
-            finished = event.choice_finished
-            return ChoiceFinished(finished.choice, _reason(finished.reason), finished.output_tokens)
+            return _choice_finished_from_pb(event.choice_finished)
         case "finished":
             return finished_from_pb(event.finished)
         case other:
             raise Internal(f"the router sent an event this client does not know: {other}")
+
+
+def _choice_finished_from_pb(finished: inference_pb2.ChoiceFinished) -> ChoiceFinished:
+    return ChoiceFinished(
+        choice=finished.choice,
+        reason=_reason(finished.reason),
+        output_tokens=finished.output_tokens,
+        stop_string=finished.stop_string if finished.HasField("stop_string") else None,
+        stop_token_id=finished.stop_token_id if finished.HasField("stop_token_id") else None,
+    )
 
 
 def finished_from_pb(finished: inference_pb2.Finished) -> Finished:
@@ -228,6 +252,7 @@ def model_from_pb(model: inference_pb2.Model) -> Model:
         max_context_tokens=model.max_context_tokens,
         vocab_size=model.vocab_size,
         has_chat_template=model.has_chat_template,
+        fingerprint=model.fingerprint,
     )
 
 
@@ -259,7 +284,8 @@ def _put(message: Message, prefix: str, **values: Any) -> None:
 
 
 def _put_stop(message: generation_pb2.StopRules, stop: Stop) -> None:
-    _put(message, "stop.", max_tokens=stop.max_tokens, min_tokens=stop.min_tokens, ignore_eos=stop.ignore_eos)
+    names = ("max_tokens", "min_tokens", "ignore_eos", "include_stop", "skip_special_tokens")
+    _put(message, "stop.", **{name: getattr(stop, name) for name in names})
     _extend(message.stop_strings, "stop.stop_strings", stop.strings)
     _extend(message.stop_token_ids, "stop.stop_token_ids", stop.token_ids)
 

@@ -25,6 +25,7 @@ class Progress:
     def __init__(self, num_choices: int) -> None:
         self._token_ids = {choice: array("I") for choice in range(num_choices)}
         self._accepted = False
+        self._fingerprint = ""
         self.failed_attempts = 0
         """As the routers told; whoever goes on with the request is to know."""
         self._finished: dict[int, ChoiceFinished] = {}
@@ -51,13 +52,23 @@ class Progress:
             case Tokens():
                 self._take_tokens(event)
             case Accepted():
-                first, self._accepted = not self._accepted, True
-                return first
+                return self._take_accepted(event)
             case ChoiceFinished():
                 return self._take_end(event)
             case Finished(error=""):
                 self._check_all_ended()
         return True
+
+    def _take_accepted(self, accepted: Accepted) -> bool:
+        first, self._accepted = not self._accepted, True
+        if first:
+            self._fingerprint = accepted.fingerprint
+        elif "" != accepted.fingerprint != self._fingerprint != "":
+            raise Internal(
+                f"the generation began with weights {self._fingerprint} and would go on with "
+                f"{accepted.fingerprint}"
+            )
+        return first
 
     def _take_tokens(self, tokens: Tokens) -> None:
         received = self._of(tokens.choice)
@@ -93,7 +104,7 @@ class Collector:
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
         self._token_ids: list[list[int]] = [[] for _ in range(num_choices)]
         self._logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_choices)]
-        self._reasons = [FinishReason.FAILED] * num_choices
+        self._ends: dict[int, ChoiceFinished] = {}
         self._finished: Finished | None = None
 
     def take(self, event: Event) -> None:
@@ -105,7 +116,7 @@ class Collector:
             case Accepted():
                 self._accepted = event
             case ChoiceFinished():
-                self._reasons[event.choice] = event.reason
+                self._ends[event.choice] = event
             case Finished():
                 self._finished = event
 
@@ -122,10 +133,13 @@ class Collector:
         )
 
     def _choice(self, index: int) -> Choice:
+        end = self._ends.get(index)
         return Choice(
             index=index,
             text="".join(self._texts[index]),
             token_ids=tuple(self._token_ids[index]),
-            finish_reason=self._reasons[index],
+            finish_reason=FinishReason.FAILED if end is None else end.reason,
             logprobs=tuple(self._logprobs[index]),
+            stop_string=None if end is None else end.stop_string,
+            stop_token_id=None if end is None else end.stop_token_id,
         )

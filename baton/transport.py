@@ -53,6 +53,7 @@ RESUME = _inference("Resume", inference_pb2.ResumeRequest, inference_pb2.ResumeR
 CANCEL = _inference("Cancel", inference_pb2.CancelRequest, inference_pb2.CancelResponse)
 QUOTE = _inference("Quote", inference_pb2.QuoteRequest, inference_pb2.QuoteResponse)
 COUNT_TOKENS = _inference("CountTokens", inference_pb2.CountTokensRequest, inference_pb2.CountTokensResponse)
+DETOKENIZE = _inference("Detokenize", inference_pb2.DetokenizeRequest, inference_pb2.DetokenizeResponse)
 LIST_MODELS = _inference("ListModels", inference_pb2.ListModelsRequest, inference_pb2.ListModelsResponse)
 WATCH = _fleet("Watch", fleet_pb2.WatchRequest, fleet_pb2.WatchResponse)
 DESCRIBE = _fleet("Describe", fleet_pb2.DescribeRequest, fleet_pb2.DescribeResponse)

@@ -72,13 +72,19 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a choice ends."""
+    """When a choice ends, and what of it becomes text.
+
+    With `include_stop` the text ends with what ended the choice. `skip_special_tokens` False shows special
+    tokens, such as end-of-sequence.
+    """
 
     max_tokens: int | None = None
     min_tokens: int = 0
     strings: Sequence[str] = ()
     token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    include_stop: bool = False
+    skip_special_tokens: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ class Accepted:
     promise: Promise
     seed: int
     prompt_tokens: int
+    fingerprint: str = ""
+    """Digest of the fleet's weights, dtype and KV layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +179,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
+    """One of the last two is set if a stop rule of the request ended the choice."""
+
     choice: int
     reason: FinishReason
     output_tokens: int
+    stop_string: str | None = None
+    stop_token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +244,8 @@ class Choice:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
+    stop_string: str | None = None
+    stop_token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +294,5 @@ class Model:
     max_context_tokens: int
     vocab_size: int
     has_chat_template: bool
+    fingerprint: str = ""
+    """As in `Accepted`; empty until its router has seen a worker."""

@@ -25,6 +25,7 @@ COPY decode_worker decode_worker
 COPY engine engine
 COPY kernels kernels
 COPY kvtransfer kvtransfer
+COPY output_text output_text
 COPY prefill_worker prefill_worker
 COPY scheduling scheduling
 COPY services services

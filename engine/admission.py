@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from engine.block_tables import BlockTables
-from engine.output import output_rules
 from engine.report import Failure
 from engine.sequence import Goal, SequenceGroup
+from output_text.output import output_rules
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
 
 

@@ -59,16 +59,19 @@ class Books:
             groups = [choices[place].group for place in wanted if sampled.is_broken[place]]
             broken = {group.handle: group for group in groups}
             wanted = [place for place in wanted if choices[place].group.handle not in broken]
+        first_row = self._groups.report.num_rows
         self._report_tokens(flight, sampled, wanted)
         for group in broken.values():
             self._groups.fail(group, FailureReason.INTERNAL, _BROKEN_LOGITS, is_wrong=True)
         fills = (flight.positions + 1) % self._block_size == 0
         fills[flight.shape.num_decodes :] = True
         self._share_blocks([choices[place] for place in wanted if fills[place]])
-        for place in wanted:
+        for row, place in enumerate(wanted, first_row):
             choice = choices[place]
-            if choice.is_finished and choice.group.goal is not Goal.HOLD:
-                self._groups.end_choice(choice)
+            if choice.is_finished:
+                self._groups.report.add_stop(row, choice)
+                if choice.group.goal is not Goal.HOLD:
+                    self._groups.end_choice(choice)
 
     def _move_on(self, flight: Flight, sampled: Sampled, *, is_overtaken: bool) -> None:
         """The rows that go on, wherever they are by now."""

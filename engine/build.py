@@ -12,7 +12,6 @@ from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
 from engine.cuda_graphs import CudaGraphs
 from engine.decode_graphs import Progress, untold
-from engine.detokenizer import Detokenizer
 from engine.device_sampler import warm_draws
 from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
@@ -23,6 +22,7 @@ from engine.quantisation import Quantisation
 from engine.sameness import prove_sameness
 from engine.step_loop import StepLoop
 from engine.sweep import sweep, warm_up
+from output_text.detokenizer import Detokenizer
 from scheduling.cost_fit import fit
 from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name

@@ -22,7 +22,6 @@ from engine.commands import (
     Release,
     SequenceCommand,
 )
-from engine.detokenizer import Detokenizer, TextStream
 from engine.forecast import WITHOUT_BLOCKS, Forecast
 from engine.moving import Mover
 from engine.preempter import Preempter
@@ -33,6 +32,7 @@ from engine.room import Room
 from engine.sequence import Goal, Phase, SequenceGroup
 from engine.sequence import Sequence as Choice
 from engine.swap_space import SwapSpace
+from output_text.detokenizer import Detokenizer, TextStream
 from scheduling.cost_model import CostModel
 from scheduling.preemption import Means
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
@@ -129,7 +129,7 @@ class Groups:
         self.queues.leave_prefill(group)
         is_new = not group.is_resuming
         if is_new:
-            group.sequences = [group.new_choice(index, self._new_text()) for index in group.spec.choices]
+            group.sequences = [group.new_choice(index, self._new_text(group)) for index in group.spec.choices]
         group.phase = Phase.RUNNING
         return is_new
 
@@ -271,8 +271,10 @@ class Groups:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
 
-    def _new_text(self) -> TextStream | None:
-        return None if self._detokenizer is None else self._detokenizer.stream()
+    def _new_text(self, group: SequenceGroup) -> TextStream | None:
+        if self._detokenizer is None:
+            return None
+        return self._detokenizer.stream(skip_special_tokens=group.spec.stop.skip_special_tokens)
 
     # Handed over from elsewhere
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from engine.copy_stream import Mark
 from engine.report import Failure, Filled, Prefilled, Received
 from engine.sampler import Logprobs
-from engine.sequence import SequenceGroup
+from engine.sequence import Sequence, SequenceGroup
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.request import FinishReason
@@ -64,6 +65,8 @@ class _Columns:
         self.top_counts: list[int] = []
         self.top_token_ids: list[int] = []
         self.top_logprobs: list[float] = []
+        self.stop_rows: list[int] = []
+        self.stop_places: list[int] = []
 
     def finish(self) -> TokenColumns:
         text = b"".join(self.texts)
@@ -80,6 +83,8 @@ class _Columns:
             top_counts=self.top_counts,
             top_token_ids=self.top_token_ids,
             top_logprobs=self.top_logprobs,
+            stop_rows=self.stop_rows,
+            stop_places=self.stop_places,
         )
 
 
@@ -111,6 +116,11 @@ class ReportBuilder:
         )  # fmt: skip
         return self.step_seconds == 0 and not any(things)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of tokens so far."""
+        return len(self._columns.handles)
+
     def add_prefilled(self, group: SequenceGroup) -> None:
         self.prefilled.append(Prefilled(group.handle, group.num_cached_tokens))
 
@@ -130,7 +140,7 @@ class ReportBuilder:
         choices: Iterable[int],
         indexes: Iterable[int],
         token_ids: Iterable[int],
-        ends: Sequence[tuple[str, FinishReason]],
+        ends: Seq[tuple[str, FinishReason]],
     ) -> None:
         """One row per token; all arguments have equal length, `ends` holds text and finish reason."""
         columns = self._columns
@@ -142,6 +152,12 @@ class ReportBuilder:
         encoded = [text.encode() for text, _ in ends]
         columns.texts.extend(encoded)
         columns.text_lengths.extend(map(len, encoded))
+
+    def add_stop(self, row: int, choice: Sequence) -> None:
+        """Say of a row's choice which stop string ended it, if one did."""
+        if choice.output.stop_place is not None:
+            self._columns.stop_rows.append(row)
+            self._columns.stop_places.append(choice.output.stop_place)
 
     def add_logprobs(self, logprobs: Logprobs, num_wanted: NDArray[np.int64], row_of: dict[int, int]) -> None:
         """Of rows that are added next: `row_of` maps rows of the batch to their order among those.

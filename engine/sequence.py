@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.detokenizer import TextStream
 from engine.due_times import Due, after_first_token
-from engine.output import OutputRules, OutputStream
+from output_text.detokenizer import TextStream
+from output_text.output import OutputRules, OutputStream
 from scheduling.block_hash import hash_block
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, SequenceSpec

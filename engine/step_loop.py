@@ -41,7 +41,6 @@ from engine.block_tables import BlockTables
 from engine.books import Books
 from engine.commands import Command, HandOver, Lend, SetCost
 from engine.copy_stream import mark_steps
-from engine.detokenizer import Detokenizer
 from engine.flight import CudaMark, Flight, HostMark, Mark
 from engine.groups import Groups
 from engine.launcher import Launcher, Runner
@@ -51,6 +50,7 @@ from engine.sampler import draw as draw_all
 from engine.sampler import draw_each
 from engine.sequence import SequenceGroup
 from engine.swap_space import SwapSpace, default_slots
+from output_text.detokenizer import Detokenizer
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy
 from scheduling.request import FailureReason
@@ -262,6 +262,7 @@ class StepLoop:
             if choice is not None:
                 text, reason = choice.push(first.token_id)
                 report.add_first_token(group.handle, first, text, reason)
+                report.add_stop(report.num_rows - 1, choice)
         for choice in group.sequences:
             self._batch.join(choice)
         try:

@@ -9,7 +9,7 @@ from router.errors import RouterError, SloRefused
 from router.events import Timer
 from router.sessions import TokenLogprobs
 from scheduling.admission import Verdict
-from scheduling.request import FinishReason, Part, Path, ReceiveKind, SequenceSpec, SloClass
+from scheduling.request import FinishReason, Matched, Part, Path, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
@@ -38,6 +38,7 @@ class TellAccepted:
     promise: Promise
     seed: int
     prompt_tokens: int
+    fingerprint: str
 
 
 @value
@@ -76,6 +77,8 @@ class Relay:
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     """Since the choice's token before; negative for a first token."""
+    matches: list[tuple[int, int, Matched]] = field(default_factory=list)
+    """Listener and choice of the rows that a stop rule ends, with the rule."""
 
 
 @value
@@ -98,6 +101,7 @@ class TellChoiceFinished:
     choice: int
     reason: FinishReason
     output_tokens: int
+    matched: Matched | None = None
 
 
 @value

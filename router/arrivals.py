@@ -126,7 +126,7 @@ def _session(book: Book, event: Arrived) -> Session:
     for one in event.received:
         choice = choices[one.choice]
         choice.extend(one.token_ids)
-        choice.finish = one.finish
+        choice.finish, choice.matched = one.finish, one.matched
     return Session(
         sid=book.next_sid(),
         tenant=event.tenant,

@@ -58,6 +58,8 @@ def request_from_pb(
         stop_strings=tuple(stop.stop_strings),
         stop_token_ids=tuple(stop.stop_token_ids),
         ignore_eos=stop.ignore_eos,
+        include_stop=stop.include_stop,
+        skip_special_tokens=stop.skip_special_tokens if stop.HasField("skip_special_tokens") else None,
         ttft_ms=slo.ttft_ms if slo.HasField("ttft_ms") else None,
         tpot_ms=slo.tpot_ms if slo.HasField("tpot_ms") else None,
         itl_ms=slo.itl_ms if slo.HasField("itl_ms") else None,
@@ -65,6 +67,9 @@ def request_from_pb(
         slo_class=int(slo.slo_class),
         allow_at_risk=slo.allow_at_risk,
         resume_grace_ms=message.resume_grace_ms,
+        truncate_prompt_tokens=(
+            message.truncate_prompt_tokens if message.HasField("truncate_prompt_tokens") else None
+        ),
         session=session,
         received=tuple((one.choice, tuple(one.token_ids)) for one in received),
         failed_attempts=failed_attempts,
@@ -123,6 +128,7 @@ def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:
         promise=promise_to_pb(item.promise),
         seed=item.seed,
         prompt_tokens=item.prompt_tokens,
+        fingerprint=item.fingerprint,
     )
 
 
@@ -162,6 +168,8 @@ def choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinis
         choice=item.choice,
         reason=reason_to_pb(item.reason),
         output_tokens=item.output_tokens,
+        stop_string=None if item.matched is None else item.matched.stop_string,
+        stop_token_id=None if item.matched is None else item.matched.stop_token_id,
     )
 
 

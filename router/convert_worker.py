@@ -99,6 +99,8 @@ def stop_to_pb(stop: StopRules) -> generation_pb2.StopRules:
         stop_strings=stop.stop_strings,
         stop_token_ids=stop.stop_token_ids,
         ignore_eos=stop.ignore_eos,
+        include_stop=stop.include_stop,
+        skip_special_tokens=stop.skip_special_tokens,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import field
 from router.fleet import WorkerFacts, WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
-from scheduling.request import FailureReason, FinishReason, SamplingParams, Slo, StopRules
+from scheduling.request import FailureReason, FinishReason, Matched, SamplingParams, Slo, StopRules
 from scheduling.shares import Standing
 from scheduling.value import value
 from state.records import Settled
@@ -24,6 +24,8 @@ class Received:
     choice: int
     token_ids: tuple[int, ...]
     finish: FinishReason = FinishReason.NONE
+    matched: Matched | None = None
+    """Which stop rule ended it, if one did."""
 
 
 @value

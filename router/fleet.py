@@ -167,6 +167,8 @@ class Fleet:
         """Counts reports and dispatches."""
         self.block_size = 1
         """The same everywhere; 1 without a worker."""
+        self.fingerprint = ""
+        """The same everywhere; empty until a worker has joined."""
         self.largest_pool = 0
         """Blocks of the largest decode worker that takes new work; 0 without one."""
         self.stirred: dict[str, None] = {}
@@ -176,6 +178,7 @@ class Fleet:
     def join(self, worker: Worker) -> None:
         """A worker is connected."""
         self.workers[worker.key] = worker
+        self.fingerprint = worker.facts.fingerprint
         self.changed()
 
     def lose(self, key: str) -> Worker | None:

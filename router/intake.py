@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from output_text.output import output_rules
 from router.chat_template import TemplateRefused
 from router.dispatching import cache_salt
 from router.errors import ValidationError
@@ -20,13 +21,14 @@ from router.validation import (
     check_before_tokenising,
     check_resumption,
     check_stop,
+    check_token_ids,
     checked_prompt,
     checked_sampling,
     checked_slo,
-    stopped_by_text,
+    prompt_field,
 )
 from scheduling.block_hash import chain_root, hash_blocks
-from scheduling.request import FinishReason, SamplingParams, Slo, StopRules
+from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
 
 
@@ -67,7 +69,7 @@ class Intake:
             await self._refuse_late(raw, sampling, slo)
         token_ids = await self.tokenise(raw)
         prompt = checked_prompt(raw, token_ids, facts)
-        received = await self._ended_by_text(prompt.received, prompt.stop)
+        received = await self._ended_by_text(prompt.received, prompt.stop, len(prompt.token_ids))
         request_id = raw.request_id or secrets.token_hex(16)
         return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
 
@@ -85,8 +87,11 @@ class Intake:
         # Only the line counts: a text that nobody is before must be taken, or its speed would never be known.
         if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
             return
+        num_tokens = 1 + num_bytes // BYTES_PER_TOKEN
+        if raw.truncate_prompt_tokens is not None:
+            num_tokens = min(num_tokens, raw.truncate_prompt_tokens)
         quoted = await self._shell.quote(
-            prompt_tokens=1 + num_bytes // BYTES_PER_TOKEN,
+            prompt_tokens=num_tokens,
             num_choices=sampling.n,
             max_tokens=DEFAULT_MAX_TOKENS if raw.max_tokens is None else raw.max_tokens,
             slo=slo,
@@ -100,8 +105,16 @@ class Intake:
         """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
         self._limits.check_bytes(raw)
         token_ids = await self._tokenise(raw)
-        self._limits.check_tokens(raw, len(token_ids))
+        if raw.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-raw.truncate_prompt_tokens :]
+        self._limits.check_tokens(prompt_field(raw), len(token_ids))
         return token_ids
+
+    async def detokenise(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of token ids; raises `ValidationError` for more than a prompt may have."""
+        check_token_ids(token_ids, self._facts)
+        self._limits.check_tokens("token_ids", len(token_ids))
+        return await self._pool.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     async def _tokenise(self, raw: RawRequest) -> list[int]:
         if raw.token_ids is not None:
@@ -115,15 +128,17 @@ class Intake:
             accepted = f"a conversation the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.messages, accepted) from refused
 
-    async def _ended_by_text(self, received: tuple[Received, ...], stop: StopRules) -> tuple[Received, ...]:
-        """A choice whose received text holds a stop string had ended: only the word of it was lost."""
+    async def _ended_by_text(
+        self, received: tuple[Received, ...], stop: StopRules, num_prompt: int
+    ) -> tuple[Received, ...]:
+        """A choice that a stop string has ended is over: only the word of it was lost."""
         if not stop.stop_strings:
             return received
+        rules = output_rules(stop, self._facts.eos_token_ids, num_prompt, self._facts.max_context_tokens)
         checked = []
         for one in received:
-            text = await self._pool.decode(list(one.token_ids)) if one.token_ids else ""
-            ended = stopped_by_text(text, len(one.token_ids), stop)
-            checked.append(replace(one, finish=FinishReason.STOP) if ended else one)
+            finish, matched = await self._pool.end_of(list(one.token_ids), stop, rules)
+            checked.append(replace(one, finish=finish, matched=matched))
         return tuple(checked)
 
     async def arrival(

@@ -66,11 +66,11 @@ class Limits:
                 limit=self.max_prompt_bytes,
             )
 
-    def check_tokens(self, raw: RawRequest, num_tokens: int) -> None:
-        """Raises `ValidationError`."""
+    def check_tokens(self, field: str, num_tokens: int) -> None:
+        """Raises `ValidationError` naming the field."""
         if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
             raise ValidationError(
-                prompt_field(raw),
+                field,
                 f"{num_tokens} tokens",
                 f"up to {self.max_prompt_tokens} tokens",
                 Reason.PROMPT_TOO_LONG,

@@ -244,6 +244,7 @@ def come_back_in_s(book: Book, judgement: Judgement, slo: Slo, work_tokens: int,
 def tell_accepted(book: Book, session: Session, only: int | None = None) -> None:
     """The first event of every stream: to all calls, or the `only` one."""
     promise, seed, num_prompt = promise_of(session), session.sampling.seed, len(session.prompt_token_ids)
+    weights = book.fleet.fingerprint
     for listener in session.listeners:
         if only in (None, listener):
-            book.do(TellAccepted(listener, session.request_id, promise, seed, num_prompt))
+            book.do(TellAccepted(listener, session.request_id, promise, seed, num_prompt, weights))

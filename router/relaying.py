@@ -16,7 +16,7 @@ from router.queueing import release_credit
 from router.sessions import Choice, Group, Session, TokenLogprobs
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
-from scheduling.request import FailureReason, FinishReason
+from scheduling.request import FailureReason, FinishReason, matched
 
 STEP_WEIGHT = 0.2
 
@@ -87,6 +87,7 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
     text_at = 0
     has_text = bool(tokens.text_lengths)
     row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else {}
+    stop_places = dict(zip(tokens.stop_rows, tokens.stop_places, strict=True))
     for row, handle in enumerate(tokens.handles):
         start, text_at = text_at, text_at + (tokens.text_lengths[row] if has_text else 0)
         group = worker.groups.get(handle)
@@ -105,6 +106,8 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
         text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
         reason = tokens.finish_reasons[row]
         _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
+        if reason == FinishReason.STOP:
+            _tell_match(relay, choice, group.session, token_id, stop_places.get(row))
         decoder = worker if worker.key == group.decode_key else book.fleet.workers.get(group.decode_key or "")
         if decoder is not None:
             decoder.remaining_tokens -= 1
@@ -204,6 +207,15 @@ def _deliver(
         relay.gaps_s.append(gap_s)
 
 
+def _tell_match(
+    relay: Relay, choice: Choice, session: Session, token_id: int, stop_place: int | None
+) -> None:
+    """Keep which stop rule the choice's last token matched, and tell whoever listens."""
+    choice.matched = matched(FinishReason.STOP, token_id, stop_place, session.stop)
+    if choice.matched is not None:
+        relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
+
+
 def choice_of(group: Group, index: int) -> Choice | None:
     choices = group.session.choices
     if index < len(choices) and choices[index].group is group:
@@ -274,4 +286,5 @@ def tell_ended_choices(book: Book, session: Session, listener: int) -> None:
     for choice in session.choices:
         if choice.finish:
             count = len(choice.token_ids)
-            book.do(TellChoiceFinished(listener, choice.index, choice.finish, count))
+            told = TellChoiceFinished(listener, choice.index, choice.finish, count, choice.matched)
+            book.do(told)

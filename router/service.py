@@ -29,7 +29,7 @@ from router.intake import Intake
 from router.model_facts import ModelFacts
 from router.relay import ClientStream, StreamItem, TokenRun
 from router.shell import Shell
-from router.validation import RawRequest, check_before_tokenising, check_name
+from router.validation import RawRequest, check_before_tokenising, check_model, check_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
@@ -120,16 +120,26 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         token_ids = await self._intake.tokenise(raw)
         return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
 
+    async def Detokenize(
+        self, request: inference_pb2.DetokenizeRequest, context: Context
+    ) -> inference_pb2.DetokenizeResponse:
+        skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        await self._admit(Patience())
+        check_model(request.model, self._facts)
+        text = await self._intake.detokenise(request.token_ids, skip_special_tokens=skips)
+        return inference_pb2.DetokenizeResponse(text=text)
+
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
-        facts = self._facts
+        facts, fleet = self._facts, self._shell.discovery.facts
         model = inference_pb2.Model(
             name=facts.name,
             architecture=facts.architecture,
             max_context_tokens=facts.max_context_tokens,
             vocab_size=facts.vocab_size,
             has_chat_template=facts.chat_template is not None,
+            fingerprint="" if fleet is None else fleet.fingerprint,
         )
         return inference_pb2.ListModelsResponse(models=[model])
 
@@ -243,7 +253,12 @@ class _Answer:
                 choice.text += "".join(item.texts)
                 choice.logprobs.extend(logprobs_to_pb(one) for one in item.logprobs)
             case TellChoiceFinished():
-                self._choice(item.choice).finish_reason = reason_to_pb(item.reason)
+                choice = self._choice(item.choice)
+                choice.finish_reason = reason_to_pb(item.reason)
+                if item.matched is not None and item.matched.stop_string is not None:
+                    choice.stop_string = item.matched.stop_string
+                elif item.matched is not None and item.matched.stop_token_id is not None:
+                    choice.stop_token_id = item.matched.stop_token_id
             case TellFinished():
                 self._finished = item
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from scheduling.admission import Decision
 from scheduling.prediction import Ahead, Prediction
-from scheduling.request import FinishReason, Path, SamplingParams, Slo, StopRules
+from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
 if TYPE_CHECKING:
     from router.events import Granted
@@ -71,6 +71,8 @@ class Choice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     finish: FinishReason = FinishReason.NONE
+    matched: Matched | None = None
+    """Which stop rule ended it, if one did."""
     first_at: float | None = None
     last_at: float | None = None
     group: Group | None = None

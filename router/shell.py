@@ -247,6 +247,7 @@ class Shell:
         """The token path: one row, one buffer."""
         streams = self._streams
         late: list[int] = []
+        matches = {(listener, choice): match for listener, choice, match in relay.matches}
         for listener, choice, index, token_id, text, reason, logprobs in zip(
             relay.listeners,
             relay.choices,
@@ -263,7 +264,8 @@ class Shell:
             if not stream.push_token(choice, index, token_id, text, logprobs, free=relay.replayed):
                 late.append(listener)
             elif reason:
-                stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1))
+                match = matches.get((listener, choice))
+                stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1, match))
         if not relay.replayed:
             self.metrics.relayed_step(relay)
         for listener in late:

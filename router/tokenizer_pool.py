@@ -19,10 +19,13 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer
 
+from output_text.detokenizer import Detokenizer
+from output_text.output import OutputRules, end_of
 from router.chat_template import ChatTemplate
 from router.errors import Overloaded, Reason, Unavailable
 from router.limits import MAX_WAITING_BYTES
 from router.tokenizer_line import Place, TokenizerLine
+from scheduling.request import FinishReason, Matched, StopRules
 
 CALL_BYTES = 1024
 """What a call costs besides its text, in time and in memory, as bytes of text."""
@@ -36,13 +39,15 @@ RETRY_S = 0.5
 T = TypeVar("T")
 
 _tokenizer: Tokenizer | None = None
+_detokenizer: Detokenizer | None = None
 _template: ChatTemplate | None = None
 
 
 def _start(tokenizer_file: str, template: ChatTemplate | None) -> None:
-    global _tokenizer, _template  # noqa: PLW0603 -- one per pool process, loaded before its first task
+    global _tokenizer, _detokenizer, _template  # noqa: PLW0603 -- one per pool process, loaded before its first task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     _tokenizer = Tokenizer.from_file(tokenizer_file)
+    _detokenizer = Detokenizer(_tokenizer)
     _template = template
 
 
@@ -57,9 +62,14 @@ def _encode_chat(messages: Sequence[tuple[str, str]]) -> list[int]:
     return _encode(_template.render(messages), add_special_tokens=False)
 
 
-def _decode(token_ids: list[int]) -> str:
+def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
     assert _tokenizer is not None, "the pool's initializer has run"
-    return str(_tokenizer.decode(token_ids, skip_special_tokens=True))
+    return str(_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+
+def _end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
+    assert _detokenizer is not None, "the pool's initializer has run"
+    return end_of(token_ids, stop, rules, _detokenizer)
 
 
 class TokenizerPool:
@@ -110,9 +120,15 @@ class TokenizerPool:
         num_bytes = sum(len(part.encode()) for message in messages for part in message)
         return await self._run(num_bytes, _encode_chat, messages)
 
-    async def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids, special ones left out. Raises as `encode`."""
-        return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids)
+    async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids. Raises as `encode`."""
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids, skip_special_tokens)
+
+    async def end_of(
+        self, token_ids: list[int], stop: StopRules, rules: OutputRules
+    ) -> tuple[FinishReason, Matched | None]:
+        """Return whether these tokens end a choice, and what matched. Raises as `encode`."""
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), _end_of, token_ids, stop, rules)
 
     def wait_s(self, num_bytes: int) -> float:
         """Seconds until it is the turn of a text that comes now; 0 until the speed is known."""

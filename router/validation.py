@@ -9,7 +9,7 @@ from typing import TypeVar
 from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
 from router.events import Received
 from router.model_facts import ModelFacts
-from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules
+from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules, matched
 
 _T = TypeVar("_T")
 
@@ -47,6 +47,8 @@ class RawRequest:
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    include_stop: bool = False
+    skip_special_tokens: bool | None = None
     ttft_ms: int | None = None
     tpot_ms: int | None = None
     itl_ms: int | None = None
@@ -54,6 +56,7 @@ class RawRequest:
     slo_class: int = 0
     allow_at_risk: bool = False
     resume_grace_ms: int = 0
+    truncate_prompt_tokens: int | None = None
     session: int = 0
     received: tuple[tuple[int, tuple[int, ...]], ...] = ()
     failed_attempts: int = 0
@@ -99,6 +102,8 @@ def check_before_tokenising(
     check_model(raw.model, facts)
     _check_input(raw, facts, inputs)
     _check_range("resume_grace_ms", raw.resume_grace_ms, 0, MAX_RESUME_GRACE_MS)
+    if raw.truncate_prompt_tokens == 0:
+        raise ValidationError("truncate_prompt_tokens", 0, "1 or more, or unset")
 
 
 def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) -> None:
@@ -201,7 +206,15 @@ def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts)
         raise ValidationError(
             "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, which max_tokens or context leave"
         )
-    stop = StopRules(max_tokens, raw.min_tokens, raw.stop_strings, raw.stop_token_ids, raw.ignore_eos)
+    stop = StopRules(
+        max_tokens=max_tokens,
+        min_tokens=raw.min_tokens,
+        stop_strings=raw.stop_strings,
+        stop_token_ids=raw.stop_token_ids,
+        ignore_eos=raw.ignore_eos,
+        include_stop=raw.include_stop,
+        skip_special_tokens=_or(raw.skip_special_tokens, True),
+    )
     return CheckedPrompt(tuple(token_ids), stop, _checked_received(raw, stop, facts))
 
 
@@ -219,8 +232,17 @@ def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tu
                 name, f"{len(token_ids)} tokens", f"at most max_tokens, which is {stop.max_tokens}"
             )
         _check_token_ids(name, token_ids, facts.vocab_size)
-        checked.append(Received(choice, token_ids, finish_of(token_ids, stop, facts.eos_token_ids)))
+        finish = finish_of(token_ids, stop, facts.eos_token_ids)
+        match = matched(finish, token_ids[-1], None, stop) if token_ids else None
+        checked.append(Received(choice, token_ids, finish, match))
     return tuple(checked)
+
+
+def check_token_ids(token_ids: Sequence[int], facts: ModelFacts) -> None:
+    """Token ids that are to become text: known ones, and no more than a context holds."""
+    if len(token_ids) > facts.max_context_tokens:
+        raise ValidationError("token_ids", f"{len(token_ids)} tokens", f"at most {facts.max_context_tokens}")
+    _check_token_ids("token_ids", token_ids, facts.vocab_size)
 
 
 def check_resumption(raw: RawRequest) -> None:
@@ -234,7 +256,7 @@ def check_resumption(raw: RawRequest) -> None:
 
 
 def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozenset[int]) -> FinishReason:
-    """Whether these tokens end a choice by themselves. Stop strings need the text: see `stopped_by_text`."""
+    """Whether these tokens end a choice by themselves. Stop strings need the text: see `output_text`."""
     if not token_ids:
         return FinishReason.NONE
     if len(token_ids) >= stop.min_tokens:
@@ -243,11 +265,6 @@ def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozense
         if token_ids[-1] in eos_token_ids and not stop.ignore_eos:
             return FinishReason.EOS
     return FinishReason.LENGTH if len(token_ids) >= stop.max_tokens else FinishReason.NONE
-
-
-def stopped_by_text(text: str, num_tokens: int, stop: StopRules) -> bool:
-    """Whether received text holds a stop string, so that only the word of the end was lost."""
-    return num_tokens >= stop.min_tokens and any(one in text for one in stop.stop_strings)
 
 
 def _or(value: _T | None, default: _T) -> _T:

@@ -13,7 +13,8 @@ class TokenColumns:
     The first five columns have equal length. `text_lengths` has it too, or is empty when no row has text;
     `text_utf8` is the rows' text back to back. `logprob_rows` names the rows that carry log-probabilities;
     `logprobs` and `top_counts` are aligned with it, `top_token_ids` and `top_logprobs` hold all rows'
-    alternatives back to back.
+    alternatives back to back. `stop_rows` names the rows whose text completes a stop string, `stop_places`
+    says which one: an index in the request's `stop_strings`.
     """
 
     handles: Sequence[int] = field(default_factory=list)
@@ -28,3 +29,5 @@ class TokenColumns:
     top_counts: Sequence[int] = field(default_factory=list)
     top_token_ids: Sequence[int] = field(default_factory=list)
     top_logprobs: Sequence[float] = field(default_factory=list)
+    stop_rows: Sequence[int] = field(default_factory=list)
+    stop_places: Sequence[int] = field(default_factory=list)

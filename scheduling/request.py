@@ -35,6 +35,16 @@ class StopRules:
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+
+
+@value
+class Matched:
+    """Which of the caller's stop rules ended a choice: one of the two is set."""
+
+    stop_string: str | None = None
+    stop_token_id: int | None = None
 
 
 class SloClass(enum.IntEnum):
@@ -84,6 +94,18 @@ class FinishReason(enum.IntEnum):
     CANCELLED = 4
     DEADLINE = 5
     FAILED = 6
+
+
+def matched(reason: FinishReason, token_id: int, stop_place: int | None, stop: StopRules) -> Matched | None:
+    """Return which stop rule ended a choice with its last token; None if none did.
+
+    `stop_place` is the index of the stop string, if one did.
+    """
+    if reason is not FinishReason.STOP:
+        return None
+    if stop_place is None:
+        return Matched(stop_token_id=token_id)
+    return Matched(stop_string=stop.stop_strings[stop_place])
 
 
 class Path(enum.IntEnum):

@@ -49,6 +49,8 @@ def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:
         top_counts=columns.top_counts,
         top_token_ids=columns.top_token_ids,
         top_logprobs=columns.top_logprobs,
+        stop_rows=columns.stop_rows,
+        stop_places=columns.stop_places,
     )
 
 
@@ -67,6 +69,8 @@ def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
         top_counts=list(message.top_counts),
         top_token_ids=list(message.top_token_ids),
         top_logprobs=list(message.top_logprobs),
+        stop_rows=list(message.stop_rows),
+        stop_places=list(message.stop_places),
     )
 
 

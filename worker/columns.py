@@ -21,6 +21,8 @@ def take_rows(columns: TokenColumns, rows: Sequence[int], handles: Sequence[int]
         _take_text(columns, rows, taken)
     if columns.logprob_rows:
         _take_logprobs(columns, rows, taken)
+    if columns.stop_rows:
+        _take_stops(columns, rows, taken)
     return taken
 
 
@@ -30,6 +32,13 @@ def _take_text(columns: TokenColumns, rows: Sequence[int], taken: TokenColumns) 
     text = b"".join(columns.text_utf8[ends[row] - columns.text_lengths[row] : ends[row]] for row in rows)
     if text:
         taken.text_lengths, taken.text_utf8 = lengths, text
+
+
+def _take_stops(columns: TokenColumns, rows: Sequence[int], taken: TokenColumns) -> None:
+    stop_of = dict(zip(columns.stop_rows, columns.stop_places, strict=True))
+    stopped = [(new, stop_of[row]) for new, row in enumerate(rows) if row in stop_of]
+    taken.stop_rows = [row for row, _ in stopped]
+    taken.stop_places = [stop_place for _, stop_place in stopped]
 
 
 def _take_logprobs(columns: TokenColumns, rows: Sequence[int], taken: TokenColumns) -> None:

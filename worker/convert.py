@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from baton.v1 import generation_pb2
 from baton.worker.v1 import worker_pb2
@@ -38,6 +39,7 @@ _SAMPLING_FIELDS = (
     "seed",
     "n",
 )
+_STOP_FIELDS: tuple[Literal["max_tokens", "skip_special_tokens"], ...] = ("max_tokens", "skip_special_tokens")
 
 
 def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
@@ -128,14 +130,17 @@ def _sampling_from_pb(handle: int, message: generation_pb2.SamplingParams) -> Sa
 
 
 def _stop_from_pb(handle: int, message: generation_pb2.StopRules) -> StopRules:
-    if not message.HasField("max_tokens"):
-        raise MalformedCommandError(handle, "stop.max_tokens is not set; accepted: every field set")
+    for field in _STOP_FIELDS:
+        if not message.HasField(field):
+            raise MalformedCommandError(handle, f"stop.{field} is not set; accepted: every field set")
     return StopRules(
         max_tokens=message.max_tokens,
         min_tokens=message.min_tokens,
         stop_strings=tuple(message.stop_strings),
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        include_stop=message.include_stop,
+        skip_special_tokens=message.skip_special_tokens,
     )
 
 

@@ -139,4 +139,5 @@ class SenderSide:
 def _first_tokens(handle: int, tokens: TokenColumns) -> TokenColumns:
     """The sequence's rows, without text: the receiver's detokeniser makes the same one."""
     rows = [row for row, owner in enumerate(tokens.handles) if owner == handle]
-    return dataclasses.replace(take_rows(tokens, rows, [0] * len(rows)), text_lengths=[], text_utf8=b"")
+    taken = take_rows(tokens, rows, [0] * len(rows))
+    return dataclasses.replace(taken, text_lengths=[], text_utf8=b"", stop_rows=[], stop_places=[])

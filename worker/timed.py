@@ -20,12 +20,12 @@ from engine.allow_list import read_config
 from engine.block_manager import BlockManager
 from engine.checkpoint import check_tokenizer
 from engine.commands import Command
-from engine.detokenizer import Detokenizer
 from engine.errors import ModelRefused
 from engine.kv_pool import KVPool
 from engine.report import StepReport
 from engine.step_loop import StepLoop
 from engine.sweep_grid import grid
+from output_text.detokenizer import Detokenizer
 from scheduling.policies import by_name
 from scheduling.profiles import Profile, dump
 from worker.config import WorkerConfig

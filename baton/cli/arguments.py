@@ -68,6 +68,8 @@ def stop_of(args: argparse.Namespace) -> Stop:
         strings=tuple(args.stop),
         token_ids=tuple(args.stop_token_id),
         ignore_eos=args.ignore_eos,
+        include_stop=args.include_stop,
+        skip_special_tokens=False if args.show_special_tokens else None,
     )
 
 
@@ -182,6 +184,9 @@ def _add_quote(command: argparse.ArgumentParser) -> None:
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
     command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+    command.add_argument(
+        "--truncate-prompt-tokens", type=unsigned, metavar="N", help="use the prompt's last N tokens"
+    )
 
 
 def _add_request_flags(command: argparse.ArgumentParser) -> None:
@@ -272,6 +277,8 @@ def _add_stop_flags(command: argparse.ArgumentParser) -> None:
         "--stop-token-id", type=unsigned, action="append", default=[], metavar="ID", help="end with it"
     )
     group.add_argument("--ignore-eos", action="store_true", help="go on over the model's end")
+    group.add_argument("--include-stop", action="store_true", help="show what ended the text")
+    group.add_argument("--show-special-tokens", action="store_true", help="such as the model's end")
 
 
 def _add_slo_flags(command: argparse.ArgumentParser) -> None:

@@ -28,6 +28,7 @@ async def _generate(args: argparse.Namespace) -> int:
             stop=stop_of(args),
             slo=slo_of(args),
             request_id=args.request_id,
+            truncate_prompt_tokens=args.truncate_prompt_tokens,
         )
         return await _show(stream, print_json if args.json else TextPrinter(args.n or 1))
 

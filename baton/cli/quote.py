@@ -20,7 +20,11 @@ def run(args: argparse.Namespace) -> int:
 async def _quote(args: argparse.Namespace) -> int:
     async with async_client_of(args) as client:
         quote = await client.quote(
-            prompt_of(args), sampling=sampling_of(args), stop=stop_of(args), slo=slo_of(args)
+            prompt_of(args),
+            sampling=sampling_of(args),
+            stop=stop_of(args),
+            slo=slo_of(args),
+            truncate_prompt_tokens=args.truncate_prompt_tokens,
         )
     print(json.dumps(dataclasses.asdict(quote)) if args.json else in_words(quote), flush=True)
     return TRY_LATER if quote.verdict is Verdict.REFUSED else OK

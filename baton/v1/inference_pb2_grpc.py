@@ -65,6 +65,11 @@ class InferenceServiceStub(object):
                 request_serializer=baton_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
                 _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/baton.v1.InferenceService/Detokenize',
+                request_serializer=baton_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/baton.v1.InferenceService/ListModels',
                 request_serializer=baton_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
@@ -133,6 +138,13 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Detokenize(self, request, context):
+        """The text of token ids, as the model's tokenizer decodes them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """The model that the fleet serves.
         """
@@ -172,6 +184,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.CountTokens,
                     request_deserializer=baton_dot_v1_dot_inference__pb2.CountTokensRequest.FromString,
                     response_serializer=baton_dot_v1_dot_inference__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=baton_dot_v1_dot_inference__pb2.DetokenizeRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_inference__pb2.DetokenizeResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -342,6 +359,33 @@ class InferenceService(object):
             '/baton.v1.InferenceService/CountTokens',
             baton_dot_v1_dot_inference__pb2.CountTokensRequest.SerializeToString,
             baton_dot_v1_dot_inference__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.InferenceService/Detokenize',
+            baton_dot_v1_dot_inference__pb2.DetokenizeRequest.SerializeToString,
+            baton_dot_v1_dot_inference__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

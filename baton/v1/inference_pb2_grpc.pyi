@@ -153,6 +153,22 @@ _InferenceServiceCountTokensType = typing_extensions.TypeVar(
     ],
 )
 
+_InferenceServiceDetokenizeType = typing_extensions.TypeVar(
+    '_InferenceServiceDetokenizeType',
+    grpc.UnaryUnaryMultiCallable[
+        baton.v1.inference_pb2.DetokenizeRequest,
+        baton.v1.inference_pb2.DetokenizeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        baton.v1.inference_pb2.DetokenizeRequest,
+        baton.v1.inference_pb2.DetokenizeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        baton.v1.inference_pb2.DetokenizeRequest,
+        baton.v1.inference_pb2.DetokenizeResponse,
+    ],
+)
+
 _InferenceServiceListModelsType = typing_extensions.TypeVar(
     '_InferenceServiceListModelsType',
     grpc.UnaryUnaryMultiCallable[
@@ -169,7 +185,7 @@ _InferenceServiceListModelsType = typing_extensions.TypeVar(
     ],
 )
 
-class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _InferenceServiceGenerateOnceType, _InferenceServiceResumeType, _InferenceServiceCancelType, _InferenceServiceQuoteType, _InferenceServiceCountTokensType, _InferenceServiceListModelsType]):
+class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _InferenceServiceGenerateOnceType, _InferenceServiceResumeType, _InferenceServiceCancelType, _InferenceServiceQuoteType, _InferenceServiceCountTokensType, _InferenceServiceDetokenizeType, _InferenceServiceListModelsType]):
     """Generations, and questions about them. Any router of a fleet serves any call."""
 
     @typing.overload
@@ -197,6 +213,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
         grpc.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.CountTokensRequest,
             baton.v1.inference_pb2.CountTokensResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            baton.v1.inference_pb2.DetokenizeRequest,
+            baton.v1.inference_pb2.DetokenizeResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.ListModelsRequest,
@@ -229,6 +249,10 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
         grpc.aio.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.CountTokensRequest,
             baton.v1.inference_pb2.CountTokensResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            baton.v1.inference_pb2.DetokenizeRequest,
+            baton.v1.inference_pb2.DetokenizeResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             baton.v1.inference_pb2.ListModelsRequest,
@@ -272,6 +296,9 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     CountTokens: _InferenceServiceCountTokensType
     """A prompt's tokens, as Generate would compute them."""
 
+    Detokenize: _InferenceServiceDetokenizeType
+    """The text of token ids, as the model's tokenizer decodes them."""
+
     ListModels: _InferenceServiceListModelsType
     """The model that the fleet serves."""
 
@@ -299,6 +326,10 @@ InferenceServiceAsyncStub: typing_extensions.TypeAlias = InferenceServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         baton.v1.inference_pb2.CountTokensRequest,
         baton.v1.inference_pb2.CountTokensResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        baton.v1.inference_pb2.DetokenizeRequest,
+        baton.v1.inference_pb2.DetokenizeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         baton.v1.inference_pb2.ListModelsRequest,
@@ -374,6 +405,14 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.CountTokensResponse, collections.abc.Awaitable[baton.v1.inference_pb2.CountTokensResponse]]:
         """A prompt's tokens, as Generate would compute them."""
+
+    @abc.abstractmethod
+    def Detokenize(
+        self,
+        request: baton.v1.inference_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[baton.v1.inference_pb2.DetokenizeResponse, collections.abc.Awaitable[baton.v1.inference_pb2.DetokenizeResponse]]:
+        """The text of token ids, as the model's tokenizer decodes them."""
 
     @abc.abstractmethod
     def ListModels(

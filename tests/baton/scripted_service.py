@@ -115,6 +115,9 @@ class _Inference(inference_pb2_grpc.InferenceServiceServicer):
     async def CountTokens(self, request: Any, context: Any) -> Any:
         return await self._router.answer("CountTokens", request, context)
 
+    async def Detokenize(self, request: Any, context: Any) -> Any:
+        return await self._router.answer("Detokenize", request, context)
+
     async def ListModels(self, request: Any, context: Any) -> Any:
         return await self._router.answer("ListModels", request, context)
 

@@ -176,17 +176,26 @@ async def test_tokens_models_and_facts_are_answered_typed() -> None:
     router = ScriptedRouter(
         CountTokens=inference_pb2.CountTokensResponse(count=2, token_ids=[4, 5]),
         ListModels=inference_pb2.ListModelsResponse(
-            models=[inference_pb2.Model(name="demo", max_context_tokens=512, vocab_size=2048)]
+            models=[
+                inference_pb2.Model(name="demo", max_context_tokens=512, vocab_size=2048, fingerprint="f00d")
+            ]
         ),
+        Detokenize=inference_pb2.DetokenizeResponse(text="hi"),
         Describe=fleet_pb2.DescribeResponse(model_name="demo", block_size=16, placement="aggregated"),
     )
     async with router, AsyncClient(router.address) as client:
         assert await client.count_tokens([ChatMessage("user", "hi")]) == (4, 5)
+        assert await client.detokenize((4, 5), skip_special_tokens=False) == "hi"
+        with pytest.raises(InvalidRequest, match="token_ids"):
+            await client.detokenize([-1])
         [model] = await client.models()
         facts = await client.describe()
         with pytest.raises(InvalidRequest, match="text or chat messages"):
             await client.count_tokens([1, 2])
+    [asked] = router.calls("Detokenize")
+    assert asked == inference_pb2.DetokenizeRequest(token_ids=[4, 5], skip_special_tokens=False)
     assert (model.name, model.max_context_tokens, model.vocab_size) == ("demo", 512, 2048)
+    assert model.fingerprint == "f00d"
     assert (facts.model_name, facts.block_size, facts.placement) == ("demo", 16, "aggregated")
 
 

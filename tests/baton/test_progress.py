@@ -1,9 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.errors import StreamCorrupt
+from baton.errors import Internal, StreamCorrupt
 from baton.progress import Progress
-from baton.types import Tokens
+from baton.types import Accepted, Promise, Tokens
 
 
 @st.composite
@@ -46,3 +47,14 @@ def test_leaving_out_or_repeating_any_run_is_noticed_at_the_next_of_its_choice(
             noticed = True
             break
     assert noticed == (repeat or later_of_choice)
+
+
+def test_going_on_with_other_weights_is_noticed() -> None:
+    promise = Promise(1.0, 1.0, None, None, at_risk=False)
+    first, other, silent = (Accepted("r", promise, 1, 3, name) for name in ("f00d", "beef", ""))
+    progress = Progress(1)
+    assert progress.admit(first)
+    assert not progress.admit(silent), "a router of an older version does not say"
+    assert not progress.admit(first)
+    with pytest.raises(Internal, match=r"began with weights f00d .* beef"):
+        progress.admit(other)

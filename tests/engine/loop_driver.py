@@ -9,9 +9,9 @@ from dataclasses import replace
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
 from engine.commands import Command
-from engine.detokenizer import Detokenizer
 from engine.report import StepReport
 from engine.step_loop import StepLoop
+from output_text.detokenizer import Detokenizer
 from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy

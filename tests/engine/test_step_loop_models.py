@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
 from engine.commands import Command, Decode, KVArrived, Prefill, Receive, Release
-from engine.detokenizer import Detokenizer
 from engine.kv_pool import KVPool
 from engine.model import Model, load_model
 from engine.model_runner import ModelRunner
 from engine.report import StepReport
 from engine.step_loop import StepLoop
+from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
-from engine.detokenizer import Detokenizer
 from engine.report import Filled, Received
+from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.request import (
     FailureReason,
@@ -20,7 +20,7 @@ from scheduling.request import (
     StopRules,
 )
 from tests.engine.loop_driver import GREEDY, Driver, spec
-from tests.engine.tokenizers_zoo import byte_level
+from tests.output_text.tokenizers_zoo import byte_level
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

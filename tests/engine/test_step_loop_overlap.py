@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.commands import Cancel, Command, Decode, HandOver, KVArrived, Lend, Prefill, Receive
-from engine.detokenizer import Detokenizer
 from engine.report import Filled
+from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.policies.chunked import CHUNKED
@@ -21,7 +21,7 @@ from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopR
 from scheduling.step import StepView
 from tests.engine.fake_runner import STEP_S, greedy
 from tests.engine.loop_driver import DEAR_TOKENS, GREEDY, UNKNOWN_COST, VOCAB, Driver, spec, watching
-from tests.engine.tokenizers_zoo import byte_level
+from tests.output_text.tokenizers_zoo import byte_level
 
 RANDOM = SamplingParams(
     temperature=0.9, seed=7, presence_penalty=0.4, repetition_penalty=1.2, frequency_penalty=0.3, logprobs=2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.output import output_rules
 from engine.sequence import Goal, SequenceGroup
 from engine.waiting import WaitingQueue
+from output_text.output import output_rules
 from tests.engine.loop_driver import spec
 
 

@@ -175,6 +175,7 @@ def calls_of(client: Client) -> list[Callable[[], object]]:
         client.models,
         client.describe,
         lambda: client.count_tokens("x"),
+        lambda: client.detokenize([5]),
         lambda: client.quote("x"),
         lambda: client.complete("x"),
         lambda: client.cancel("x"),

@@ -32,6 +32,8 @@ columns = st.builds(
     top_counts=st.lists(small, max_size=3),
     top_token_ids=st.lists(small, max_size=3),
     top_logprobs=st.lists(floats, max_size=3),
+    stop_rows=st.lists(small, max_size=3),
+    stop_places=st.lists(small, max_size=3),
 )
 events = st.one_of(
     st.builds(

@@ -52,6 +52,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary |= {word: 100 + i for i, word in enumerate(("user", "assistant", "system"))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eos>"])
     tokenizer.save(str(path / "tokenizer.json"))
     config = {
         "architectures": ["Scripted"],

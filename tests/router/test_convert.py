@@ -45,7 +45,7 @@ def test_worker_that_measured_nothing_is_taken_to_cost_nothing() -> None:
 
 def test_spec_says_every_field() -> None:
     sampling = SamplingParams(0.5, 40, 0.9, 0.1, 1.1, 0.2, 0.3, ((7, -1.5),), 99, 2, 3)
-    stop = StopRules(10, 2, ("a", "b"), (4,), ignore_eos=True)
+    stop = StopRules(10, 2, ("a", "b"), (4,), ignore_eos=True, include_stop=True, skip_special_tokens=False)
     spec = SequenceSpec(1, Fence("t", "r", 2, 3, 4, "s", "d"), (1, 2), (3,), (4,), sampling, stop, b"salt")
     message = spec_to_pb(spec)
     assert (message.handle, list(message.prompt_token_ids), list(message.output_token_ids)) == (
@@ -58,6 +58,9 @@ def test_spec_says_every_field() -> None:
         assert field.name == "logit_bias" or message.sampling.HasField(field.name), field.name
     assert dict(message.sampling.logit_bias) == {7: -1.5}
     assert message.stop == stop_to_pb(stop)
+    assert {field.name for field, _ in message.stop.ListFields()} == {
+        field.name for field in generation_pb2.StopRules.DESCRIPTOR.fields
+    }
     assert message.cache_salt == b"salt"
     receive = command_to_pb(SendReceive("d:1", spec, "host:1")).receive
     assert (receive.sequence, receive.source_address) == (message, "host:1")
@@ -73,7 +76,7 @@ def test_columns_are_taken_over_as_they_are() -> None:
     message = attempt_pb2.TokenColumns(
         handles=[1, 2], choices=[0, 1], indexes=[5, 6], token_ids=[7, 8], finish_reasons=reasons,
         text_lengths=[1, 0], text_utf8=b"x", logprob_rows=[1], logprobs=[-0.5], top_counts=[2],
-        top_token_ids=[8, 9], top_logprobs=[-0.5, -1.0],
+        top_token_ids=[8, 9], top_logprobs=[-0.5, -1.0], stop_rows=[1], stop_places=[3],
     )  # fmt: skip
     columns = columns_from_pb(message)
     for field in attempt_pb2.TokenColumns.DESCRIPTOR.fields:

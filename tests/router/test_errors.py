@@ -70,7 +70,7 @@ def test_the_documents_list_no_other_reasons() -> None:
 
 
 INFERENCE = "/baton.v1.InferenceService/"
-METHODS = ["Generate", "GenerateOnce", "Resume", "Cancel", "Quote", "CountTokens"]
+METHODS = ["Generate", "GenerateOnce", "Resume", "Cancel", "Quote", "CountTokens", "Detokenize"]
 
 
 async def raw_error(fleet: RunningFleet, method: str, data: bytes) -> grpc.aio.AioRpcError:
@@ -170,6 +170,8 @@ WRONG: list[tuple[str, Any, list[str]]] = [
         ["received[1].token_ids[3]"],
     ),
     ("Cancel", inference_pb2.CancelRequest(), ["request_id"]),
+    ("Detokenize", inference_pb2.DetokenizeRequest(token_ids=[5, 128]), ["token_ids[1]"]),
+    ("Detokenize", inference_pb2.DetokenizeRequest(token_ids=[5] * 8193), ["token_ids"]),
     ("CountTokens", inference_pb2.CountTokensRequest(), ["text", "chat"]),
     ("CountTokens", inference_pb2.CountTokensRequest(chat=inference_pb2.ChatInput()), ["chat.messages"]),
     ("Watch", fleet_pb2.WatchRequest(interval_ms=1), ["interval_ms"]),

@@ -99,7 +99,7 @@ async def test_any_resumption_is_answered_and_harms_nobody(fleet: RunningFleet) 
     await check_neighbour(fleet)
 
 
-@pytest.mark.parametrize("method", ["Quote", "Cancel", "CountTokens", "GenerateOnce"])
+@pytest.mark.parametrize("method", ["Quote", "Cancel", "CountTokens", "Detokenize", "GenerateOnce"])
 async def test_any_question_is_answered(fleet: RunningFleet, method: str) -> None:
     await fleet.pair()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc.aio
 import pytest
 
@@ -80,6 +82,32 @@ async def test_resume_with_everything_received_only_says_how_it_ended(fleet: Run
     kinds = [event.WhichOneof("event") for event in events]
     assert kinds == ["accepted", "choice_finished", "finished"]
     assert events[1].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
+
+
+STOP, LENGTH = generation_pb2.FINISH_REASON_STOP, generation_pb2.FINISH_REASON_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("received", "rules", "reason", "matched"),
+    [
+        ("w5 w6", {"stop_strings": ["w9", "w6"]}, STOP, {"stop_string": "w6"}),
+        ("w5 w6 w7", {"stop_strings": ["w9", "w6"], "min_tokens": 3}, LENGTH, {}),
+        ("w5 w6 w7", {"stop_strings": ["w9", "w6 w7"], "min_tokens": 3}, STOP, {"stop_string": "w6 w7"}),
+        ("w5 w6", {"stop_token_ids": [6]}, STOP, {"stop_token_id": 6}),
+        ("w5 w6", {"stop_token_ids": [6], "stop_strings": ["w6"]}, STOP, {"stop_token_id": 6}),
+    ],
+)
+async def test_resume_judges_received_tokens_as_their_worker_did(
+    fleet: RunningFleet, received: str, rules: dict[str, Any], reason: int, matched: dict[str, Any]
+) -> None:
+    await fleet.pair()
+    original = request(5, "judged")
+    original.stop.MergeFrom(generation_pb2.StopRules(**rules))
+    events = await resumed(fleet, original, [int(word[1:]) for word in received.split()])
+    told = events[-2].choice_finished
+    assert told.reason == reason
+    assert {one.name: value for one, value in told.ListFields() if one.containing_oneof} == matched
+    assert told.output_tokens == (len(received.split()) if reason == STOP else 5)
 
 
 async def test_same_request_id_with_other_content_is_refused(fleet: RunningFleet) -> None:

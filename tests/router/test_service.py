@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from baton.operators.v1 import fleet_pb2
@@ -82,6 +84,61 @@ async def test_text_and_chat_are_tokenised_as_the_model_does(fleet: RunningFleet
     assert list(counted.token_ids) == [100, 7, 101]
     counted = await fleet.inference.CountTokens(inference_pb2.CountTokensRequest(text="w5 w6"))
     assert list(counted.token_ids) == [5, 6]
+
+
+async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_truncated(
+    fleet: RunningFleet,
+) -> None:
+    _, decode = await fleet.pair()
+    asked = request(3, truncate_prompt_tokens=2)
+    events = await events_of(fleet.inference.Generate(asked))
+    assert events[0].accepted.prompt_tokens == 2
+    assert finished_of(events).usage.prompt_tokens == 2
+    sequence = next(one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive")
+    assert tuple(sequence.prompt_token_ids) == PROMPT[-2:]
+    longer = request(3, truncate_prompt_tokens=50)
+    assert finished_of(await events_of(fleet.inference.Generate(longer))).usage.prompt_tokens == len(PROMPT)
+    quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=asked))
+    assert quoted.prompt_tokens == 2
+    # What would be too long for the model's context is not once it is cut.
+    text = inference_pb2.GenerateRequest(text="w5 " * 9000 + "w6 w7", truncate_prompt_tokens=2)
+    text.stop.max_tokens = 3
+    await events_of(fleet.inference.Generate(text))
+    sequence = [one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive"][-1]
+    assert list(sequence.prompt_token_ids) == [6, 7]
+
+
+async def test_token_ids_become_text_as_the_tokenizer_decodes_them(fleet: RunningFleet) -> None:
+    async def text_of_ids(token_ids: Any, **fields: Any) -> str:
+        asked = inference_pb2.DetokenizeRequest(token_ids=token_ids, **fields)
+        return (await fleet.inference.Detokenize(asked)).text
+
+    assert await text_of_ids([7, 0, 101]) == "w7 assistant"
+    assert await text_of_ids([7, 0, 101], skip_special_tokens=True) == "w7 assistant"
+    assert await text_of_ids([7, 0, 101], skip_special_tokens=False) == "w7 <eos> assistant"
+    assert await text_of_ids([]) == ""
+    assert await text_of_ids([7, 127]) == "w7", "the model's vocabulary may be larger than the tokenizer's"
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"token_ids": [128]}, "token_ids"),
+        ({"model": "x"}, "model"),
+    ]
+    for wrong, field in wrongs:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await text_of_ids(**{"token_ids": [7], **wrong})
+        assert (refused.value.details() or "").startswith(field)
+    with pytest.raises(grpc.aio.AioRpcError, match="8193 tokens"):
+        await text_of_ids([7] * 8193)
+
+
+async def test_a_client_is_told_which_weights_answer(fleet: RunningFleet) -> None:
+    async def listed() -> str:
+        return (await fleet.inference.ListModels(inference_pb2.ListModelsRequest())).models[0].fingerprint
+
+    assert await listed() == ""
+    worker, _ = await fleet.pair()
+    events = await events_of(fleet.inference.Generate(request(2)))
+    assert events[0].accepted.fingerprint == worker.fingerprint
+    assert await listed() == worker.fingerprint
 
 
 async def test_decode_worker_prefills_itself_when_there_is_no_prefill_worker(fleet: RunningFleet) -> None:

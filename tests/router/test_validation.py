@@ -21,7 +21,6 @@ from router.validation import (
     checked_sampling,
     checked_slo,
     finish_of,
-    stopped_by_text,
 )
 from scheduling.request import FinishReason, SloClass, StopRules
 
@@ -82,6 +81,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("slo.itl_ms", {"itl_ms": 86_400_001}),
     ("slo.deadline_ms", {"deadline_ms": 86_400_001}),
     ("resume_grace_ms", {"resume_grace_ms": 60_001}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
     ("received[0].choice", {"received": ((1, (5,)),)}),
     ("received[1].choice", {"received": ((0, (5,)), (0, (5,)))}),
     ("received[0].token_ids", {"received": ((0, (5, 6, 7)),), "max_tokens": 2}),
@@ -170,12 +170,6 @@ STOP = StopRules(max_tokens=4, min_tokens=2, stop_strings=("end",), stop_token_i
 )
 def test_received_tokens_may_have_ended_a_choice(token_ids: tuple[int, ...], finish: FinishReason) -> None:
     assert finish_of(token_ids, STOP, frozenset({0})) is finish
-
-
-def test_received_text_may_hold_a_stop_string() -> None:
-    assert stopped_by_text("the end", 3, STOP)
-    assert not stopped_by_text("the end", 1, STOP)
-    assert not stopped_by_text("the en", 3, STOP)
 
 
 @pytest.mark.parametrize(

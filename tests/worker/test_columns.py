@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduling.columns import TokenColumns
 from worker.columns import take_rows
 
-Row = tuple[int, int, int, int, int, bytes, tuple[float, list[tuple[int, float]]] | None]
+Row = tuple[int, int, int, int, int, bytes, tuple[float, list[tuple[int, float]]] | None, int | None]
 
 tops = st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 0)), max_size=3)
 rows_of_all_kinds = st.lists(
@@ -20,6 +20,7 @@ rows_of_all_kinds = st.lists(
         st.integers(0, 3),
         st.binary(max_size=3),
         st.none() | st.tuples(st.floats(-9, 0), tops),
+        st.none() | st.integers(0, 15),
     ),
     max_size=8,
 )
@@ -42,6 +43,8 @@ def columns_of(rows: list[Row]) -> TokenColumns:
     columns.top_counts = [len(top) for _, (_, top) in with_logprobs]
     columns.top_token_ids = [token_id for _, (_, top) in with_logprobs for token_id, _ in top]
     columns.top_logprobs = [logprob for _, (_, top) in with_logprobs for _, logprob in top]
+    columns.stop_rows = [place for place, row in enumerate(rows) if row[7] is not None]
+    columns.stop_places = [row[7] for row in rows if row[7] is not None]
     return columns
 
 

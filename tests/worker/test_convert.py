@@ -49,6 +49,8 @@ stops = st.builds(
     stop_strings=st.lists(names, max_size=2).map(tuple),
     stop_token_ids=tokens,
     ignore_eos=st.booleans(),
+    include_stop=st.booleans(),
+    skip_special_tokens=st.booleans(),
 )
 specs = st.builds(
     SequenceSpec,
@@ -87,7 +89,7 @@ def test_a_report_survives_the_way_back() -> None:
     report = StepReport(
         load=Load(9, 1, 2, 3, 4, 5, 6),
         step_seconds=0.25,
-        tokens=TokenColumns([7], [0], [3], [42], [2], [2], b"hi", [0], [-0.5], [1], [42], [-0.5]),
+        tokens=TokenColumns([7], [0], [3], [42], [2], [2], b"hi", [0], [-0.5], [1], [42], [-0.5], [0], [2]),
         prefilled=[Prefilled(7, 16)],
         failures=[Failure(8, FailureReason.HANDOFF, "gone")],
     )
@@ -108,6 +110,7 @@ def test_a_report_survives_the_way_back() -> None:
         (lambda spec: spec.ClearField("prompt_token_ids"), "prompt_token_ids"),
         (lambda spec: spec.ClearField("choices"), "choices"),
         (lambda spec: spec.sampling.ClearField("seed"), "sampling.seed"),
+        (lambda spec: spec.stop.ClearField("skip_special_tokens"), "stop.skip_special_tokens"),
         (lambda spec: spec.ClearField("sampling"), "sampling.temperature"),
         (lambda spec: spec.stop.ClearField("max_tokens"), "stop.max_tokens"),
     ],

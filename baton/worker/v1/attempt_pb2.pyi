@@ -27,7 +27,7 @@ class Fence(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., session: _Optional[int] = ..., attempt: _Optional[int] = ..., choice: _Optional[int] = ..., source_incarnation: _Optional[str] = ..., target_incarnation: _Optional[str] = ..., router_id: _Optional[str] = ...) -> None: ...
 
 class TokenColumns(_message.Message):
-    __slots__ = ("handles", "choices", "indexes", "token_ids", "finish_reasons", "text_lengths", "text_utf8", "logprob_rows", "logprobs", "top_counts", "top_token_ids", "top_logprobs")
+    __slots__ = ("handles", "choices", "indexes", "token_ids", "finish_reasons", "text_lengths", "text_utf8", "logprob_rows", "logprobs", "top_counts", "top_token_ids", "top_logprobs", "stop_rows", "stop_places")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,8 @@ class TokenColumns(_message.Message):
     TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
     TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    STOP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STOP_PLACES_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedScalarFieldContainer[int]
     indexes: _containers.RepeatedScalarFieldContainer[int]
@@ -52,4 +54,6 @@ class TokenColumns(_message.Message):
     top_counts: _containers.RepeatedScalarFieldContainer[int]
     top_token_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, handles: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_generation_pb2.FinishReason, str]]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., text_utf8: _Optional[bytes] = ..., logprob_rows: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    stop_rows: _containers.RepeatedScalarFieldContainer[int]
+    stop_places: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handles: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[int]] = ..., indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_generation_pb2.FinishReason, str]]] = ..., text_lengths: _Optional[_Iterable[int]] = ..., text_utf8: _Optional[bytes] = ..., logprob_rows: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., stop_rows: _Optional[_Iterable[int]] = ..., stop_places: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.detokenizer import TextStream
-from engine.stop import StopMatcher, StopString, compile_stop_string
-from scheduling.request import FinishReason, StopRules
+from output_text.detokenizer import Detokenizer, TextStream
+from output_text.stop import StopMatcher, StopString, compile_stop_string
+from scheduling.request import FinishReason, Matched, StopRules, matched
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class OutputRules:
     """Empty when they are to be ignored."""
     stop_token_ids: frozenset[int]
     stop_strings: tuple[StopString, ...]
+    include_stop: bool = False
+    """What ends the choice is part of its text."""
 
 
 def output_rules(
@@ -33,24 +35,30 @@ def output_rules(
         eos_token_ids=frozenset() if stop.ignore_eos else frozenset(eos_token_ids),
         stop_token_ids=frozenset(stop.stop_token_ids),
         stop_strings=tuple(compile_stop_string(text) for text in stop.stop_strings),
+        include_stop=stop.include_stop,
     )
 
 
 class OutputStream:
     """Text and end of one choice, token by token: a pure function of the tokens and the rules.
 
-    The texts add up to the tokenizer's decoding of all tokens, cut before a stop string and without the token
-    that ended the choice if that was an end-of-sequence or stop token. `stream` is None for a model without a
+    The texts add up to the tokenizer's decoding of all tokens. Unless `include_stop` is set, the text is cut
+    before a stop string and lacks the token that ended the choice if that was an end-of-sequence or stop
+    token. With `include_stop` it is cut after a stop string. `stream` is None for a model without a
     tokenizer: then there is no text.
     """
 
-    __slots__ = ("_matcher", "_num_tokens", "_rules", "_stream")
+    __slots__ = ("_matcher", "_num_tokens", "_rules", "_stream", "stop_place")
 
     def __init__(self, rules: OutputRules, stream: TextStream | None) -> None:
         self._rules = rules
         self._stream = stream
-        self._matcher = StopMatcher(rules.stop_strings) if rules.stop_strings else None
+        self._matcher: StopMatcher | None = None
+        if rules.stop_strings:
+            self._matcher = StopMatcher(rules.stop_strings, include_stop=rules.include_stop)
         self._num_tokens = 0
+        self.stop_place: int | None = None
+        """The index in `stop_strings` of the one that ended the choice, if one did."""
 
     def push(self, token_id: int) -> tuple[str, FinishReason]:
         """The text that goes out with this token, and whether (and why) it is the last one."""
@@ -58,24 +66,43 @@ class OutputStream:
         can_stop = self._num_tokens >= rules.min_tokens
         self._num_tokens += 1
         if can_stop and token_id in rules.eos_token_ids:
-            return self._finish("", FinishReason.EOS)
+            return self._end_with(token_id, FinishReason.EOS)
         if can_stop and token_id in rules.stop_token_ids:
-            return self._finish("", FinishReason.STOP)
+            return self._end_with(token_id, FinishReason.STOP)
         text = "" if self._stream is None else self._stream.push(token_id)
         if self._matcher is not None:
-            text, is_stopped = self._matcher.push(text, can_stop=self._num_tokens >= rules.min_tokens)
-            if is_stopped:
+            text, self.stop_place = self._matcher.push(text, can_stop=self._num_tokens >= rules.min_tokens)
+            if self.stop_place is not None:
                 return text, FinishReason.STOP
         if self._num_tokens >= rules.limit:
             return self._finish(text, FinishReason.LENGTH)
         return text, FinishReason.NONE
+
+    def _end_with(self, token_id: int, reason: FinishReason) -> tuple[str, FinishReason]:
+        if not self._rules.include_stop or self._stream is None:
+            return self._finish("", reason)
+        # The token has ended the choice already, so no stop string is looked for in its text.
+        return self._stream.push(token_id) + self._stream.flush(), reason
 
     def _finish(self, text: str, reason: FinishReason) -> tuple[str, FinishReason]:
         rest = "" if self._stream is None else self._stream.flush()
         if self._matcher is None:
             return text + rest, reason
         # An incomplete character becomes text only now, and may still complete a stop string.
-        more, is_stopped = self._matcher.push(rest, can_stop=self._num_tokens >= self._rules.min_tokens)
-        if is_stopped:
+        can_stop = self._num_tokens >= self._rules.min_tokens
+        more, self.stop_place = self._matcher.push(rest, can_stop=can_stop)
+        if self.stop_place is not None:
             return text + more, FinishReason.STOP
         return text + more + self._matcher.flush(), reason
+
+
+def end_of(
+    token_ids: Sequence[int], stop: StopRules, rules: OutputRules, detokenizer: Detokenizer
+) -> tuple[FinishReason, Matched | None]:
+    """Return whether these tokens end a choice, and what matched: what the worker found that made them."""
+    output = OutputStream(rules, detokenizer.stream(skip_special_tokens=stop.skip_special_tokens))
+    for token_id in token_ids:
+        _, reason = output.push(token_id)
+        if reason is not FinishReason.NONE:
+            return reason, matched(reason, token_id, output.stop_place, stop)
+    return FinishReason.NONE, None

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
-from engine.detokenizer import Detokenizer
-from tests.engine.tokenizers_zoo import ALL, token_id
+from output_text.detokenizer import Detokenizer
+from tests.output_text.tokenizers_zoo import ALL, token_id
 
 NAMES = st.sampled_from(sorted(ALL))
 
@@ -35,16 +35,17 @@ def token_lists(tokenizer: Tokenizer, max_size: int = 30) -> st.SearchStrategy[l
     return st.lists(st.integers(0, tokenizer.get_vocab_size() + 1), max_size=max_size)
 
 
-def pieces(tokenizer: Tokenizer, token_ids: list[int]) -> list[str]:
-    stream = Detokenizer(tokenizer).stream()
+def pieces(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool = True) -> list[str]:
+    stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
     return [*(stream.push(one) for one in token_ids), stream.flush()]
 
 
 @settings(max_examples=500)
-@given(st.data(), NAMES)
-def test_pieces_add_up_to_the_decoding_of_all_tokens(data: st.DataObject, name: str) -> None:
+@given(st.data(), NAMES, st.booleans())
+def test_pieces_add_up_to_the_decoding_of_all_tokens(data: st.DataObject, name: str, skip: bool) -> None:
     token_ids = data.draw(token_lists(ALL[name]))
-    assert "".join(pieces(ALL[name], token_ids)) == ALL[name].decode(token_ids, skip_special_tokens=True)
+    text = ALL[name].decode(token_ids, skip_special_tokens=skip)
+    assert "".join(pieces(ALL[name], token_ids, skip=skip)) == text
 
 
 @settings(max_examples=300)
@@ -61,11 +62,11 @@ def test_text_spelt_in_bytes_never_shows_half_a_character(text: str) -> None:
         assert sum(part.count("\ufffd") for part in parts) == text.count("\ufffd")
 
 
-@given(st.data(), NAMES)
-def test_a_piece_depends_on_the_tokens_before_it_alone(data: st.DataObject, name: str) -> None:
+@given(st.data(), NAMES, st.booleans())
+def test_a_piece_depends_on_the_tokens_before_it_alone(data: st.DataObject, name: str, skip: bool) -> None:
     token_ids = data.draw(token_lists(ALL[name]))
     cut = data.draw(st.integers(0, len(token_ids)))
-    assert pieces(ALL[name], token_ids[:cut])[:-1] == pieces(ALL[name], token_ids)[:cut]
+    assert pieces(ALL[name], token_ids[:cut], skip=skip)[:-1] == pieces(ALL[name], token_ids, skip=skip)[:cut]
 
 
 def test_whole_characters_are_not_held_back() -> None:
@@ -81,10 +82,11 @@ def test_a_character_comes_with_its_last_token() -> None:
     assert pieces(tokenizer, [head, tail, head]) == ["", "👍", "", "\ufffd"]
 
 
-def test_special_tokens_have_no_text_and_added_ones_do() -> None:
+def test_special_tokens_have_text_only_if_asked_for_and_added_ones_do() -> None:
     for tokenizer in ALL.values():
         eos, think = token_id(tokenizer, "<eos>"), token_id(tokenizer, "<think>")
         assert pieces(tokenizer, [eos]) == ["", ""]
+        assert "<eos>" in pieces(tokenizer, [eos], skip=False)[0]
         assert "<think>" in "".join(pieces(tokenizer, [think]))
 
 

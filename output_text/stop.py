@@ -36,29 +36,34 @@ class StopMatcher:
     """Passes text on until the first stop string.
 
     A stop string counts when it ends in text pushed with `can_stop`. If several first appear with the same
-    push, the text ends before the one that begins first.
+    push, the text ends before the one that begins first, or after it with `include_stop`. Of those that begin
+    at the same place the first in `stop_strings` counts.
     """
 
-    def __init__(self, stop_strings: Sequence[StopString]) -> None:
+    def __init__(self, stop_strings: Sequence[StopString], *, include_stop: bool = False) -> None:
         self._stop_strings = stop_strings
+        self._include_stop = include_stop
         self._matched = [0] * len(stop_strings)
         self._held = ""
 
-    def push(self, text: str, *, can_stop: bool) -> tuple[str, bool]:
-        """The text that is free to go, and whether a stop string was found right after it."""
+    def push(self, text: str, *, can_stop: bool) -> tuple[str, int | None]:
+        """The text that is free to go, and which stop string was found at its end (an index), if any."""
         num_held = len(self._held)
-        begins = [
-            num_held + begin
+        found = [
+            (num_held + begin, place)
             for place in range(len(self._stop_strings))
             if (begin := self._follow(place, text, can_stop)) is not None
         ]
         text = self._held + text
-        if begins:
+        if found:
             self._held = ""
-            return text[: min(begins)], True
-        num_free = len(text) - max(self._matched, default=0)
+            begin, place = min(found)
+            end = begin + len(self._stop_strings[place].text) if self._include_stop else begin
+            return text[:end], place
+        # What begins a stop string is shown in any case if the stop string is.
+        num_free = len(text) if self._include_stop else len(text) - max(self._matched, default=0)
         self._held = text[num_free:]
-        return text[:num_free], False
+        return text[:num_free], None
 
     def flush(self) -> str:
         """What was held back, when no more text will come."""

@@ -24,7 +24,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class TextStream(Protocol):
-    """Turns the tokens of one output into text; special tokens have none."""
+    """Turns the tokens of one output into text."""
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token, often empty or more than the token's own."""
@@ -45,19 +45,22 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder: dict[str, Any] = json.loads(tokenizer.to_str()).get("decoder") or {}
-        self._bytes = _ByteTable(tokenizer) if decoder.get("type") == "ByteLevel" else None
-        self._pieces = _PieceTable(tokenizer)
+        table = _ByteTable if decoder.get("type") == "ByteLevel" else _PieceTable
+        self._without_special = table(tokenizer, _special_ids(tokenizer))
+        self._with_special = table(tokenizer, frozenset())
 
-    def stream(self) -> TextStream:
-        return _WindowStream(self._pieces) if self._bytes is None else _ByteStream(self._bytes)
+    def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
+        """Special tokens, such as end-of-sequence, have no text unless `skip_special_tokens` is False."""
+        table = self._without_special if skip_special_tokens else self._with_special
+        return _ByteStream(table) if isinstance(table, _ByteTable) else _WindowStream(table)
 
 
 class _ByteTable:
     """Bytes of each token of a byte-level vocabulary, looked up once."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._special = _special_ids(tokenizer)
+        self._skipped = skipped
         self._bytes: dict[int, bytes] = {}
         self.whole: dict[int, str] = {}
         """Tokens met so far whose bytes are whole characters: their text wherever they stand."""
@@ -71,7 +74,7 @@ class _ByteTable:
         return data
 
     def _look_up(self, token_id: int) -> bytes:
-        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
+        token = None if token_id in self._skipped else self._tokenizer.id_to_token(token_id)
         if token is None:
             return b""
         try:
@@ -112,9 +115,9 @@ class _Kind(enum.Enum):
 class _PieceTable:
     """What a window stream asks of its tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._special = _special_ids(tokenizer)
+        self._skipped = skipped
         self._kinds: dict[int, _Kind] = {}
 
     def kind(self, token_id: int) -> _Kind:
@@ -124,10 +127,10 @@ class _PieceTable:
         return kind
 
     def decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        return self._tokenizer.decode(token_ids, skip_special_tokens=bool(self._skipped))
 
     def _look_up(self, token_id: int) -> _Kind:
-        token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
+        token = None if token_id in self._skipped else self._tokenizer.id_to_token(token_id)
         if token is None:
             return _Kind.SILENT
         return _Kind.BYTE if _BYTE_TOKEN.fullmatch(token) else _Kind.PIECE

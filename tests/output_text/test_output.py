@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from engine.detokenizer import Detokenizer
-from engine.output import OutputRules, OutputStream, output_rules
-from scheduling.request import FinishReason, StopRules
-from tests.engine.tokenizers_zoo import ALL, token_id
+from output_text.detokenizer import Detokenizer
+from output_text.output import OutputRules, OutputStream, end_of, output_rules
+from scheduling.request import FinishReason, Matched, StopRules
+from tests.output_text.tokenizers_zoo import ALL, token_id
 
 BYTES = ALL["byte_level"]
 EOS = token_id(BYTES, "<eos>")
@@ -25,15 +25,22 @@ def rules(
     stops: tuple[str, ...] = (),
     eos: frozenset[int] = frozenset(),
     stop: frozenset[int] = frozenset(),
+    include_stop: bool = False,
 ) -> OutputRules:
-    rule = StopRules(limit, min_tokens=min_tokens, stop_strings=stops, stop_token_ids=tuple(stop))
+    rule = StopRules(
+        limit,
+        min_tokens=min_tokens,
+        stop_strings=stops,
+        stop_token_ids=tuple(stop),
+        include_stop=include_stop,
+    )
     return output_rules(rule, eos, prompt_tokens=1, max_context=10_000)
 
 
 def run(
-    rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer = BYTES
+    rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer = BYTES, *, skip: bool = True
 ) -> tuple[list[str], FinishReason]:
-    stream = OutputStream(rule, Detokenizer(tokenizer).stream())
+    stream = OutputStream(rule, Detokenizer(tokenizer).stream(skip_special_tokens=skip))
     texts = []
     for one in token_ids:
         text, reason = stream.push(one)
@@ -43,30 +50,34 @@ def run(
     return texts, FinishReason.NONE
 
 
-def settled(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+def settled(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool) -> str:
     """What no later token can change: the stream's own text, which other tests hold to the tokenizer's."""
-    stream = Detokenizer(tokenizer).stream()
+    stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
     return "".join(stream.push(one) for one in token_ids)
 
 
-def reference(rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer) -> tuple[str, int, FinishReason]:
+def reference(
+    rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer, *, skip: bool
+) -> tuple[str, int, FinishReason]:
     """Text, number of tokens and reason, from the whole output anew at each token."""
     stops = [stop.text for stop in rule.stop_strings]
     for count in range(1, len(token_ids) + 1):
         out, last = token_ids[:count], token_ids[count - 1]
         is_end = count > rule.min_tokens and last in rule.eos_token_ids | rule.stop_token_ids
         is_last = is_end or count == rule.limit
-        shown = out[:-1] if is_end else out
-        text = tokenizer.decode(shown) if is_last else settled(tokenizer, out)
-        before = len(settled(tokenizer, token_ids[: count - 1]))
+        shown = out[:-1] if is_end and not rule.include_stop else out
+        is_decoded = tokenizer.decode(shown, skip_special_tokens=skip)
+        text = is_decoded if is_last else settled(tokenizer, out, skip=skip)
+        before = len(settled(tokenizer, token_ids[: count - 1], skip=skip))
         begins = [
-            begin
-            for stop in stops
+            (begin, which)
+            for which, stop in enumerate(stops)
             for begin in range(len(text))
             if text.startswith(stop, begin) and begin + len(stop) > before
         ]
-        if begins and count >= rule.min_tokens:
-            return text[: min(begins)], count, FinishReason.STOP
+        if begins and count >= rule.min_tokens and not (is_end and rule.include_stop):
+            begin, which = min(begins)
+            return text[: begin + len(stops[which]) * rule.include_stop], count, FinishReason.STOP
         if is_last:
             reason = FinishReason.LENGTH
             if is_end:
@@ -84,16 +95,19 @@ def reference(rule: OutputRules, token_ids: list[int], tokenizer: Tokenizer) -> 
         max_size=3,
     ),
     st.integers(0, 8),
+    st.booleans(),
+    st.booleans(),
 )
 def test_text_and_end_equal_those_of_decoding_everything_each_time(
-    data: st.DataObject, name: str, stops: list[str], min_tokens: int
+    data: st.DataObject, name: str, stops: list[str], min_tokens: int, include_stop: bool, skip: bool
 ) -> None:
     tokenizer = ALL[name]
     token_ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), min_size=1, max_size=20))
     ends = st.sets(st.sampled_from(token_ids), max_size=2).map(frozenset)
-    rule = rules(len(token_ids), min_tokens, tuple(stops), eos=data.draw(ends), stop=data.draw(ends))
-    texts, reason = run(rule, token_ids, tokenizer)
-    assert ("".join(texts), len(texts), reason) == reference(rule, token_ids, tokenizer)
+    eos, stop = data.draw(ends), data.draw(ends)
+    rule = rules(len(token_ids), min_tokens, tuple(stops), eos, stop, include_stop)
+    texts, reason = run(rule, token_ids, tokenizer, skip=skip)
+    assert ("".join(texts), len(texts), reason) == reference(rule, token_ids, tokenizer, skip=skip)
 
 
 @given(st.data(), st.lists(st.text(min_size=1, max_size=4), max_size=3), st.text(max_size=25))
@@ -110,6 +124,28 @@ def test_arbitrary_text_is_cut_before_the_first_stop_string(
     assert reason is (FinishReason.STOP if begins else FinishReason.LENGTH)
 
 
+@given(st.data(), st.sampled_from(sorted(ALL)), st.lists(st.sampled_from(["a", "lo w", "ab"]), max_size=3))
+def test_the_end_is_found_again_from_the_tokens_alone(
+    data: st.DataObject, name: str, stops: list[str]
+) -> None:
+    """As a router does that a generation is resumed at: only at its last token it is over."""
+    tokenizer = ALL[name]
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), min_size=1, max_size=12))
+    ends = tuple(data.draw(st.sets(st.sampled_from(token_ids), max_size=2)))
+    min_tokens = data.draw(st.integers(0, 6))
+    stop = StopRules(len(token_ids), min_tokens, tuple(stops), ends)
+    rule, detokenizer = output_rules(stop, (), 1, 10_000), Detokenizer(tokenizer)
+    texts, reason = run(rule, token_ids, tokenizer)
+    for count in range(len(texts)):
+        assert end_of(token_ids[:count], stop, rule, detokenizer) == (FinishReason.NONE, None)
+    found, match = end_of(token_ids[: len(texts)], stop, rule, detokenizer)
+    assert found is reason
+    last = token_ids[len(texts) - 1]
+    by_token = [Matched(stop_token_id=last)] if last in ends else []
+    by_string = [Matched(stop_string=one) for one in stops if one in settled(tokenizer, token_ids, skip=True)]
+    assert match in (by_token + by_string if reason is FinishReason.STOP else [None])
+
+
 def ids(text: str) -> list[int]:
     return [LETTERS[letter] for letter in text]
 
@@ -122,6 +158,20 @@ def test_an_end_token_counts_and_is_not_shown() -> None:
         assert run(rule, [*ids("ab"), EOS, *ids("c")]) == (["a", "b", ""], reason)
     ends_with_text = rules(stop=frozenset(ids("c")))
     assert run(ends_with_text, ids("abcd")) == (["a", "b", ""], FinishReason.STOP)
+
+
+def test_what_ends_a_choice_is_shown_if_asked_for() -> None:
+    eos, at_c = frozenset([EOS]), frozenset(ids("c"))
+    for rule, token_ids, skip, texts in (
+        (rules(eos=eos, include_stop=True), [*ids("ab"), EOS], True, ["a", "b", ""]),
+        (rules(eos=eos, include_stop=True), [*ids("ab"), EOS], False, ["a", "b", "<eos>"]),
+        (rules(eos=eos), [*ids("ab"), EOS], False, ["a", "b", ""]),
+        (rules(stop=at_c, include_stop=True), ids("abcd"), True, ["a", "b", "c"]),
+        (rules(stops=("bc",), include_stop=True), ids("abcd"), True, ["a", "b", "c"]),
+        (rules(stops=("bc",)), ids("abcd"), True, ["a", "", ""]),
+        (rules(stops=("<eos>",)), [*ids("a"), EOS, *ids("b")], False, ["a", ""]),
+    ):
+        assert run(rule, token_ids, skip=skip)[0] == texts
 
 
 def test_held_text_comes_with_the_row_that_ends_the_choice() -> None:

@@ -1,0 +1,1 @@
+"""The text of generated tokens and where a choice ends: workers generate by it, routers resume by it."""
