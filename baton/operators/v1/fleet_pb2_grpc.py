@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class FleetServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
+    errors are those of baton/v1/errors.proto.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,7 +54,9 @@ class FleetServiceStub(object):
 
 
 class FleetServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
+    errors are those of baton/v1/errors.proto.
+    """
 
     def Watch(self, request, context):
         """A snapshot at once, then one every interval.
@@ -102,7 +106,9 @@ def add_FleetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
+    errors are those of baton/v1/errors.proto.
+    """
 
     @staticmethod
     def Watch(request,

@@ -74,6 +74,10 @@ _FleetServiceDrainType = typing_extensions.TypeVar(
 )
 
 class FleetServiceStub(typing.Generic[_FleetServiceWatchType, _FleetServiceDescribeType, _FleetServiceDrainType]):
+    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
+    errors are those of baton/v1/errors.proto.
+    """
+
     @typing.overload
     def __init__(self: FleetServiceStub[
         grpc.UnaryStreamMultiCallable[
@@ -131,6 +135,10 @@ FleetServiceAsyncStub: typing_extensions.TypeAlias = FleetServiceStub[
 ]
 
 class FleetServiceServicer(metaclass=abc.ABCMeta):
+    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
+    errors are those of baton/v1/errors.proto.
+    """
+
     @abc.abstractmethod
     def Watch(
         self,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """What a worker does for routers.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,7 +43,8 @@ class WorkerServiceStub(object):
 
 
 class WorkerServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """What a worker does for routers.
+    """
 
     def Work(self, request_iterator, context):
         """Commands down, one report per step up. The first command is Hello, the first report Welcome.
@@ -70,7 +72,8 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """Missing associated documentation comment in .proto file."""
+    """What a worker does for routers.
+    """
 
     @staticmethod
     def Work(request_iterator,

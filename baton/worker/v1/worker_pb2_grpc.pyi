@@ -42,6 +42,8 @@ _WorkerServiceWorkType = typing_extensions.TypeVar(
 )
 
 class WorkerServiceStub(typing.Generic[_WorkerServiceWorkType]):
+    """What a worker does for routers."""
+
     @typing.overload
     def __init__(self: WorkerServiceStub[
         grpc.StreamStreamMultiCallable[
@@ -72,6 +74,8 @@ WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
 ]
 
 class WorkerServiceServicer(metaclass=abc.ABCMeta):
+    """What a worker does for routers."""
+
     @abc.abstractmethod
     def Work(
         self,
