@@ -37,6 +37,6 @@ COPY demo_model demo_model
 RUN useradd --uid 10001 --create-home baton
 USER 10001
 
-EXPOSE 50061
+EXPOSE 50061 50061/udp
 ENTRYPOINT ["python", "-m"]
 CMD ["decode_worker", "--insecure-listen", "--listen", "0.0.0.0:50061", "--model", "/app/demo_model"]

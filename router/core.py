@@ -54,6 +54,7 @@ from router.events import (
     Timer,
     TimerFired,
     TimerKind,
+    WorkerHeld,
     WorkerJoined,
     WorkerLoaded,
     WorkerLost,
@@ -130,6 +131,10 @@ class RouterCore:
                     book.fleet.learn(worker, load)
                     book.fleet.watch(worker, running_step_s)
                     book.grants_wanted = True
+            case WorkerHeld(worker_key):
+                worker = book.fleet.workers.get(worker_key)
+                if worker is not None:
+                    book.fleet.hold(worker)
             case Arrived():
                 on_arrived(book, event)
             case Enqueued(request_key, position, work_ahead_tokens):

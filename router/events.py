@@ -207,6 +207,13 @@ class WorkerLost:
 
 
 @value
+class WorkerHeld:
+    """A worker's event loop is held up: it says nothing, and lives."""
+
+    worker_key: str
+
+
+@value
 class WorkerLoaded:
     """A heartbeat."""
 
@@ -328,6 +335,7 @@ Event = (
     | WorkerJoined
     | WorkerLost
     | WorkerLoaded
+    | WorkerHeld
     | StepReported
     | DrainAsked
     | RouterLeaving

@@ -73,7 +73,8 @@ class Worker:
     step_s: float = 0.0
     longest_step_s: float = 0.0
     stalled: bool = False
-    """Its step does not end: it is given something new only where nobody else can have it."""
+    """Its step does not end, or its event loop is held up: it is given something new only where nobody else
+    can have it."""
     groups: dict[int, Group] = field(default_factory=dict)
     preempted: dict[int, Group] = field(default_factory=dict)
     """Groups that wait here for blocks they had."""
@@ -235,6 +236,10 @@ class Fleet:
         """A worker's step has been running for so long."""
         limit_s = max(STALL_S, STALL_STEPS * worker.longest_step_s)
         self._set_stalled(worker, stalled=running_step_s > limit_s)
+
+    def hold(self, worker: Worker) -> None:
+        """A worker's event loop is held up, until it says something again."""
+        self._set_stalled(worker, stalled=True)
 
     def stepped(self, worker: Worker, step_s: float) -> None:
         """A worker's step has ended."""

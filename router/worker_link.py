@@ -17,8 +17,9 @@ from router.convert_worker import (
     joined_from_pb,
     report_from_pb,
 )
-from router.events import Event, WorkerLost
-from router.silence import UNHEARD, Silence
+from router.events import Event, WorkerHeld, WorkerLost
+from router.probing import Prober
+from router.silence import LEAST_TICKS, UNHEARD, Silence
 from router.ticker import TICK_S, Ticker
 from services.calls import cancel
 from services.numbering import Incoming, Outgoing, OutOfOrder
@@ -63,6 +64,9 @@ class WorkerLink:
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing = Outgoing()
         self._incoming = Incoming()
+        self._prober = Prober(record.address, self._on_ack)
+        self._held = False
+        """The core was told that the worker's event loop is held up."""
         self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
         self._joined = False
         self._closed = False
@@ -112,6 +116,7 @@ class WorkerLink:
         reason = "ended"
         self._outbound = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing, self._incoming = Outgoing(), Incoming()
+        self._prober, self._held = Prober(self.record.address, self._on_ack), False
         async with open_channel(self._tls, self.record.address, Role.WORKER, CHANNEL_OPTIONS) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
@@ -121,6 +126,7 @@ class WorkerLink:
                     tasks.create_task(self._read(call))
                     tasks.create_task(self._write(call))
                     tasks.create_task(self._watch())
+                    tasks.create_task(self._prober.run())
             except* LinkBroken as broken:
                 reason = str(broken.exceptions[0])
             except* grpc.aio.AioRpcError as errors:
@@ -156,11 +162,24 @@ class WorkerLink:
     async def _watch(self) -> None:
         """Until the worker has been silent for too long."""
         silence = self._silence
-        while not silence.is_too_long(await self._ticker.next()):
-            pass
-        bound = silence.bound
-        silence.heard(self._ticker.num_ticks)  # for the next stream to the same process
-        raise LinkBroken(f"silent for {bound * TICK_S:.1f} s")
+        while not silence.is_too_long(tick := await self._ticker.next()):
+            if silence.is_to_be_asked(tick):
+                self._prober.ask()
+        length = silence.length(tick)
+        silence.heard(tick)  # for the next stream to the same process
+        raise LinkBroken(f"silent for {length * TICK_S:.1f} s")
+
+    def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
+        """The worker answers beside its stream: excuse its silence unless the stream itself is at fault."""
+        if ack.written > self._incoming.taken:
+            return
+        tick = self._ticker.num_ticks
+        self._silence.excuse(tick)
+        self._outgoing.excuse(tick)
+        if self._joined and not self._held and self._silence.length(tick) >= LEAST_TICKS:
+            self._held = True
+            self._log.warning("worker_held", loop_late_s=round(ack.unwritten_seconds, 1))
+            self._submit(WorkerHeld(self.record.key))
 
     async def _next(
         self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
@@ -172,6 +191,7 @@ class WorkerLink:
             )
         assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
         self._silence.heard(self._ticker.num_ticks)
+        self._held = False
         self._check_numbers(response)
         return response
 
@@ -191,6 +211,7 @@ class WorkerLink:
             raise LinkBroken("the first report is no Welcome with a known role")
         if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
             raise LinkBroken(f"another process answers there: {welcome.worker_id}:{welcome.incarnation}")
+        self._prober.begin(welcome.stream, welcome.probe_key)
         self._joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))

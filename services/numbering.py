@@ -48,6 +48,10 @@ class Outgoing:
         self._unheard.append(now)
         return self._sent
 
+    def excuse(self, now: float) -> None:
+        """The other side could take nothing until now."""
+        self._moved_at = now
+
     def lost(self, taken: int, now: float, patience: float) -> int | None:
         """The number of a message that is lost, given how many the other side says it has taken.
 

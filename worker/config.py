@@ -137,7 +137,12 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
     """Settings from flags; raises `ValueError`, and leaves with code 2 on unknown flags."""
     parser = argparse.ArgumentParser(prog=f"python -m {role}_worker", description=f"Baton's {role} worker.")
     add = parser.add_argument
-    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: a free one")
+    add(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="TCP, and UDP for probes; port 0: a free one",
+    )
     add("--advertise", default="", metavar="HOST:PORT", help="default: the bound address")
     add("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
     add("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")

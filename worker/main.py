@@ -44,6 +44,7 @@ from worker.hub import Hub
 from worker.identity import Identity, Role
 from worker.metrics import WorkerMetrics
 from worker.preflight import check_kernels
+from worker.probes import ProbeResponder
 from worker.registration import Registration
 from worker.role import RoleSide
 from worker.server import WorkerServer
@@ -153,6 +154,7 @@ class _Worker:
         estimator = CostEstimator(engine.cost, engine.samples)
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer(self._tls)
+        self._probes = ProbeResponder()
         self._registration: Registration | None = None
 
     async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
@@ -214,9 +216,12 @@ class _Worker:
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:
-        self._server.add(WorkerService(self._hub, self._identity, self._costs, self._thread.turn_s))
+        service = WorkerService(self._hub, self._identity, self._costs, self._thread.turn_s, self._probes)
+        self._server.add(service)
         port = await self._server.start(self._config.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
+        self._probes.start(self._config.host, port)
+        self._cleanup.callback(self._probes.stop)
         return port
 
     async def _register(self, store: Store, address: str) -> None:

@@ -17,6 +17,7 @@ from worker.costs import Costs
 from worker.errors import MalformedCommandError
 from worker.hub import Hub
 from worker.identity import Identity
+from worker.probes import ProbedStream, ProbeResponder
 from worker.session import MAX_OUTBOUND, RouterSession
 
 HEARTBEAT_S = 0.2
@@ -28,25 +29,32 @@ Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
 class _Stream:
     """Numbers what goes to one router, and checks the numbers of what comes from it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, probed: ProbedStream) -> None:
         self.context = context
+        self.probed = probed
         self._incoming = Incoming()
-        self._written = 0
 
     def take(self, request: pb.WorkRequest) -> None:
         self._incoming.take(request.number)
 
     async def write(self, response: pb.WorkResponse) -> None:
-        self._written += 1
-        response.number, response.taken = self._written, self._incoming.taken
+        response.number, response.taken = self.probed.advance(), self._incoming.taken
         await self.context.write(response)
 
 
 class WorkerService(pb_grpc.WorkerServiceServicer):
     """`step_s` tells how long the step under way has been running, 0 without one."""
 
-    def __init__(self, hub: Hub, identity: Identity, costs: Costs, step_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        identity: Identity,
+        costs: Costs,
+        step_s: Callable[[], float],
+        probes: ProbeResponder,
+    ) -> None:
         self._hub = hub
+        self._probes = probes
         self._step_s = step_s
         self._identity = identity
         self._costs = costs
@@ -63,16 +71,17 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         first = await anext(request_iterator, pb.WorkRequest())
         if first.WhichOneof("command") != "hello":
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first command must be hello")
-        stream = _Stream(context)
+        stream = _Stream(context, self._probes.open())
         session = self._hub.connect(first.hello.router_id)
         try:
             told = self._costs.model
             stream.take(first)
-            await stream.write(self._welcome(told))
+            await stream.write(self._welcome(told, stream.probed))
             await self._serve(session, told, request_iterator, stream)
         except OutOfOrder as error:
             await _refuse(context, grpc.StatusCode.DATA_LOSS, str(error))
         finally:
+            self._probes.close(stream.probed)
             self._hub.disconnect(session)
 
     async def _serve(
@@ -125,9 +134,11 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         """From the event loop, which no step holds up."""
         return heartbeat_to_pb(self._hub.load, self._step_s(), draining=self._hub.draining.is_set())
 
-    def _welcome(self, cost: CostModel) -> pb.WorkResponse:
+    def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:
         hub = self._hub
-        return welcome_to_pb(self._identity, cost, hub.load, draining=hub.draining.is_set())
+        response = welcome_to_pb(self._identity, cost, hub.load, draining=hub.draining.is_set())
+        response.welcome.stream, response.welcome.probe_key = probed.number, probed.key
+        return response
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:

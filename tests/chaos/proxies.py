@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from tests.chaos.datagrams import DatagramProxy
 from tests.chaos.plan import Kind
 from tests.chaos.sightings import Call, Sighting
 from tests.chaos.watch import Watch
@@ -34,6 +35,7 @@ class Link:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
+        self._passes_datagrams = True
         self.delay_s = 0.0
         self._pumps: set[asyncio.Task[Any]] = set()
 
@@ -43,9 +45,15 @@ class Link:
             await asyncio.sleep(self.delay_s)
         await self._open.wait()
 
-    def freeze(self) -> None:
-        """Half open: nothing comes through, and nobody is told."""
+    def forward(self, send: Callable[[], None]) -> None:
+        """Do `send` when the link lets it through; what finds it frozen is lost, as a datagram is."""
+        if self._passes_datagrams:
+            asyncio.get_running_loop().call_later(self.delay_s, send)
+
+    def freeze(self, *, datagrams: bool = True) -> None:
+        """Half open: nothing comes through, or nothing but datagrams, and nobody is told."""
         self._open.clear()
+        self._passes_datagrams = not datagrams
 
     def cut(self) -> None:
         """Whatever is under way breaks; once: broken off again while it says so, it would say nothing."""
@@ -55,6 +63,7 @@ class Link:
     def heal(self) -> None:
         """As new. What stood still breaks: bytes held back for so long belong to nobody any more."""
         self.delay_s = 0.0
+        self._passes_datagrams = True
         if not self._open.is_set():
             self.cut()
             self._open.set()
@@ -122,6 +131,7 @@ class _End:
 
 class MessageProxy(Link):
     """Forwards every gRPC method as it is, message by message; `address` is dialled instead of the target.
+    Datagrams to the same address are forwarded as well.
 
     Each message is shown to the watch, which says what is to become of it.
     """
@@ -137,10 +147,12 @@ class MessageProxy(Link):
         self._server.add_generic_rpc_handlers((_Everything(self._forward),))
         assert self._server.add_insecure_port(self.address), f"{self.address} is taken"
         await self._server.start()
+        self._datagrams = await DatagramProxy(self.address, self._target, self.forward).__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.cut()
+        await self._datagrams.__aexit__()
         await self._server.stop(grace=None)
         await self._channel.close()
 

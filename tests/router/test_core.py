@@ -13,6 +13,7 @@ from router.events import (
     ClientGone,
     SequenceFailed,
     StepReported,
+    WorkerHeld,
     WorkerJoined,
     WorkerLoaded,
     WorkerLost,
@@ -160,6 +161,10 @@ class CoreMachine(RuleBasedStateMachine):
     def worker_says_how_long_its_step_runs(self, data: st.DataObject, running_step_s: float) -> None:
         worker = self.some_worker(data)
         self.world.tell(WorkerLoaded(worker.facts.key, worker.load, running_step_s))
+
+    @rule(data=st.data())
+    def worker_s_event_loop_is_held_up(self, data: st.DataObject) -> None:
+        self.world.tell(WorkerHeld(self.some_worker(data).facts.key))
 
     @rule(data=st.data())
     def worker_dies_and_another_comes(self, data: st.DataObject) -> None:

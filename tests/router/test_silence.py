@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.silence import GAPS, HALF_LIFE_TICKS, LEAST_TICKS, MOST_TICKS, Silence
+from router.silence import (
+    ASK_TICKS,
+    GAPS,
+    HALF_LIFE_TICKS,
+    LEAST_TICKS,
+    MOST_EXCUSED_TICKS,
+    MOST_TICKS,
+    Silence,
+)
 from router.ticker import TICK_S, Ticker
 
 REGULAR = st.integers(0, LEAST_TICKS // GAPS)
@@ -101,3 +109,34 @@ def test_a_router_that_stood_still_blames_nobody(late_s: list[float]) -> None:
     for one in late_s:
         ticker.take(one)
         assert not silence.is_too_long(ticker.num_ticks)
+
+
+def test_a_silent_worker_is_asked_long_before_it_is_lost() -> None:
+    worker = Worker()
+    asked = [tick for tick in range(LEAST_TICKS) if worker.silence.is_to_be_asked(tick)]
+    assert asked == list(range(ASK_TICKS, LEAST_TICKS))
+
+
+@given(
+    gaps=st.lists(REGULAR, max_size=50),
+    excuses=st.lists(st.integers(ASK_TICKS, LEAST_TICKS - 1), min_size=1, max_size=8),
+)
+def test_a_worker_that_is_excused_is_given_the_same_time_again(gaps: list[int], excuses: list[int]) -> None:
+    worker = Worker()
+    assert all(worker.is_borne(gap) for gap in gaps)
+    for after in excuses:
+        for _ in range(after):
+            worker.tick += 1
+            assert not worker.silence.is_too_long(worker.tick)
+        worker.silence.excuse(worker.tick)
+    assert worker.ticks_until_lost() == LEAST_TICKS
+    worker.silence.heard(worker.tick)
+    assert worker.silence.bound == pytest.approx(GAPS * LEAST_TICKS), "the excused part is no gap of its own"
+
+
+def test_a_worker_that_says_nothing_is_not_excused_for_ever() -> None:
+    worker = Worker()
+    while not worker.silence.is_too_long(worker.tick):
+        worker.tick += 1
+        worker.silence.excuse(worker.tick)
+    assert worker.tick == MOST_EXCUSED_TICKS

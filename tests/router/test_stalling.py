@@ -1,4 +1,4 @@
-"""A worker whose step does not end is given nothing new where another one can have it."""
+"""A worker whose step does not end, or whose loop is held up, is given nothing new where another can be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from router.actions import AskGrants, RequestRefused
 from router.core import RouterCore
-from router.events import StepReported, WorkerLoaded
+from router.events import StepReported, WorkerHeld, WorkerLoaded
 from router.fleet import STALL_S, STALL_STEPS, WorkerFacts, WorkerLoad
 from router.metrics import NAMESPACE
 from scheduling.columns import TokenColumns
@@ -44,6 +44,18 @@ def test_a_worker_whose_step_does_not_end_is_offered_nothing() -> None:
 def test_once_its_step_has_ended_it_is_one_like_the_others(over: WorkerLoaded | StepReported) -> None:
     core = core_of("slack")
     tell(core, beat(ONE, STALL_S + 1), over)
+    assert asked_for(core, 4) == {ONE.key, TWO.key}
+
+
+@pytest.mark.parametrize("over", [beat(ONE, 0.0), stepped(ONE, 0.1)])
+def test_a_worker_whose_event_loop_is_held_up_is_offered_nothing_until_it_speaks(
+    over: WorkerLoaded | StepReported,
+) -> None:
+    core = core_of("slack")
+    tell(core, WorkerHeld(ONE.key), WorkerHeld("never seen"))
+    assert asked_for(core, 4) == {TWO.key}
+    core = core_of("slack")
+    tell(core, WorkerHeld(ONE.key), over)
     assert asked_for(core, 4) == {ONE.key, TWO.key}
 
 

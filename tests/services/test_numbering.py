@@ -62,3 +62,15 @@ def test_what_was_taken_is_never_lost_again() -> None:
     outgoing.next(0.0)
     assert outgoing.lost(1, 0.1, PATIENCE) is None
     assert outgoing.lost(0, 100.0, PATIENCE) is None
+
+
+@given(gaps=st.lists(TIMES, min_size=1, max_size=8), excused=TIMES, later=TIMES)
+def test_nothing_is_lost_while_the_other_side_could_take_nothing(
+    gaps: list[float], excused: float, later: float
+) -> None:
+    outgoing = Outgoing()
+    excused_at = send_all(outgoing, gaps)[-1] + excused
+    outgoing.excuse(excused_at)
+    now = excused_at + later
+    late = now - excused_at > PATIENCE
+    assert outgoing.lost(0, now, PATIENCE) == (1 if late else None)

@@ -170,7 +170,7 @@ class WorkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load")
+    __slots__ = ("worker_id", "incarnation", "role", "model_name", "fingerprint", "block_size", "num_blocks", "max_num_seqs", "token_budget", "cost_model", "load", "stream", "probe_key")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +182,8 @@ class Welcome(_message.Message):
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     COST_MODEL_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PROBE_KEY_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: str
     role: WorkerRole
@@ -193,7 +195,9 @@ class Welcome(_message.Message):
     token_budget: int
     cost_model: CostModel
     load: WorkerLoad
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ...) -> None: ...
+    stream: int
+    probe_key: bytes
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., role: _Optional[_Union[WorkerRole, str]] = ..., model_name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., token_budget: _Optional[int] = ..., cost_model: _Optional[_Union[CostModel, _Mapping]] = ..., load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., stream: _Optional[int] = ..., probe_key: _Optional[bytes] = ...) -> None: ...
 
 class CostModel(_message.Message):
     __slots__ = ("coefficients", "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95", "is_trusted")
@@ -292,3 +296,31 @@ class Heartbeat(_message.Message):
     load: WorkerLoad
     running_step_seconds: float
     def __init__(self, load: _Optional[_Union[WorkerLoad, _Mapping]] = ..., running_step_seconds: _Optional[float] = ...) -> None: ...
+
+class Datagram(_message.Message):
+    __slots__ = ("body", "tag")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    tag: bytes
+    def __init__(self, body: _Optional[bytes] = ..., tag: _Optional[bytes] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("stream", "number")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    number: int
+    def __init__(self, stream: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ProbeAck(_message.Message):
+    __slots__ = ("stream", "number", "written", "unwritten_seconds")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    UNWRITTEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    stream: int
+    number: int
+    written: int
+    unwritten_seconds: float
+    def __init__(self, stream: _Optional[int] = ..., number: _Optional[int] = ..., written: _Optional[int] = ..., unwritten_seconds: _Optional[float] = ...) -> None: ...
