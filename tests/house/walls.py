@@ -114,8 +114,11 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
+    "router/probing.py": "sends and receives datagrams of the contract",
     "router/status.py": "writes the error details of a status",
     "router/worker_link.py": "holds one Work stream to a worker",
+    "services/probe.py": "signs and checks datagrams of the contract",
+    "worker/probes.py": "receives and sends datagrams of the contract",
 }
 
 # Besides every __main__.py and config.py, and besides tools/, which are programs.
