@@ -12,13 +12,20 @@ from reporting.results import Results, Run, capacity
 from reporting.tables import ratio_rows, table_rows
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #111;
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 1em; color: #111;
        background: #fff }
-h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2.2em; border-bottom: 1px solid #ccc }
-table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums }
-th, td { padding: .2em .8em; text-align: right; border-bottom: 1px solid #e5e5e5 }
-th { background: #f6f6f6 } th:first-child, td:first-child { text-align: left }
-.facts td { text-align: left; overflow-wrap: anywhere } svg { max-width: 100%; height: auto }
+h1 { font-size: 1.6em; overflow-wrap: anywhere }
+h2 { font-size: 1.25em; margin-top: 2.2em; border-bottom: 1px solid #ccc }
+.wide { overflow-x: auto; margin: 1em 0 }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .2em .6em; text-align: right; border-bottom: 1px solid #e5e5e5 }
+th { background: #f6f6f6; vertical-align: bottom }
+.figures { font-size: .93em } .figures small { white-space: nowrap; color: #444 }
+.figures th:first-child, .figures td:first-child { text-align: left; position: sticky; left: 0 }
+.figures td:first-child { background: #fff; min-width: 9em }
+.facts th, .facts td { text-align: left; vertical-align: top }
+.facts td { overflow-wrap: anywhere }
+svg { max-width: 100%; min-width: 600px; height: auto }
 p.note { color: #444; max-width: 46em } code { font-size: .95em }
 """
 
@@ -35,31 +42,42 @@ def page(results: Results) -> str:
     body = "\n".join(_body(results))
     title = escape(results.title)
     return (
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
     )
 
 
 def _body(results: Results) -> Iterator[str]:
     yield _facts(results.facts)
-    yield _note(
-        "Figures are the median over seeds, with the lowest and the highest in brackets; the same seed means "
-        "the same requests at the same times for every arm. Good is a request that met every promise it "
-        "asked for."
-    )
-    if any(math.isfinite(rate) for rate in results.rates):
+    yield _note(_reading(results))
+    rates = [rate for rate in results.rates if math.isfinite(rate)]
+    if len(rates) == 1:
+        yield "<h2>Goodput</h2>"
+        yield _wide(plots.goodput_at(results, rates[0]))
+    elif rates:
         yield "<h2>Goodput against rate</h2>"
-        yield plots.goodput_by_rate(results)
+        yield _wide(plots.goodput_by_rate(results))
         yield _table(("", *results.arms), [_capacities(results)])
     for rate in results.rates:
         yield from _at_rate(results, rate)
     yield from _timelines(results)
 
 
+def _reading(results: Results) -> str:
+    good = "Good is a request that met every promise it asked for."
+    if len({run.seed for run in results.runs}) == 1:
+        return good
+    return (
+        "Figures are the median over seeds, with the lowest and the highest in brackets; the same seed means "
+        f"the same requests at the same times for every arm. {good}"
+    )
+
+
 def _at_rate(results: Results, rate: float) -> Iterator[str]:
     yield f"<h2>{escape(plots.title_of(rate))}</h2>"
     if any(run.ttft_s for run in results.runs if run.rate_per_s == rate):
-        yield plots.latency_cdfs(results, rate)
+        yield _wide(plots.latency_cdfs(results, rate))
     yield _table(("", *results.arms), table_rows(results, rate))
     if len(results.arms) > 1:
         yield _note(f"Ratios to {escape(results.arms[0])}, seed by seed:")
@@ -79,8 +97,8 @@ def _timelines(results: Results) -> Iterator[str]:
     )
     for run in shown:
         yield f"<h3>{escape(run.arm)}, {escape(plots.title_of(run.rate_per_s).lower())}, seed {run.seed}</h3>"
-        yield timeline.utilisation(run)
-        yield timeline.timeline(run)
+        yield _wide(timeline.utilisation(run))
+        yield _wide(timeline.timeline(run))
 
 
 def _with_steps(results: Results, arm: str) -> Run | None:
@@ -96,7 +114,7 @@ def _capacities(results: Results) -> tuple[str, list[str]]:
 
 def _facts(facts: dict[str, str]) -> str:
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in facts.items())
-    return f'<table class="facts">{rows}</table>'
+    return _wide(f'<table class="facts">{rows}</table>')
 
 
 def _note(text: str) -> str:
@@ -104,9 +122,20 @@ def _note(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
-    cells = "".join(f"<th>{escape(one)}</th>" for one in head)
+    cells = "".join(f"<th>{escape(one).replace('/', '/<wbr>')}</th>" for one in head)
     body = "".join(
-        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{escape(one)}</td>' for one in row)}</tr>"
+        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>"
         for label, row in rows
     )
-    return f"<table><tr>{cells}</tr>{body}</table>"
+    return _wide(f'<table class="figures"><tr>{cells}</tr>{body}</table>')
+
+
+def _cell(text: str) -> str:
+    """A median, with its range on a line of its own where the column is narrow."""
+    median, bracket, rest = escape(text).partition("(")
+    return f"{median}<small>{bracket}{rest}</small>" if bracket else median
+
+
+def _wide(element: str) -> str:
+    """Let a narrow window scroll the element, and not the page."""
+    return f'<div class="wide">{element}</div>'

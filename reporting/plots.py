@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,6 +122,30 @@ def goodput_by_rate(results: Results) -> str:
         legend(page, axes)
 
     return svg(draw, 9, 4.4, "goodput")
+
+
+def goodput_at(results: Results, rate: float) -> str:
+    """Requests per second that met their promise, a bar for each arm: median, and range over seeds."""
+
+    def draw(page: Figure) -> None:
+        axes = page.subplots()
+        offered = [run.summary.offered_per_s for run in results.runs if run.rate_per_s == rate]
+        axes.axvline(statistics.median(offered), color="#999999", linewidth=1, label="offered")
+        for arm, look in looks(results.arms).items():
+            own = results.of(arm, rate)
+            one = spread(
+                [value for run in own if (value := figure(run.summary, "goodput_per_s")) is not None]
+            )
+            if one is not None:
+                away = [[one.median - one.low], [one.high - one.median]]
+                axes.barh(arm, one.median, xerr=away, color=look.colour, height=0.6, capsize=3)
+        axes.invert_yaxis()
+        axes.set_xlabel("good (requests/s)")
+        axes.set_xlim(left=0)
+        axes.grid(visible=False, axis="y")
+        legend(page, axes)
+
+    return svg(draw, 9, 1.2 + 0.3 * len(results.arms), "goodput")
 
 
 def _with_range(

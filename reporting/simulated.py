@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import PurePath
 from typing import Any
 
 from reporting.quantiles import Quantiles
@@ -19,18 +20,47 @@ def read(document: dict[str, Any]) -> Results:
     """Raises `ValueError` for a document that `baton simulate` did not make."""
     try:
         runs = tuple(_run(row) for row in document["runs"])
-        promises = ", ".join(
-            f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms
-        )
-        facts = {
-            "clock": f"simulated, profile {document['profile']}, noise {document['noise']:g}",
-            "workload": f"{document['workload']} × {document['scale']:g}",
-            "arrivals": f"{document['arrivals']}, {document['duration_s']:g} s per run, first tenth dropped",
-            "promise": promises or "none",
-        }
-        return Results(f"{document['workload']} on {document['profile']}, simulated", facts, runs)
+        clock = f"simulated, profile {document['profile']}, noise {document['noise']:g}"
+        facts = {"clock": clock, **_asked(document)}
+        name = PurePath(document["workload"]).name
+        return Results(f"{name} on {document['profile']}, simulated", facts, runs)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is not the JSON of `baton simulate`: {error!r}") from error
+
+
+def _asked(document: dict[str, Any]) -> dict[str, str]:
+    """What was asked of the fleet, by a workload or by a recorded trace."""
+    trace = document.get("trace")
+    if trace is None:
+        return {
+            "workload": f"{document['workload']} × {document['scale']:g}",
+            "arrivals": f"{document['arrivals']}, {document['duration_s']:g} s per run, first tenth dropped",
+            "promise": promises(document),
+        }
+    return {
+        "trace": document["workload"],
+        "requests": f"{trace['requests']}, first tenth dropped",
+        "arrivals": f"as recorded, over {trace['duration_s']:.4g} s",
+        "promise": promises(document),
+    }
+
+
+def promises(document: dict[str, Any]) -> str:
+    """What the requests ask for: all the same, or each its own where a trace was recorded."""
+    trace = document.get("trace")
+    if trace is None:
+        asked = [f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms]
+    else:
+        asked = [_spread(name, trace) for name in ("ttft", "tpot", "itl") if trace[name] is not None]
+    return ", ".join(asked) or "none"
+
+
+def _spread(name: str, trace: dict[str, Any]) -> str:
+    asked = trace[name]
+    low, high = asked["least_ms"], asked["most_ms"]
+    limits = f"{low} ms" if low == high else f"{low} to {high} ms (median {asked['median_ms']:g})"
+    everybody = asked["requests"] == trace["requests"]
+    return f"{name.upper()} {limits} by {'all' if everybody else asked['requests']} requests"
 
 
 def _run(row: dict[str, Any]) -> Run:

@@ -11,6 +11,7 @@ from sim.asked import Load
 from sim.metrics import WARMUP_SHARE, Metrics
 from sim.result import End, SimResult
 from sim.spec import FleetShape
+from workloads.trace_summary import summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,19 @@ def run_row(
 
 
 def facts_of(profile: str, load: Load, noise: float) -> dict[str, Any]:
-    """What all runs have in common."""
-    return {
+    """What all runs have in common. A recorded trace has its own arrivals, lengths and promises."""
+    facts = {
         "profile": profile,
         "workload": load.name,
+        "noise": noise,
+        "references": asdict(load.references),
+    }
+    if load.recorded is not None:
+        return {**facts, "trace": asdict(summarise(load.recorded))}
+    return {
+        **facts,
         "arrivals": load.process,
         "duration_s": load.duration_s,
         "scale": load.scale,
-        "noise": noise,
         "promises": asdict(load.promises),
-        "references": asdict(load.references),
     }

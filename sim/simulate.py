@@ -17,7 +17,7 @@ from rich.table import Table
 
 from reporting.quantiles import Quantiles
 from reporting.results import StepSample
-from reporting.simulated import read
+from reporting.simulated import promises, read
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim.arms import Arm, arms
@@ -207,17 +207,13 @@ def spec_of(
 
 def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
     """A row for each arm: means over its seeds."""
-    promises = load.promises
-    asked = [
-        f"{name} ≤ {value} ms"
-        for name, value in (("TTFT", promises.ttft_ms), ("TPOT", promises.tpot_ms), ("ITL", promises.itl_ms))
-        if value is not None
-    ]
+    facts = facts_of(args.profile.name, load, args.noise)
     offered = statistics.fmean(one.metrics.offered_per_s for one in runs)
-    source = str(args.trace) if args.trace is not None else f"{load.workload}, {load.process}"
+    source = load.name if load.recorded is not None else f"{load.workload}, {load.process}"
     console.print(
-        f"{source}, {offered:.1f} requests/s, {', '.join(asked) or 'nothing asked for'}; "
-        f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}"
+        f"{source}, {offered:.1f} requests/s; promise: {promises(facts)}; "
+        f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}",
+        soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("policy, placement, fleet", no_wrap=True)

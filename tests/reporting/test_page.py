@@ -37,15 +37,22 @@ class Tags(HTMLParser):
         self.open: list[str] = []
         self.seen: list[str] = []
         self.links: list[str] = []
+        self.above: dict[str, set[str]] = {}
+        """By tag, the classes of the elements that it lies directly in."""
+        self._classes: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag != "meta":
-            self.open.append(tag)
+        if tag in ("meta", "wbr"):
+            return
+        self.above.setdefault(tag, set()).add(self._classes[-1] if self._classes else "")
+        self.open.append(tag)
+        self._classes.append(dict(attrs).get("class") or "")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        self._classes.pop()
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
@@ -61,6 +68,33 @@ def test_a_page_draws_every_arm_and_needs_nothing_else(count: int) -> None:
     assert all(link.startswith("#") for link in tags.links), "something is fetched from elsewhere"
     assert "slack/conditional &amp; &lt;more&gt;" in text
     assert "abc &lt;1&gt;" in text
+
+
+def test_what_is_wider_than_the_page_scrolls_by_itself() -> None:
+    text = page(
+        Results("chat", {"commit": "abc"}, tuple(run(arm, 4.0, seed) for arm in ARMS for seed in (1, 2)))
+    )
+    tags = Tags()
+    tags.feed(text)
+    assert tags.above["table"] == tags.above["svg"] == {"wide"}
+    assert ".wide { overflow-x: auto" in text
+    assert 'name="viewport" content="width=device-width' in text
+
+
+def test_one_rate_is_a_bar_for_each_arm() -> None:
+    text = page(Results("chat", {}, tuple(run(arm, 4.0, 1) for arm in ARMS[:3])))
+    assert "<h2>Goodput</h2>" in text
+    drawn = text[text.index("<h2>Goodput</h2>") : text.index("<h2>At 4 requests/s</h2>")]
+    assert all(f">{arm}</text>" in drawn for arm in ARMS[:3])
+    assert "capacity" not in drawn, "one rate does not say where the capacity is"
+    several = page(Results("chat", {}, tuple(run("slack", rate, 1) for rate in (4.0, 8.0))))
+    assert "<h2>Goodput against rate</h2>" in several
+
+
+def test_only_several_seeds_have_a_median() -> None:
+    one, two = (tuple(run("slack", 4.0, seed) for seed in seeds) for seeds in ((1,), (1, 2)))
+    assert "median over seeds" not in page(Results("chat", {}, one))
+    assert "median over seeds" in page(Results("chat", {}, two))
 
 
 def test_arrivals_all_at_once_have_no_goodput_curve() -> None:

@@ -1,6 +1,7 @@
 """What is typed: tables and JSON come out, and what is wrong is said with what would be accepted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,30 @@ def test_a_recorded_trace_is_played(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["simulate", "--trace", str(recorded), "--fleet", "1d", "--json", str(out)]) == 0
     (run,) = json.loads(out.read_text())["runs"]
     assert run["metrics"]["finished"] == 18  # the first tenth warms up
+
+
+def test_a_page_of_a_trace_tells_of_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded, out, told = (tmp_path / name for name in ("night.trace.jsonl", "page.html", "out.json"))
+    trace = make_trace(20, 10.0)
+    asked = [replace(one, ttft_ms=(300, 900, None)[place % 3], tpot_ms=40) for place, one in enumerate(trace)]
+    recorded.write_text("".join(dump(asked)))
+    typed = ["simulate", "--trace", str(recorded), "--fleet", "1d", "--report", str(out), "--json", str(told)]
+    assert main(typed) == 0
+    promise = "TTFT 300 to 900 ms (median 600) by 14 requests, TPOT 40 ms by all requests"
+    assert f"promise: {promise}" in capsys.readouterr().out
+    text = out.read_text()
+    assert "<h1>night.trace.jsonl on h200-llama-3.1-8b, simulated</h1>" in text
+    for name, said in (
+        ("trace", str(recorded)),
+        ("requests", "20, first tenth dropped"),
+        ("arrivals", f"as recorded, over {trace[-1].at_s - trace[0].at_s:.4g} s"),
+        ("promise", promise),
+    ):
+        assert f"<th>{name}</th><td>{said}</td>" in text
+    assert "poisson" not in text + told.read_text()
+    assert json.loads(told.read_text())["trace"]["tpot"] == {
+        "requests": 20, "least_ms": 40, "median_ms": 40, "most_ms": 40,
+    }  # fmt: skip
 
 
 def test_a_plan_names_the_cheapest_and_why_one_less_fails(

@@ -1,0 +1,46 @@
+"""A trace in a few figures: how many requests, for how long, and what they were promised."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workloads.trace import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One kind of promise, over the requests that asked for it; milliseconds."""
+
+    requests: int
+    least_ms: int
+    median_ms: float
+    most_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """`duration_s` lasts from the first arrival to the last; a promise nobody asked for is None."""
+
+    requests: int
+    duration_s: float
+    ttft: Asked | None
+    tpot: Asked | None
+    itl: Asked | None
+
+
+def summarise(trace: Sequence[TraceRequest]) -> TraceSummary:
+    """Return the figures of a trace with at least one request."""
+    return TraceSummary(
+        requests=len(trace),
+        duration_s=trace[-1].at_s - trace[0].at_s,
+        ttft=_asked([one.ttft_ms for one in trace]),
+        tpot=_asked([one.tpot_ms for one in trace]),
+        itl=_asked([one.itl_ms for one in trace]),
+    )
+
+
+def _asked(promises: Sequence[int | None]) -> Asked | None:
+    known = [ms for ms in promises if ms is not None]
+    return Asked(len(known), min(known), statistics.median(known), max(known)) if known else None
