@@ -24,6 +24,7 @@ COMMANDS: dict[str, Command] = {
     "fidelity": Command("benchmarks.fidelity", "the simulator against a live fleet, request by request"),
     "claims": Command("benchmarks.claims.command", "what is claimed of the scheduling, in simulation"),
     "many-routers": Command("benchmarks.many_routers", "two routers on one Redis, one of them killed"),
+    "soak": Command("benchmarks.soak", "whether anything grows until it stands still, at the size of cards"),
     "leaving": Command("benchmarks.leaving", "what a decode worker's leaving costs its streams"),
     "recovery": Command("benchmarks.recovery", "what a worker's and a router's death cost their streams"),
     "cancel": Command("benchmarks.cancel", "how soon what was ended from outside is free, phase by phase"),

@@ -87,7 +87,6 @@ async def _serve_with(
         serves_without_store=config.without_redis == "local",
     )
     metrics = RouterMetrics()
-    standstills = measure_loop(metrics.registry)
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
     door = None if config.door is None else Door(config.door, store)
@@ -106,6 +105,7 @@ async def _serve_with(
     structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
     stop = _hear_signals()
     freeze_garbage()
+    standstills = measure_loop(metrics.registry)
     _say_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))

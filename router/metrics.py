@@ -106,6 +106,12 @@ class RouterMetrics:
         self.workers = Gauge(
             "connected_workers", "Workers with a live stream", namespace=NAMESPACE, registry=self.registry
         )
+        self.lost_workers = Counter(
+            "lost_workers",
+            "Streams of workers that broke or fell silent after they had joined",
+            namespace=NAMESPACE,
+            registry=self.registry,
+        )
         self.stalled = Gauge(
             "stalled_workers",
             "Workers whose step does not end, and who are given nothing new",

@@ -45,6 +45,7 @@ from router.events import (
     QuoteAsked,
     StoreForgot,
     TimerFired,
+    WorkerLost,
 )
 from router.metrics import RouterMetrics
 from router.recording import Recorder
@@ -182,6 +183,8 @@ class Shell:
 
     def _submit(self, event: Event) -> None:
         now = self.now()
+        if isinstance(event, WorkerLost):
+            self.metrics.lost_workers.inc()
         actions = self.core.on(event, now)
         if self._recorder is not None:
             self._recorder.take(event, now, actions)

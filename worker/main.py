@@ -167,6 +167,7 @@ class _Worker:
         port = await self._start_server()
         address = self._config.advertise or f"{self._config.host}:{port}"
         await self._register(store, address)
+        self._cleanup.callback(measure_loop(self._metrics.registry).stop)
         signals.serving = True
         self._say_ready(address, metrics)
         await self._until_drained(signals)
@@ -199,7 +200,6 @@ class _Worker:
 
     def _start_metrics(self) -> str:
         config = self._config
-        self._cleanup.callback(measure_loop(self._metrics.registry).stop)
         server = MetricsServer(config.host, config.metrics_port, self._metrics.registry, config.security)
         self._cleanup.callback(server.stop)
         return server.address
