@@ -72,6 +72,8 @@ class ProcessReport:
 
     standstill_ms: float = 0.0
     """The longest of its event loop; 0 for Redis, which has another one."""
+    own_standstill_ms: float = 0.0
+    """The longest in which it computed itself, and did not wait for a core."""
     num_long: int = 0
     """Standstills of 50 ms or more."""
     num_given_up: int = 0
@@ -219,6 +221,7 @@ def _judged(looks: Sequence[_Look], seconds: float) -> ProcessReport:
     settled = _median_memory(during, 0.6 * seconds, 0.7 * seconds)
     return ProcessReport(
         standstill_ms=1000 * last.value("baton_event_loop_standstill_seconds", since="start"),
+        own_standstill_ms=1000 * last.value("baton_event_loop_own_standstill_seconds", since="start"),
         num_long=round(_more(first, last, "baton_event_loop_long_standstills_total")),
         num_given_up=round(_more(first, last, "baton_lost_workers_total")),
         memory_mb=last.memory / 1e6,

@@ -2,6 +2,8 @@
 
 Whatever runs on a loop without giving way, or keeps the loop's thread from a core or from the interpreter
 lock, delays all that is due by then. A timer of a short period is late by that much, less one period at most.
+What the process computed meanwhile, on all of its threads, is its own part; for the rest it waited for a core
+that others had.
 """
 
 from __future__ import annotations
@@ -26,19 +28,15 @@ class Standstills:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        self._longest_s = 0.0
-        self._now_s = 0.0
-        self._before_s = 0.0
-        self._turns_at = time.monotonic() + RECENT_S
-        longest = Gauge(
-            "event_loop_standstill_seconds",
-            "Longest time that the event loop stood still, since the start and recently",
-            ["since"],
-            namespace="baton",
-            registry=registry,
+        self._cpu_s = 0.0
+        self._all = _Longest(
+            registry, "event_loop_standstill_seconds", "Longest time that the event loop stood still"
         )
-        longest.labels("start").set_function(lambda: self._longest_s)
-        longest.labels("recently").set_function(lambda: max(self._now_s, self._before_s))
+        self._own = _Longest(
+            registry,
+            "event_loop_own_standstill_seconds",
+            "Longest time that the event loop stood still while its own process computed",
+        )
         self._num_long = Counter(
             "event_loop_long_standstills",
             f"Times that the event loop stood still for {LONG_S * 1000:.0f} ms or more",
@@ -47,6 +45,7 @@ class Standstills:
         )
 
     def start(self) -> None:
+        self._cpu_s = time.process_time()
         self._due_at = time.monotonic() + PERIOD_S
         self._timer = self._loop.call_later(PERIOD_S, self._tick)
 
@@ -56,16 +55,37 @@ class Standstills:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.take(now - self._due_at, now)
+        self.take(now - self._due_at, time.process_time() - self._cpu_s, now)
         self.start()
 
-    def take(self, late_s: float, now: float) -> None:
-        """Take in that a tick came so late."""
+    def take(self, late_s: float, cpu_s: float, now: float) -> None:
+        """Take in that a tick came so late, after the process had computed for so long."""
+        self._all.take(late_s, now)
+        self._own.take(min(late_s, cpu_s), now)
+        if late_s >= LONG_S:
+            self._num_long.inc()
+
+
+class _Longest:
+    """The longest time of all, and of the last one to two times `RECENT_S`."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, documentation: str) -> None:
+        self._longest_s = self._now_s = self._before_s = 0.0
+        self._turns_at = time.monotonic() + RECENT_S
+        gauge = Gauge(
+            name,
+            f"{documentation}, since the start and recently",
+            ["since"],
+            namespace="baton",
+            registry=registry,
+        )
+        gauge.labels("start").set_function(lambda: self._longest_s)
+        gauge.labels("recently").set_function(lambda: max(self._now_s, self._before_s))
+
+    def take(self, seconds: float, now: float) -> None:
         if now >= self._turns_at:
             was_before = now < self._turns_at + RECENT_S
             self._before_s, self._now_s = self._now_s if was_before else 0.0, 0.0
             self._turns_at = now + RECENT_S
-        self._now_s = max(self._now_s, late_s)
-        self._longest_s = max(self._longest_s, late_s)
-        if late_s >= LONG_S:
-            self._num_long.inc()
+        self._now_s = max(self._now_s, seconds)
+        self._longest_s = max(self._longest_s, seconds)

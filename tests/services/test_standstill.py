@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from services.standstill import LONG_S, PERIOD_S, RECENT_S, Standstills
 
 SECONDS = "baton_event_loop_standstill_seconds"
+OWN_SECONDS = "baton_event_loop_own_standstill_seconds"
 STALL_S = 0.3
 
 
@@ -27,8 +28,8 @@ async def standstills(registry: CollectorRegistry) -> AsyncIterator[Standstills]
     seen.stop()
 
 
-def longest_s(registry: CollectorRegistry, since: str) -> float:
-    value = registry.get_sample_value(SECONDS, {"since": since})
+def longest_s(registry: CollectorRegistry, since: str, name: str = SECONDS) -> float:
+    value = registry.get_sample_value(name, {"since": since})
     assert value is not None
     return value
 
@@ -50,6 +51,21 @@ async def test_a_loop_that_stands_still_says_for_how_long(
     assert (num_long(registry) or 0) >= 1
 
 
+async def test_what_the_process_computed_is_told_apart(
+    registry: CollectorRegistry, standstills: Standstills
+) -> None:
+    standstills.start()
+    time.sleep(STALL_S)
+    while longest_s(registry, "start") == 0:
+        await asyncio.sleep(0)
+    assert longest_s(registry, "start", OWN_SECONDS) < STALL_S / 2
+    cpu_s = time.process_time() + STALL_S
+    while time.process_time() < cpu_s:
+        pass
+    while longest_s(registry, "start", OWN_SECONDS) < STALL_S - PERIOD_S:
+        await asyncio.sleep(0)
+
+
 async def test_it_goes_on_looking(registry: CollectorRegistry, standstills: Standstills) -> None:
     standstills.start()
     for count in (1, 2, 3):
@@ -62,12 +78,13 @@ async def test_the_recent_longest_one_is_forgotten(
     registry: CollectorRegistry, standstills: Standstills
 ) -> None:
     now = time.monotonic()
-    standstills.take(2.0, now)
-    standstills.take(LONG_S / 2, now + RECENT_S + 1)
+    standstills.take(2.0, 1.0, now)
+    standstills.take(LONG_S / 2, 3.0, now + RECENT_S + 1)
     assert longest_s(registry, "recently") == 2.0
-    standstills.take(0.0, now + 2 * RECENT_S + 2)
+    standstills.take(0.0, 0.0, now + 2 * RECENT_S + 2)
     assert longest_s(registry, "recently") == LONG_S / 2
-    standstills.take(0.0, now + 9 * RECENT_S)
+    standstills.take(0.0, 0.0, now + 9 * RECENT_S)
     assert longest_s(registry, "recently") == 0
     assert longest_s(registry, "start") == 2.0
+    assert longest_s(registry, "start", OWN_SECONDS) == 1.0
     assert num_long(registry) == 1
