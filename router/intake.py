@@ -27,7 +27,7 @@ from router.validation import (
     checked_slo,
     prompt_field,
 )
-from scheduling.block_hash import chain_root, hash_blocks
+from scheduling.block_hash import chain_root, each_hash
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.errors import StoreUnavailable
 
@@ -174,7 +174,7 @@ class Intake:
         root = chain_root(fleet.fingerprint, cache_salt(tenant))
         try:
             return await self._shell.store.lookup_prefix(
-                worker_keys, hash_blocks(root, token_ids, fleet.block_size)
+                worker_keys, each_hash(root, token_ids, fleet.block_size)
             )
         except StoreUnavailable:
             return {}  # only a hint; whether the store is needed is decided at the queue

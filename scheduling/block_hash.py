@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import array
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 HASH_BYTES = 16
 
@@ -22,11 +22,14 @@ def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(parent + array.array("I", token_ids).tobytes(), digest_size=HASH_BYTES).digest()
 
 
-def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Hashes of all full blocks of `token_ids`, first to last."""
-    hashes: list[bytes] = []
+def each_hash(root: bytes, token_ids: Sequence[int], block_size: int) -> Iterator[bytes]:
+    """Yield the hashes of all full blocks of `token_ids`, first to last, each when it is asked for."""
     parent = root
     for end in range(block_size, len(token_ids) + 1, block_size):
         parent = hash_block(parent, token_ids[end - block_size : end])
-        hashes.append(parent)
-    return hashes
+        yield parent
+
+
+def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Hashes of all full blocks of `token_ids`, first to last."""
+    return list(each_hash(root, token_ids, block_size))

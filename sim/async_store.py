@@ -94,8 +94,8 @@ class AsyncMemoryStore:
     async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
         self.memory.publish_prefix(worker_key, added, removed)
 
-    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
-        return self.memory.lookup_prefix(worker_keys, hashes)
+    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Iterable[bytes]) -> dict[str, int]:
+        return self.memory.lookup_prefix(worker_keys, list(hashes))
 
     async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
         """Like `Store.notices`: a first `Nudge`, then what comes."""

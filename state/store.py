@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, ItemsView, Iterable, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Self
 
 from scheduling.budgets import Budget, Levels, Taken
@@ -37,6 +38,10 @@ from state.records import (
 )
 
 CONNECT_TIMEOUT_S = 5.0
+PREFIX_QUESTIONS = 1024
+"""Blocks asked of all workers together in one message about a prompt's prefix."""
+LEAST_PIECE = 16
+"""Blocks asked of each, however many workers there are."""
 
 _Row = tuple[str, *tuple[str | int, ...]]
 """A worker, and what is to be said of its ledger."""
@@ -257,20 +262,32 @@ class Store:
                 pipeline.pexpire(key, PREFIX_TTL_MS)
                 await pipeline.execute()
 
-    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
-        """How many leading blocks of a prompt each worker holds."""
-        if not hashes:
-            return dict.fromkeys(worker_keys, 0)
-        members = [one.hex() for one in hashes]
+    async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Iterable[bytes]) -> dict[str, int]:
+        """Return how many leading blocks of a prompt each worker holds.
+
+        Asks piece by piece, and only the workers that hold all before it: a long prompt in a large fleet
+        would hold up the event loop and Redis otherwise. No more of `hashes` is taken than is asked for.
+        """
+        found, left, rest = dict.fromkeys(worker_keys, 0), list(worker_keys), iter(hashes)
+        while left:
+            most = max(LEAST_PIECE, PREFIX_QUESTIONS // len(left))
+            members = [one.hex() for one in islice(rest, most)]
+            if not members:
+                break
+            counts = await self._leading(left, members)
+            for worker_key, count in zip(left, counts, strict=True):
+                found[worker_key] += count
+            left = [key for key, count in zip(left, counts, strict=True) if count == len(members)]
+        return found
+
+    async def _leading(self, worker_keys: Sequence[str], members: list[str]) -> list[int]:
+        """How many of the first of these blocks each worker holds."""
         with self._connection.answering() as redis:
             async with redis.pipeline(transaction=False) as pipeline:
                 for worker_key in worker_keys:
                     pipeline.smismember(keys.prefixes_of(worker_key), members)
                 answers = await pipeline.execute()
-        return {
-            worker_key: next((i for i, held in enumerate(answer) if not held), len(answer))
-            for worker_key, answer in zip(worker_keys, answers, strict=True)
-        }
+        return [next((i for i, held in enumerate(one) if not held), len(one)) for one in answers]
 
     # Notices
 

@@ -6,4 +6,4 @@ if record and cjson.decode(record).incarnation == ARGV[2] then
   redis.call('ZREM', KEYS[1], ARGV[1])
   redis.call('HDEL', KEYS[2], ARGV[1])
 end
-redis.call('DEL', KEYS[3])
+redis.call('UNLINK', KEYS[3]) -- large, and not freed while all others wait

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from state import keys
 from state.errors import StoreUnavailable
 from state.records import DecodeRoom, PrefillRoom
-from state.store import Store
+from state.store import PREFIX_QUESTIONS, Store
 from tests.state.common import entry, subscribed
 
 
@@ -82,6 +82,21 @@ async def test_a_server_that_refuses_is_as_good_as_away(store: Store, redis_url:
 async def test_a_burst_of_calls_waits_for_its_turn(store: Store) -> None:
     await asyncio.gather(*(store.enqueue(entry(f"r{i}"), 1000) for i in range(200)))
     assert (await store.queue_status()).waiting == 200
+
+
+@pytest.mark.parametrize("num_workers", [1, 8, 500])
+async def test_a_prompt_that_nobody_holds_costs_the_same_however_long_it_is(
+    store: Store, num_workers: int
+) -> None:
+    workers = [f"d-{number}:1" for number in range(num_workers)]
+
+    async def num_asked(num_blocks: int) -> int:
+        left = iter([number.to_bytes(16) for number in range(num_blocks)])
+        assert not any((await store.lookup_prefix(workers, left)).values())
+        return num_blocks - len(list(left))
+
+    assert await num_asked(1000) <= PREFIX_QUESTIONS
+    assert await num_asked(100_000) == await num_asked(1000 if num_workers > 1 else PREFIX_QUESTIONS)
 
 
 async def _hear(store: Store) -> None:

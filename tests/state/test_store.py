@@ -352,6 +352,17 @@ async def test_the_prefix_directory_counts_leading_blocks(either: AnyStore) -> N
     assert await either.lookup_prefix(["a:1"], hashes) == {"a:1": 1}
 
 
+async def test_a_long_prefix_is_looked_up_in_pieces_of_those_that_hold_it(either: AnyStore) -> None:
+    hashes = [number.to_bytes(16) for number in range(5000)]
+    held = {"all:1": 5000, "most:1": 4097, "some:1": 1700, "few:1": 3, "none:1": 0}
+    for worker_key, count in held.items():
+        await either.publish_prefix(worker_key, hashes[:count], [])
+    await either.publish_prefix("few:1", hashes[5:], [])
+    assert await either.lookup_prefix(list(held), hashes) == held
+    assert await either.lookup_prefix(list(held), []) == dict.fromkeys(held, 0)
+    assert await either.lookup_prefix([], hashes) == {}
+
+
 async def test_a_tenant_ahead_of_the_others_is_over_its_share(either: AnyStore) -> None:
     assert await either.charge_tenant("a", 100, band=1000, lead=50) == Standing(100, None, 0, is_over=False)
     assert await either.charge_tenant("b", 1.5, band=1000, lead=50) == Standing(101.5, 100, 1, is_over=False)
