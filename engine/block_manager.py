@@ -90,8 +90,10 @@ class BlockManager:
         """What the block is registered as."""
         return self._hash_of[block]
 
-    def num_exclusive(self, block_tables: Iterable[Sequence[int]]) -> int:
+    def num_exclusive(self, block_tables: Sequence[Sequence[int]]) -> int:
         """Blocks that nobody would reference any more if all of `block_tables` were freed."""
+        if len(block_tables) == 1:  # mostly so, and asked of every running sequence when one has to give way
+            return [self._num_references[block] for block in block_tables[0]].count(1)
         counts = Counter(block for table in block_tables for block in table)
         return sum(1 for block, count in counts.items() if self._num_references[block] == count)
 

@@ -127,7 +127,7 @@ class Preempter:
         is_running = group.phase is Phase.RUNNING
         tables = [choice.block_table for choice in group.sequences] if is_running else [group.block_table]
         num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.sequences)
-        num_swap = len({block for table in tables for block in table})
+        num_swap = len(tables[0]) if len(tables) == 1 else len({one for table in tables for one in table})
         return VictimView(
             handle=group.key,
             num_tokens=_num_lost_tokens(group, is_running),

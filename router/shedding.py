@@ -1,7 +1,7 @@
 """Who of those that wait is let go, so that the most are in time: at an arrival, and by the full plan.
 
-The full plan is made at most `PLANS_PER_S` times a second, and only while somebody may be let go. It judges
-by the early quantile of what was learnt: who could still be in time stays.
+The full plan is made at most `PLANS_PER_S` times a second, the less often the more wait, and only while
+somebody may be let go. It judges by the early quantile of what was learnt: who could still be in time stays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from scheduling.request import SloClass
 from scheduling.shedding import Plan, Service, plan
 
 PLANS_PER_S = 20.0
+PLANNED_PER_S = 20_000
+"""Requests planned a second at most: with more than 1000 that wait, plans are made less often."""
 EARLIEST = 0.1
 """Of what was predicted: nothing is taken to be quicker."""
 BROKEN_LATER_S = 600.0
@@ -43,7 +45,8 @@ def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | N
 
 def plan_if_due(book: Book) -> None:
     """Make the full plan, if it is wanted, could let anybody go, and was not made just now."""
-    if not book.plan_wanted or book.now - book.planned_at < 1 / PLANS_PER_S:
+    least_s = max(1 / PLANS_PER_S, len(book.waiting) / PLANNED_PER_S)
+    if not book.plan_wanted or book.now - book.planned_at < least_s:
         return
     book.plan_wanted = False
     if not book.config.policy.promises or not book.fleet.serves():

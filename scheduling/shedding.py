@@ -99,6 +99,8 @@ def _moore(
     victims: list[Waiting] = []
     late: list[Waiting] = []
     largest: list[tuple[bool, int, int]] = []
+    """A heap; who was let go for its own length stays in it until it comes up."""
+    gone: set[int] = set()
     for place, job in enumerate(lane):
         tokens += job.tokens
         if job.stake is Stake.NONE:
@@ -107,6 +109,8 @@ def _moore(
         if may_go:
             heapq.heappush(largest, (job.stake is Stake.ACCEPTED, -job.tokens, -place))
         while pace.done_at(tokens, job.tokens) > job.due_at:
+            while largest and -largest[0][2] in gone:
+                heapq.heappop(largest)
             if not largest:
                 late.append(job)
                 break
@@ -114,8 +118,7 @@ def _moore(
             helps = pace.done_at(tokens - victim.tokens, job.tokens) <= job.due_at
             if may_go and victim is not job and not helps and job.stake is victim.stake:
                 # Its own length is what makes it late: letting others go first would only cost more.
-                largest.remove((job.stake is Stake.ACCEPTED, -job.tokens, -place))
-                heapq.heapify(largest)
+                gone.add(place)
                 victim = job
             else:
                 heapq.heappop(largest)

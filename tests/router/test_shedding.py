@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from router import shedding
 from router.actions import (
     Action,
     ChargeTenant,
@@ -109,6 +112,18 @@ def test_full_plans_are_made_at_most_twenty_times_a_second() -> None:
     assert core.book.planned_at == 1.01
     tell(core, CHORES, now=1.07)
     assert core.book.planned_at == 1.07
+
+
+def test_full_plans_are_made_less_often_where_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = core_with(bound=100)
+    ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
+    monkeypatch.setattr(shedding, "PLANNED_PER_S", 10 * len(core.book.waiting))
+    tell(core, CHORES, now=1.01)
+    assert core.book.planned_at == 1.01
+    tell(core, CHORES, now=1.07)
+    assert core.book.planned_at == 1.01
+    tell(core, CHORES, now=1.12)
+    assert core.book.planned_at == 1.12
 
 
 def test_a_tenant_over_its_share_is_refused_what_it_asks_to_be_promised() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from itertools import combinations
 
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from scheduling.backlog import Stake, Waiting
 from scheduling.request import SloClass
 from scheduling.shedding import BATCH_SHARE, BatchFloor, Plan, Service, plan
+from tests.growth import LARGE, MOST_GROWTH, SMALL, growth
 
 stakes = st.sampled_from(Stake)
 
@@ -139,3 +142,16 @@ def test_with_its_share_paid_out_batch_has_five_per_cent() -> None:
             others += 100
             floor.dispatched(SloClass.INTERACTIVE, 100, batch_waits=True)
     assert 0.049 <= batch / (batch + others) <= 0.051
+
+
+def test_a_plan_costs_each_request_the_same_however_many_wait_too_long() -> None:
+    def prepare(count: int) -> Callable[[], object]:
+        rng = random.Random(1)
+        tokens = [rng.randrange(100, 2000) for _ in range(count)]
+        jobs = [
+            Waiting(str(place), SloClass.STANDARD, 0.02 * place, one, Stake.AT_RISK)
+            for place, one in enumerate(tokens)
+        ]
+        return lambda: plan(jobs, Service(0.0, 40_000.0, 8))
+
+    assert growth(prepare) < MOST_GROWTH * LARGE / SMALL
