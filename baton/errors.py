@@ -70,7 +70,7 @@ class Conflict(BatonError):
 
 
 class Superseded(Conflict):
-    """A later call took this request over: its tokens go there."""
+    """A later call took this request over: its events go there. Do not call again: that takes them back."""
 
 
 class NotAllowed(BatonError):
@@ -106,7 +106,7 @@ class Refused(Overloaded):
 
 
 class QueueFull(Overloaded):
-    """Too many requests wait already, or the router does not keep up."""
+    """Too many requests wait, the router does not keep up, or the tenant is over its budget: see `reason`."""
 
 
 class DeadlineExceeded(BatonError):

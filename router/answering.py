@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
@@ -13,11 +12,11 @@ from google.protobuf.message import Message
 
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
 from router.status import status_of
+from services.reading import OURS, Unreadable, reading
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour = Callable[[Any, Context], Awaitable[object]]
-OURS = "/baton."
 
 
 class Answering(grpc.aio.ServerInterceptor):
@@ -36,26 +35,29 @@ class Answering(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
+        parse = None if handler is None else handler.request_deserializer
         if handler is None or not method.startswith(OURS) or handler.request_streaming:
             return handler
+        read = None if parse is None else reading(parse)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._ending(handler.unary_stream, method),
-                _reading(handler.request_deserializer),
+                read,
                 handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
             self._ending(handler.unary_unary, method),
-            _reading(handler.request_deserializer),
+            read,
             handler.response_serializer,
         )
 
     def _ending(self, behaviour: Any, method: str) -> Behaviour:
         async def answer(request: object, context: Context) -> object:
             try:
-                if isinstance(request, _Unreadable):
-                    self._refused(request.error)
-                    raise request.error
+                if isinstance(request, Unreadable):
+                    malformed = MalformedMessage(str(request))
+                    self._refused(malformed)
+                    raise malformed
                 return await behaviour(request, context)
             except grpc.aio.BaseError:
                 raise  # the call has ended already
@@ -81,27 +83,6 @@ class UnknownMethods(grpc.GenericRpcHandler):
             await end_with(context, error)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Unreadable:
-    """Stands for a request that could not be parsed. An exception of a deserializer gRPC answers itself."""
-
-    error: MalformedMessage
-
-
-def _reading(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    if parse is None:
-        return None
-    name = getattr(getattr(parse, "__self__", None), "__name__", "message of this method")
-
-    def read(data: bytes) -> object:
-        try:
-            return parse(data)
-        except Exception as error:  # noqa: BLE001 -- whatever protobuf's parsers raise, the bytes are wrong
-            return _Unreadable(MalformedMessage(name, str(error)))
-
-    return read
 
 
 def within(request: object, field: str) -> str:

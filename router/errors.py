@@ -82,11 +82,8 @@ class RouterError(Exception):
 class MalformedMessage(RouterError):
     """The bytes cannot be read as the message that the call takes."""
 
-    def __init__(self, message: str, why: str) -> None:
-        super().__init__(
-            Reason.MALFORMED_MESSAGE,
-            f"the bytes sent are no {message}: {why}; accepted: protobuf, with every string in valid UTF-8",
-        )
+    def __init__(self, why: str) -> None:
+        super().__init__(Reason.MALFORMED_MESSAGE, why)
 
 
 class ValidationError(RouterError):

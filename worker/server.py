@@ -13,6 +13,7 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
 from services.listening import add_port
+from services.reading import RefuseUnreadable
 from services.role_guard import RoleGuard
 from services.tls import FleetTls, Role
 
@@ -47,7 +48,7 @@ class WorkerServer:
 
     def __init__(self, tls: FleetTls | None = None) -> None:
         self._tls = tls
-        guards = () if tls is None else (RoleGuard(CALLERS),)
+        guards = (RefuseUnreadable(),) if tls is None else (RoleGuard(CALLERS), RefuseUnreadable())
         self._server = grpc.aio.server(interceptors=guards, options=OPTIONS)
         self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
         self._health = health.aio.HealthServicer()

@@ -1,6 +1,7 @@
 import grpc
 import pytest
 from google.protobuf.message import Message
+from google.rpc import error_details_pb2
 
 from baton import AsyncClient, BatonError, ChatMessage, Sampling, Slo, SloClass, Stop, Timeout
 from baton.errors import (
@@ -144,6 +145,33 @@ async def test_a_refusal_says_what_could_have_been_promised() -> None:
     assert (error.value.attainable_ttft_ms, error.value.attainable_tpot_ms) == (950, 45)
     assert (error.value.attainable_itl_ms, error.value.attainable.predicted_itl_ms) == (60, 55)
     assert error.value.attainable.predicted_ttft_ms == 900
+
+
+def info(reason: str, domain: str = "baton.v1") -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain=domain)
+
+
+async def test_an_error_has_the_reason_that_the_router_names() -> None:
+    full = Fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (info("QUEUE_FULL"), retry_after(1)))
+    foreign = Fail(grpc.StatusCode.UNAUTHENTICATED, "who", (info("API_KEY_INVALID", "proxy.example"),))
+    for fail, reason in ((full, "QUEUE_FULL"), (foreign, "")):
+        async with ScriptedRouter((fail,)) as router, AsyncClient(router.address) as client:
+            with pytest.raises(BatonError) as error:
+                await client.complete("hello")
+        assert error.value.reason == reason
+
+
+async def test_paths_lead_from_the_request_whichever_call_holds_it() -> None:
+    wrong = Fail(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "request.sampling.top_p is 2; accepted: over 0, up to 1",
+        (info("INVALID_FIELD"), bad_field("request.sampling.top_p", "request.sampling.top_p is 2")),
+    )
+    async with ScriptedRouter(Quote=wrong) as router, AsyncClient(router.address) as client:
+        with pytest.raises(InvalidRequest, match=r"^sampling\.top_p is 2") as error:
+            await client.quote("hello")
+    assert (error.value.field, error.value.description) == ("sampling.top_p", "sampling.top_p is 2")
+    assert error.value.reason == "INVALID_FIELD"
 
 
 async def test_a_message_over_the_routers_limit_is_too_large() -> None:

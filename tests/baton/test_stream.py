@@ -3,6 +3,7 @@ import gc
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 
 from baton import (
     Accepted,
@@ -78,7 +79,14 @@ async def test_a_collected_generation_has_the_whole_text_of_every_choice() -> No
     assert completion.text == "<2><3>"
 
 
-@pytest.mark.parametrize("end", [BREAK, Silence(), Fail(grpc.StatusCode.CANCELLED)])
+TOO_SLOW = Fail(
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "the client reads too slowly",
+    (error_details_pb2.ErrorInfo(reason="READER_TOO_SLOW", domain="baton.v1"),),
+)
+
+
+@pytest.mark.parametrize("end", [BREAK, Silence(), Fail(grpc.StatusCode.CANCELLED), TOO_SLOW])
 async def test_a_broken_stream_is_resumed_by_index_without_the_caller_noticing(end: Step) -> None:
     first = (accepted(), queued(), tokens(0, 10, 11), end)
     rest = (accepted(), tokens(2, 12), ended(3), finished())

@@ -187,24 +187,34 @@ def test_without_a_good_key_every_call_is_refused_but_probes(fleet: Secured) -> 
     made = fleet.made
     unknown = new_api_key()
     no_key = Client(fleet.router, credentials=Credentials(made.ca, made.cert("client"), made.key("client")))
-    for client, why in ((no_key, "no credential came"), (fleet.bearer_client(unknown), "not known")):
+    for client, why, reason in (
+        (no_key, "no credential came", "CREDENTIAL_MISSING"),
+        (fleet.bearer_client(unknown), "not known", "CREDENTIAL_INVALID"),
+    ):
         with client:
             for call in calls_of(client):
                 with pytest.raises(NotAllowed, match=why) as caught:
                     call()
                 assert unknown not in str(caught.value)
+                assert caught.value.reason == reason
 
 
 def test_a_key_opens_what_it_says_and_no_more(fleet: Secured) -> None:
     key = fleet.new_key("batcher", "--allow-class", "batch")
     with fleet.bearer_client(key) as client:
         assert client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO).choices
-        with pytest.raises(NotAllowed, match="slo_class is standard; this credential allows: batch"):
+        with pytest.raises(
+            NotAllowed, match="slo_class is standard; this credential allows: batch"
+        ) as caught:
             client.complete("x", stop=TWO)
-        with pytest.raises(NotAllowed, match="for operators"):
+        assert caught.value.reason == "SLO_CLASS_NOT_ALLOWED"
+        with pytest.raises(NotAllowed, match="for operators") as caught:
             client.drain("decode-0")
-    with fleet.bearer_client(key, tenant="owner") as client, pytest.raises(NotAllowed, match="tenant"):
-        client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO)
+        assert caught.value.reason == "OPERATORS_ONLY"
+    with fleet.bearer_client(key, tenant="owner") as client:
+        with pytest.raises(NotAllowed, match="tenant") as caught:
+            client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO)
+        assert caught.value.reason == "TENANT_NOT_ALLOWED"
 
 
 def test_tokens_of_the_right_issuer_are_keys_too(fleet: Secured) -> None:
@@ -232,6 +242,7 @@ def test_a_tenant_over_its_budget_is_told_when_to_come_back(fleet: Secured) -> N
         with pytest.raises(Overloaded, match="over its budget") as caught:
             client.complete([5], stop=Stop(max_tokens=60, ignore_eos=True))
     assert 1 < caught.value.retry_after_s < 122
+    assert caught.value.reason == "BUDGET_EXCEEDED"
     requests = ["--requests-per-s", "0.01", "--request-burst", "2"]
     with fleet.bearer_client(fleet.new_key("rare", *requests)) as client:
         client.count_tokens("x")

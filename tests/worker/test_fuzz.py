@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc.aio
 import pytest
 from hypothesis import strategies as st
@@ -60,3 +62,35 @@ async def test_any_command_is_answered_and_harms_nobody(pair: Pair, role: str) -
             await neighbour.until_finished(handle)
             assert neighbour.heard[handle].finished[0] == FinishReason.LENGTH
         await neighbour.until_all_free()
+
+
+async def test_bytes_that_are_no_message_are_refused_without_a_stack_trace(pair: Pair) -> None:
+    worker = pair.source
+    lone_surrogate = b"\x0a\x05\x0a\x03\xed\xa0\x80"
+    stub = "/baton.worker.v1."
+    async with grpc.aio.insecure_channel(worker.address) as channel, WorkClient(worker.address) as client:
+        acknowledge: Any = channel.unary_unary(f"{stub}KVTransferService/Acknowledge")
+        abort: Any = channel.unary_unary(f"{stub}KVTransferService/Abort")
+        open_handoff: Any = channel.unary_stream(f"{stub}KVTransferService/Open")
+        calls: list[Any] = [acknowledge(lone_surrogate), abort(lone_surrogate)]
+        calls.append(open_handoff(lone_surrogate).read())
+        work: Any = channel.stream_stream(f"{stub}WorkerService/Work")()
+        await work.write(lone_surrogate)
+        calls.append(work.read())
+        begun: Any = channel.stream_stream(f"{stub}WorkerService/Work")()
+        await begun.write(pb.WorkRequest(hello=pb.Hello(router_id="odd"), number=1).SerializeToString())
+        await begun.read()
+        await begun.write(lone_surrogate)
+        calls.append(ended(begun))
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError, match="the bytes sent are no") as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await client.until_all_free()
+    assert "Traceback" not in worker.log.read_text()
+
+
+async def ended(call: Any) -> None:
+    """Read a stream to its end, which is an error."""
+    while await call.read() is not grpc.aio.EOF:
+        pass

@@ -1,0 +1,76 @@
+"""Numbers that the contract states in its comments are those that the router goes by."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from router.book import CoreConfig
+from router.limits import MIN_PING_INTERVAL_MS, Limits
+from router.relay import MAX_PENDING_TOKENS
+from router.sessions import MAX_CALLS
+from router.shell import STALL_S
+from router.validation import (
+    DEFAULT_MAX_TOKENS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_NAME_CHARS,
+    MAX_RESUME_GRACE_MS,
+    MAX_STOP_STRINGS,
+)
+from scheduling.request import MAX_SLO_MS
+from tests.house.source_tree import ROOT
+
+LIMITS = Limits()
+KEPT = CoreConfig("r")
+
+
+def comments(name: str) -> str:
+    """All comments of one file, as running text."""
+    text = (ROOT / "proto/baton/v1" / f"{name}.proto").read_text(encoding="utf-8")
+    return re.sub(r"\s+", " ", " ".join(re.findall(r"//(.*)", text)))
+
+
+def spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+STATED = [
+    ("inference", f"a message that is sent {LIMITS.max_message_bytes >> 20} MiB *"),
+    ("inference", f"metadata of a call {LIMITS.max_metadata_bytes >> 10} KiB *"),
+    ("inference", f"a prompt, as text {LIMITS.max_prompt_bytes >> 20} MiB * of UTF-8"),
+    ("inference", f"request_id, tenant {MAX_NAME_CHARS} printable ASCII characters"),
+    ("inference", f"calls at once on a connection {LIMITS.max_streams} *"),
+    ("inference", f"calls that hear one request {MAX_CALLS} "),
+    ("inference", f"Up to {MAX_CALLS} calls hear one request"),
+    ("inference", f"tokens that wait to be read {MAX_PENDING_TOKENS};"),
+    ("inference", f"pings one in {MIN_PING_INTERVAL_MS // 1000} s,"),
+    ("inference", f"for {KEPT.retention_s:g} s, or until {KEPT.max_retained} others have ended"),
+    ("inference", f"Accepted: up to {spaced(MAX_RESUME_GRACE_MS)}."),
+    ("errors", f"a message over {LIMITS.max_message_bytes >> 20} MiB or metadata over "),
+    ("errors", f"metadata over {LIMITS.max_metadata_bytes >> 10} KiB"),
+    ("generation", f"Accepted: 1 to {MAX_N}."),
+    ("generation", f"Accepted: 0 to {MAX_LOGPROBS}."),
+    ("generation", f"Default: {DEFAULT_MAX_TOKENS}, or what the model's context leaves"),
+    ("generation", f"up to {MAX_STOP_STRINGS}, not empty"),
+    ("generation", f"accept 1 to {spaced(MAX_SLO_MS)}, a day"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), STATED)
+def test_a_stated_number_is_the_one_that_counts(name: str, said: str) -> None:
+    assert said in comments(name)
+
+
+def test_a_reader_that_takes_nothing_is_given_up_within_the_stated_time() -> None:
+    assert STALL_S == 30
+    assert "half a minute to a minute" in comments("inference")
+
+
+def test_the_server_pings_as_stated() -> None:
+    options = dict(LIMITS.server_options())
+    interval_s, timeout_s = (options[f"grpc.keepalive_{name}_ms"] // 1000 for name in ("time", "timeout"))
+    assert f"every {interval_s} s, and ends one that does not answer within {timeout_s} s" in comments(
+        "inference"
+    )
