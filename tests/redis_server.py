@@ -19,6 +19,11 @@ from state import keys
 from state.store import Store
 
 
+def redis_binary() -> str:
+    """The system's, or the one that came with the packages."""
+    return shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
+
+
 class RedisServer:
     """A server on a unix socket only, so that parallel runs never meet. It can die and come back."""
 
@@ -29,10 +34,9 @@ class RedisServer:
 
     def start(self) -> None:
         """With what it saved, if it did."""
-        binary = shutil.which("redis-server") or str(Path(sys.executable).with_name("redis-server"))
         socket = self.url.removeprefix("unix://")
         self._process = subprocess.Popen(
-            [binary, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
+            [redis_binary(), "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"],
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )

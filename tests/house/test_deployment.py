@@ -1,9 +1,13 @@
 """The images and the compose file hold what the checkout has, pinned as the checkout pins it."""
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
+import time
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,8 @@ import yaml
 
 from tests.house.source_tree import ROOT, imports, packages
 from tests.house.walls import MAY_IMPORT, PLANNED
+from tests.ports import free_port
+from tests.redis_server import redis_binary
 
 IMAGES = {"router": {"router"}, "worker": {"prefill_worker", "decode_worker"}}
 
@@ -112,6 +118,36 @@ def test_only_the_router_is_published_and_only_on_this_host() -> None:
         name: service["ports"] for name, service in _compose()["services"].items() if "ports" in service
     }
     assert published == {"router": ["127.0.0.1:50051:50051"]}
+
+
+def test_the_compose_version_that_the_file_needs_is_said() -> None:
+    assert _compose()["name"] == "baton", "which Compose 1 refuses"
+    for document in ("docker-compose.yml", "README.md"):
+        assert "Compose 2.3 or newer" in (ROOT / document).read_text(encoding="utf-8"), document
+
+
+@pytest.mark.integration
+def test_composed_redis_serves_other_containers(tmp_path: Path) -> None:
+    """In protected mode and without a password, Redis serves clients from 127.0.0.1 and ::1 alone."""
+    composed: list[str] = _compose()["services"]["redis"]["command"]
+    port = free_port()
+    command = [redis_binary(), *composed[1:], "--port", str(port)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        try:
+            with _connect_from("127.0.0.2", port, process) as connection:
+                connection.sendall(b"PING\r\n")
+                assert connection.recv(1024) == b"+PONG\r\n"
+        finally:
+            process.terminate()
+
+
+def _connect_from(address: str, port: int, server: subprocess.Popen[bytes]) -> socket.socket:
+    """Connect as soon as the server listens."""
+    while True:
+        assert server.poll() is None, "the server has ended"
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), source_address=(address, 0))
+        time.sleep(0.05)
 
 
 def test_nothing_is_planned_that_is_built() -> None:
