@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -112,15 +112,15 @@ def _check_choices(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
 
 
 def _check_token_ids(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
-    bias_ids = (token_id for token_id, _ in spec.sampling.logit_bias)
-    fields: tuple[tuple[str, Iterable[int]], ...] = (
+    bias_ids = [token_id for token_id, _ in spec.sampling.logit_bias]
+    fields: tuple[tuple[str, Sequence[int]], ...] = (
         ("prompt_token_ids", spec.prompt_token_ids),
         ("output_token_ids", spec.output_token_ids),
         ("stop_token_ids", spec.stop.stop_token_ids),
         ("logit_bias", bias_ids),
     )
     for name, token_ids in fields:
-        for token_id in token_ids:
+        for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id < limits.vocab_size:
                 yield f"{name} holds token {token_id}; accepted are 0 to {limits.vocab_size - 1}"
 

@@ -102,18 +102,15 @@ def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> lis
     if not len(edited):
         return []
     lengths = np.zeros(len(indexes) + 1, dtype=np.int32)
-    edits: list[tuple[int, float]] = []
+    edits = []
     for place in edited.tolist():
         row = rows.start + place
-        values = dict(table.bias[row])
-        if is_banning[place]:
-            values |= dict.fromkeys(table.banned[row], float("-inf"))
-        edits.extend(sorted(values.items()))
-        lengths[place + 1] = len(values)
-    tokens, numbers = zip(*edits, strict=True)
+        one = table.bias_and_banned[row] if is_banning[place] else table.bias[row]
+        edits.append(one)
+        lengths[place + 1] = len(one.token_ids)
     return [
-        np.array(tokens, dtype=np.int32),
-        np.array(numbers, dtype=np.float32),
+        np.concatenate([one.token_ids for one in edits]).astype(np.int32),
+        np.concatenate([one.values for one in edits]).astype(np.float32),
         np.cumsum(lengths, dtype=np.int32),
     ]
 

@@ -166,8 +166,9 @@ def _process(
 ) -> Tensor:
     """Logits that say what the caller wants, whether the choice is then greedy or random."""
     for place in np.flatnonzero(table.has_bias[rows]):
-        token_ids, values = zip(*table.bias[rows[place]], strict=True)
-        logits[place, list(token_ids)] += torch.tensor(values, dtype=logits.dtype, device=logits.device)
+        edits = table.bias[rows[place]]
+        values = torch.from_numpy(edits.values).to(logits.device, logits.dtype)
+        logits[place, torch.from_numpy(edits.token_ids).to(logits.device)] += values
     is_penalised = table.has_penalties[rows]
     if is_penalised.any():
         places = torch.from_numpy(np.flatnonzero(is_penalised)).to(logits.device)
@@ -180,7 +181,8 @@ def _process(
             _column(table.frequency[penalised], logits),
         )
     for place in np.flatnonzero(indexes < table.min_tokens[rows]):
-        logits[place, list(table.banned[rows[place]])] = float("-inf")
+        banned = torch.from_numpy(table.banned[rows[place]].token_ids).to(logits.device)
+        logits[place, banned] = float("-inf")
     return logits
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,28 @@ from engine.penalties import TokenCounts
 from scheduling.request import SamplingParams
 
 NO_LOGPROBS = -1
+
+
+class Edits:
+    """What a request does to the logits of single tokens, as columns: made once, when its row joins."""
+
+    __slots__ = ("token_ids", "values")
+
+    def __init__(self, values: Mapping[int, float]) -> None:
+        ordered = sorted(values.items())
+        self.token_ids: NDArray[np.int64] = np.array([token_id for token_id, _ in ordered], dtype=np.int64)
+        """Ascending, each once."""
+        self.values: NDArray[np.float64] = np.array([value for _, value in ordered], dtype=np.float64)
+
+
+NO_EDITS = Edits({})
+
+
+@lru_cache(maxsize=64)
+def _edits(bias: tuple[tuple[int, float], ...], banned: tuple[int, ...]) -> tuple[Edits, Edits, Edits]:
+    """Bias, bans, and both: the choices of a request share them."""
+    values, bans = dict(bias), dict.fromkeys(banned, float("-inf"))
+    return Edits(values), Edits(bans), Edits(values | bans)
 
 
 class SamplingTable:
@@ -37,9 +60,11 @@ class SamplingTable:
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         """Greedy, and nothing else: the token is the largest logit's."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
-        self.banned: list[tuple[int, ...]] = [()] * max_rows
+        self.bias = [NO_EDITS] * max_rows
+        self.banned = [NO_EDITS] * max_rows
         """Tokens that may not be drawn while fewer than `min_tokens` are out."""
-        self.bias: list[tuple[tuple[int, float], ...]] = [()] * max_rows
+        self.bias_and_banned = [NO_EDITS] * max_rows
+        """Both in one."""
         self.counts = TokenCounts(max_rows, vocab_size, device)
         self._upload = None if device.type == "cpu" else StepUpload(device)
 
@@ -66,8 +91,7 @@ class SamplingTable:
         self.choice[row] = choice
         self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.min_tokens[row] = min_tokens if banned else 0
-        self.banned[row] = banned
-        self.bias[row] = params.logit_bias
+        self.bias[row], self.banned[row], self.bias_and_banned[row] = _edits(params.logit_bias, banned)
         self.has_bias[row] = bool(params.logit_bias)
         penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
         self.has_penalties[row] = penalties != (1.0, 0.0, 0.0)
@@ -80,8 +104,9 @@ class SamplingTable:
         """Overwrite the row that leaves with the last one."""
         for column in self._columns:
             column[target] = column[source]
-        self.banned[target] = self.banned[source]
         self.bias[target] = self.bias[source]
+        self.banned[target] = self.banned[source]
+        self.bias_and_banned[target] = self.bias_and_banned[source]
         if self.has_penalties[source]:
             self.counts.move(source, target)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from output_text.detokenizer import Detokenizer, TextStream
-from output_text.stop import StopMatcher, StopString, compile_stop_string
+from output_text.stop import StopMatcher, StopString
 from scheduling.request import FinishReason, Matched, StopRules, matched
 
 
@@ -34,7 +34,7 @@ def output_rules(
         min_tokens=stop.min_tokens,
         eos_token_ids=frozenset() if stop.ignore_eos else frozenset(eos_token_ids),
         stop_token_ids=frozenset(stop.stop_token_ids),
-        stop_strings=tuple(compile_stop_string(text) for text in stop.stop_strings),
+        stop_strings=tuple(StopString(text) for text in stop.stop_strings),
         include_stop=stop.include_stop,
     )
 

@@ -3,33 +3,41 @@
 Each string is followed through the text by its own Knuth-Morris-Pratt automaton ("Fast Pattern Matching in
 Strings", SIAM J. Comput. 6(2), 1977), so a piece costs its length times the number of strings, however much
 text came before. Text that might be the beginning of a stop string is held back until that is decided.
+
+An automaton is built only as far as text has matched its string: a long string costs a step nothing, since
+the model would have to write it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
 class StopString:
-    """A string and its failure function: `borders[k]` is the longest border of its first k characters."""
+    """A string and its failure function."""
 
-    text: str
-    borders: tuple[int, ...]
+    __slots__ = ("_borders", "text")
 
+    def __init__(self, text: str) -> None:
+        if not text:
+            raise ValueError("stop_strings holds an empty string; each must have at least one character")
+        self.text = text
+        self._borders = [0, 0]
 
-def compile_stop_string(text: str) -> StopString:
-    if not text:
-        raise ValueError("stop_strings holds an empty string; each must have at least one character")
-    borders = [0, 0]
-    state = 0
-    for character in text[1:]:
-        while state and text[state] != character:
-            state = borders[state]
-        state += text[state] == character
-        borders.append(state)
-    return StopString(text, tuple(borders))
+    @property
+    def num_built(self) -> int:
+        """Characters that the failure function covers so far."""
+        return len(self._borders) - 1
+
+    def border(self, length: int) -> int:
+        """The longest border of the first `length` characters."""
+        text, borders = self.text, self._borders
+        while len(borders) <= length:
+            character, state = text[len(borders) - 1], borders[-1]
+            while state and text[state] != character:
+                state = borders[state]
+            borders.append(state + (text[state] == character))
+        return borders[length]
 
 
 class StopMatcher:
@@ -73,14 +81,14 @@ class StopMatcher:
     def _follow(self, place: int, text: str, can_stop: bool) -> int | None:
         """Where the stop string begins, relative to `text` (negative: in what was held), if it ends in it."""
         stop, matched = self._stop_strings[place], self._matched[place]
-        pattern, borders = stop.text, stop.borders
+        pattern = stop.text
         for end, character in enumerate(text, 1):
             while matched and pattern[matched] != character:
-                matched = borders[matched]
+                matched = stop.border(matched)
             matched += pattern[matched] == character
             if matched == len(pattern):
                 if can_stop:
                     return end - matched
-                matched = borders[matched]
+                matched = stop.border(matched)
         self._matched[place] = matched
         return None

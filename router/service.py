@@ -29,6 +29,7 @@ from router.intake import Intake
 from router.model_facts import ModelFacts
 from router.relay import ClientStream, StreamItem, TokenRun
 from router.shell import Shell
+from router.sizes import check_chat_size, check_sizes
 from router.validation import RawRequest, check_before_tokenising, check_model, check_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -53,24 +54,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        raw = request_from_pb(request)
-        async with self._listening(raw, content_digest(request), context) as stream:
+        async with self._listening(request) as stream:
             await self._pour(stream, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        raw = request_from_pb(request.request, request.session, request.received, request.failed_attempts)
-        digest = content_digest(request.request)
-        async with self._listening(raw, digest, context, resumed=True) as stream:
+        async with self._listening(request.request, request) as stream:
             await self._pour(stream, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
         answer = _Answer()
-        raw = request_from_pb(request.request)
-        async with self._listening(raw, content_digest(request.request), context) as stream:
+        async with self._listening(request.request) as stream:
             async for item in _until_finished(stream):
                 answer.add(item)
         return answer.message(self._shell.now())
@@ -93,6 +90,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
         await self._admit(Patience())
+        check_sizes(request.request, self._facts)
         raw, shell = as_caller(request_from_pb(request.request)), self._shell
         checked = await self._intake.check(raw)
         quoted = await shell.quote(
@@ -109,6 +107,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.CountTokensRequest, context: Context
     ) -> inference_pb2.CountTokensResponse:
         kind = request.WhichOneof("input")
+        check_chat_size(request.chat)
         messages = tuple((one.role, one.content) for one in request.chat.messages)
         raw = RawRequest(
             model=request.model,
@@ -145,7 +144,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     @contextlib.asynccontextmanager
     async def _listening(
-        self, raw: RawRequest, digest: bytes, context: Context, *, resumed: bool = False
+        self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
     ) -> AsyncIterator[ClientStream]:
         """All that a call is to hear; however it ends, the core learns that it has."""
         shell = self._shell
@@ -153,16 +152,18 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         listener, stream = shell.open_stream()
         bill: Bill | None = None
         refusal: RouterError | None = None
-        patience = Patience.of_call(resumed=resumed)
+        patience = Patience.of_call(resumed=resume is not None)
         try:
             try:
+                raw = self._raw(message, resume)
+                digest = content_digest(message)
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
                 with self._arriving.entered(name) as arrival:
                     await self._admit(patience)
                     async with self._in_time(raw.deadline_ms, received_at):
                         event = await self._intake.arrival(
-                            caller, digest, received_at, listener, resumed=resumed
+                            caller, digest, received_at, listener, resumed=resume is not None
                         )
                     if self._door is not None:
                         output = event.stop.max_tokens * event.sampling.n
@@ -183,6 +184,15 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.close_stream(listener)
             if bill is not None:
                 self._settle(bill, stream, refusal)
+
+    def _raw(
+        self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None
+    ) -> RawRequest:
+        if resume is None:
+            check_sizes(message, self._facts)
+            return request_from_pb(message)
+        check_sizes(message, self._facts, resume.received)
+        return request_from_pb(message, resume.session, resume.received, resume.failed_attempts)
 
     async def _admit(self, patience: Patience) -> None:
         """What cannot wait is new, and is refused while this router lags."""

@@ -16,7 +16,6 @@ _T = TypeVar("_T")
 MAX_NAME_CHARS = 128
 MAX_N = 16
 MAX_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
 DEFAULT_MAX_TOKENS = 256
 MAX_RESUME_GRACE_MS = 60_000
 
@@ -177,29 +176,31 @@ def check_stop(raw: RawRequest, vocab_size: int) -> None:
         raise ValidationError(
             "stop.min_tokens", raw.min_tokens, f"at most stop.max_tokens, which is {raw.max_tokens}"
         )
-    if len(raw.stop_strings) > MAX_STOP_STRINGS:
-        raise ValidationError(
-            "stop.stop_strings", f"{len(raw.stop_strings)} strings", f"at most {MAX_STOP_STRINGS}"
-        )
     for place, text in enumerate(raw.stop_strings):
         if not text:
             raise ValidationError(f"stop.stop_strings[{place}]", text, "at least one character")
     _check_token_ids("stop.stop_token_ids", raw.stop_token_ids, vocab_size)
 
 
+def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> None:
+    """One more token than the prompt's must fit."""
+    most = facts.max_context_tokens - 1
+    if num_tokens > most:
+        raise ValidationError(
+            field_name,
+            f"{num_tokens} tokens",
+            f"at most {most} tokens, so that one more fits the model's context",
+            Reason.PROMPT_TOO_LONG,
+            limit=most,
+        )
+
+
 def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
     """The prompt against the model's context, and what depends on its length."""
     if not token_ids:
         raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
+    check_prompt_tokens(prompt_field(raw), len(token_ids), facts)
     room = facts.max_context_tokens - len(token_ids)
-    if room < 1:
-        raise ValidationError(
-            prompt_field(raw),
-            f"{len(token_ids)} tokens",
-            f"at most {facts.max_context_tokens - 1} tokens, so that one more fits the model's context",
-            Reason.PROMPT_TOO_LONG,
-            limit=facts.max_context_tokens - 1,
-        )
     _check_token_ids("tokens.token_ids", token_ids, facts.vocab_size)
     max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
     if raw.min_tokens > max_tokens:

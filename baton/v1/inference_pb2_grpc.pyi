@@ -18,6 +18,7 @@ Limits. What is beyond them is refused before it costs anything. Operators may s
   metadata of a call                  16 KiB *
   a prompt, as text                   2 MiB * of UTF-8: the text, or all roles and contents of a chat together
   a prompt, as tokens                 one less than the model's context, or what the operator allows *
+  messages of a chat                  4096
   request_id, tenant                  128 printable ASCII characters
   calls at once on a connection       1024 *; more wait in the client's library
   calls that hear one request         8

@@ -297,3 +297,17 @@ def test_plain_rows_come_from_a_gpu_as_they_are(monkeypatch: pytest.MonkeyPatch)
     got = sample(logits.cuda(), table, np.zeros(5, dtype=np.int64))
     assert got.is_broken.tolist() == want.is_broken.tolist() == [False, True, False, False, True]
     assert got.token_ids[[0, 2, 3]].tolist() == want.token_ids[[0, 2, 3]].tolist()
+
+
+def test_the_choices_of_a_request_share_the_columns_of_its_edits() -> None:
+    table = SamplingTable(4, 1024, CPU)
+    params = SamplingParams(logit_bias=tuple((token_id, 1.0) for token_id in range(1024)))
+    for choice in range(4):
+        table.set(
+            choice, params, choice, prompt_token_ids=(), output_token_ids=(), min_tokens=2, banned=(3, 9)
+        )
+    for columns in (table.bias, table.banned, table.bias_and_banned):
+        assert all(one is columns[0] for one in columns)
+    both = table.bias_and_banned[0]
+    assert both.token_ids.tolist() == list(range(1024))
+    assert both.values[[2, 3, 4, 9]].tolist() == [1.0, float("-inf"), 1.0, float("-inf")]

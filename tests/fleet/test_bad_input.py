@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from baton import AsyncClient, BatonError, Finished, Sampling, Slo, Stop, Tokens
+from baton import AsyncClient, BatonError, ChatMessage, Finished, Sampling, Slo, Stop, Tokens
 from baton.errors import Conflict, DeadlineExceeded, InvalidRequest, NotFound
 from baton.fleet import Fleet, FleetSpec, ProcessFailed
 from tests.fleet.driving import assert_all_is_freed
@@ -30,6 +30,14 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     ("too many alternatives", {"sampling": Sampling(logprobs=21)}, "sampling.logprobs"),
     ("bias of an unknown token", {"sampling": Sampling(logit_bias={VOCAB_SIZE: 1.0})}, "sampling.logit_bias"),
     ("an empty stop string", {"stop": Stop(strings=[""])}, "stop.stop_strings"),
+    ("long stop strings", {"stop": Stop(strings=["a", *["b" * 240_000] * 15])}, "stop.stop_strings[1]"),
+    ("many stop tokens", {"stop": Stop(token_ids=[5] * 1025)}, "stop.stop_token_ids"),
+    (
+        "many biases",
+        {"sampling": Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))},
+        "sampling.logit_bias",
+    ),
+    ("many messages", {"prompt": [ChatMessage("user", "")] * 4097}, "chat.messages"),
     ("min over max", {"stop": Stop(max_tokens=2, min_tokens=3)}, "stop.min_tokens"),
     ("stop token out of range", {"stop": Stop(token_ids=[VOCAB_SIZE])}, "stop.stop_token_ids"),
     ("strange request_id", {"request_id": "new\nline"}, "request_id"),

@@ -115,6 +115,7 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
     "router/probing.py": "sends and receives datagrams of the contract",
+    "router/sizes.py": "counts the entries of a message before it is converted",
     "router/status.py": "writes the error details of a status",
     "router/worker_link.py": "holds one Work stream to a worker",
     "services/probe.py": "signs and checks datagrams of the contract",

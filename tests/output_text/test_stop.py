@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from output_text.stop import StopMatcher, compile_stop_string
+from output_text.stop import StopMatcher, StopString
 
 # Two letters and short patterns: overlaps and near misses in every example.
 PIECES = st.lists(st.text("ab", max_size=3), max_size=14)
@@ -16,7 +16,7 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=4)
 def follow(
     pieces: list[str], stops: list[str], can_stop_from: int = 0, *, include_stop: bool = False
 ) -> tuple[list[str], int | None]:
-    matcher = StopMatcher([compile_stop_string(stop) for stop in stops], include_stop=include_stop)
+    matcher = StopMatcher([StopString(stop) for stop in stops], include_stop=include_stop)
     out = []
     for place, piece in enumerate(pieces):
         text, stopped_by = matcher.push(piece, can_stop=place >= can_stop_from)
@@ -95,6 +95,16 @@ def test_held_text_comes_out_at_the_end() -> None:
     assert follow(["a ST"], ["STOP"]) == (["a ", "ST"], None)
 
 
+def test_a_long_string_costs_no_more_than_the_text_that_matched_it() -> None:
+    stops = [StopString("ab" * 120_000 + "c") for _ in range(16)]
+    matcher = StopMatcher(stops)
+    for _ in range(1000):
+        matcher.push("the ab, ", can_stop=True)
+    assert max(stop.num_built for stop in stops) <= len("ab")
+    matcher.push("ab" * 10 + "d", can_stop=True)
+    assert max(stop.num_built for stop in stops) <= 20
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one character"):
-        compile_stop_string("")
+        StopString("")

@@ -11,13 +11,19 @@ from router.limits import MIN_PING_INTERVAL_MS, Limits
 from router.relay import MAX_PENDING_TOKENS
 from router.sessions import MAX_CALLS
 from router.shell import STALL_S
+from router.sizes import (
+    MAX_LOGIT_BIAS,
+    MAX_MESSAGES,
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 from router.validation import (
     DEFAULT_MAX_TOKENS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_NAME_CHARS,
     MAX_RESUME_GRACE_MS,
-    MAX_STOP_STRINGS,
 )
 from scheduling.request import MAX_SLO_MS
 from tests.house.source_tree import ROOT
@@ -53,7 +59,11 @@ STATED = [
     ("generation", f"Accepted: 1 to {MAX_N}."),
     ("generation", f"Accepted: 0 to {MAX_LOGPROBS}."),
     ("generation", f"Default: {DEFAULT_MAX_TOKENS}, or what the model's context leaves"),
-    ("generation", f"up to {MAX_STOP_STRINGS}, not empty"),
+    ("generation", f"up to {MAX_STOP_STRINGS}, each of 1 to {MAX_STOP_STRING_CHARS} characters"),
+    ("generation", f"up to {MAX_STOP_TOKEN_IDS} ids of the vocabulary"),
+    ("generation", f"at most {MAX_LOGIT_BIAS} of them"),
+    ("inference", f"messages of a chat {MAX_MESSAGES} "),
+    ("inference", f"1 to {MAX_MESSAGES}. The model's chat template"),
     ("generation", f"accept 1 to {spaced(MAX_SLO_MS)}, a day"),
 ]
 

@@ -70,7 +70,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("stop.min_tokens", {"min_tokens": 6, "max_tokens": 5}),
     ("stop.min_tokens", {"min_tokens": 257}),
     ("stop.stop_strings[1]", {"stop_strings": ("a", "")}),
-    ("stop.stop_strings", {"stop_strings": ("a",) * 17}),
     ("stop.stop_token_ids[0]", {"stop_token_ids": (128,)}),
     ("slo.slo_class", {"slo_class": 4}),
     ("slo.ttft_ms", {"ttft_ms": 0}),

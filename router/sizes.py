@@ -1,0 +1,55 @@
+"""How long the lists of a request may be: checked before it is converted, so that long ones cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+
+from baton.v1 import generation_pb2, inference_pb2
+from router.errors import ValidationError
+from router.model_facts import ModelFacts
+from router.validation import MAX_N, check_prompt_tokens
+
+MAX_MESSAGES = 4096
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIAS = 1024
+
+
+def check_sizes(
+    message: inference_pb2.GenerateRequest,
+    facts: ModelFacts,
+    received: Sequence[inference_pb2.ReceivedTokens] = (),
+) -> None:
+    """Raises `ValidationError` naming the first field that is too long."""
+    check_chat_size(message.chat)
+    if not message.HasField("truncate_prompt_tokens"):
+        check_prompt_tokens("tokens.token_ids", len(message.tokens.token_ids), facts)
+    _check_count("sampling.logit_bias", message.sampling.logit_bias, MAX_LOGIT_BIAS, "entries")
+    _check_stop_sizes(message.stop)
+    _check_count("received", received, MAX_N, "entries")
+    for place, one in enumerate(received):
+        _check_count(f"received[{place}].token_ids", one.token_ids, facts.max_context_tokens - 1, "tokens")
+
+
+def check_chat_size(chat: inference_pb2.ChatInput) -> None:
+    """The part that concerns any message with a chat; raises `ValidationError`."""
+    _check_count("chat.messages", chat.messages, MAX_MESSAGES, "messages")
+
+
+def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:
+    _check_count("stop.stop_strings", stop.stop_strings, MAX_STOP_STRINGS, "strings")
+    for place, text in enumerate(stop.stop_strings):
+        if len(text) > MAX_STOP_STRING_CHARS:
+            raise ValidationError(
+                f"stop.stop_strings[{place}]",
+                f"{len(text)} characters",
+                f"1 to {MAX_STOP_STRING_CHARS} characters",
+                limit=MAX_STOP_STRING_CHARS,
+            )
+    _check_count("stop.stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS, "token ids")
+
+
+def _check_count(field: str, entries: Sized, most: int, what: str) -> None:
+    if len(entries) > most:
+        raise ValidationError(field, f"{len(entries)} {what}", f"at most {most}", limit=most)
