@@ -337,7 +337,7 @@ class AttemptFailed:
 
 @value
 class RequestShed:
-    """Counted: one that waited was let go so that more are in time; the client is told by `Reject`."""
+    """Counted: a request at risk gave up being in time, so that more others are; it waits on, behind them."""
 
     request_key: str
 

@@ -1,7 +1,7 @@
 """A place in the queue was given: now the work ahead is known, and the promise is made or refused.
 
 Where others wait, the newcomer's tenant is charged first: who is over its share is refused what it asks to be
-promised, and put behind where it asks for nothing.
+promised, and put behind where it asks for nothing, or would rather be late than refused.
 """
 
 from __future__ import annotations
@@ -13,20 +13,13 @@ from router.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
 from router.book import Book
 from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
-from router.promising import (
-    Judgement,
-    ask_of,
-    class_wait_s,
-    come_back_in_s,
-    judge_fairly,
-    learn_length,
-    tell_accepted,
-)
+from router.newcomers import class_wait_s, come_back_in_s, judge_newcomer, learn_length
+from router.promising import Judgement, ask_of, tell_accepted
 from router.queueing import expected_output, put_behind, strand, take_grant
 from router.sessions import Group, Phase, Session
 from router.shedding import make_room
-from scheduling.admission import Verdict
-from scheduling.prediction import Ahead
+from scheduling.admission import Verdict, aim_of, rather_late
+from scheduling.prediction import Ahead, Ask
 from scheduling.shares import BURST_S, Standing, virtual_tokens
 
 
@@ -46,8 +39,9 @@ def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: 
             session.ahead = ahead
             _charge(book, session, group)
             return
-        if not _admit(book, session, group, ahead, 0.0):
-            return
+        if _admit(book, session, group, ahead, 0.0):
+            _take_place(book, session, group, ahead, 0.0)
+        return
     _settle_in(book, session, group, ahead)
 
 
@@ -66,10 +60,7 @@ def on_charged(book: Book, request_key: str, standing: Standing | None) -> None:
     assert session.ahead is not None, "asked above"
     if not _admit(book, session, group, session.ahead, late_s):
         return
-    if late_s > 0 and group.early_grant is None:
-        put_behind(book, group, late_s)
-    else:
-        _settle_in(book, session, group, session.ahead)
+    _take_place(book, session, group, session.ahead, late_s)
 
 
 def _charge(book: Book, session: Session, group: Group) -> None:
@@ -81,6 +72,15 @@ def _charge(book: Book, session: Session, group: Group) -> None:
     session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
     burst = BURST_S * book.outlook.capacity(session.slo.pace_ms).prefill_rate
     book.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, burst))
+
+
+def _take_place(book: Book, session: Session, group: Group, ahead: Ahead, late_s: float) -> None:
+    """Keep the place it has, or take a later one: over its share, or where it will miss its TTFT anyway."""
+    is_early = session.aim.ttft_ms != session.slo.ttft_ms
+    if (late_s > 0 or is_early) and group.early_grant is None:
+        put_behind(book, group, late_s)
+    else:
+        _settle_in(book, session, group, ahead)
 
 
 def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
@@ -103,21 +103,23 @@ def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: flo
     shares, slo_class = book.learnt.by_class, session.slo.slo_class
     harm_s = max(harm_s, class_wait_s(book, session.slo))
     shares.asked(slo_class, group.work_tokens, book.now)
-    judgement = judge_fairly(book, ask, session.slo, group.due_at, ahead, session.prefix_hits, harm_s=harm_s)
+    hits = session.prefix_hits
+    judgement = judge_newcomer(book, ask, session.slo, group.due_at, ahead, hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
         judgement = make_room(book, group, ask, ahead) or judgement
     if harm_s == 0:
         learn_length(book, ask, session.slo, judgement)
-    if judgement.decision.verdict is Verdict.REFUSED:
-        _refuse(book, session, group, judgement)
+    decision = rather_late(session.slo, judgement.decision)
+    if decision.verdict is Verdict.REFUSED:
+        _refuse(book, session, group, ask, judgement)
         return False
     session.admitted = True
-    session.decision, session.predicted = judgement.decision, judgement.predicted
-    session.work_ahead_tokens = judgement.work_ahead_tokens
+    book.promise(session, decision, aim_of(session.slo, decision))
+    session.predicted = judgement.predicted
+    if decision.is_trial:
+        book.learnt.trials.begin(ask.prompt_tokens, session.slo, book.now)
     book.learnt.admitted.add(group.work_tokens, book.now)
     shares.admitted(slo_class, group.work_tokens, book.now)
-    for one in session.groups:
-        book.waiting.promised(one, book.now)
     book.counters.accepted += 1
     tell_accepted(book, session)
     return True
@@ -130,8 +132,8 @@ def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
             book.do(TellQueued(listener, ahead.requests, ahead.tokens, predicted_ms))
 
 
-def _refuse(book: Book, session: Session, group: Group, judgement: Judgement) -> None:
-    wait_s = come_back_in_s(book, judgement, session.slo, group.work_tokens, group.key)
+def _refuse(book: Book, session: Session, group: Group, ask: Ask, judgement: Judgement) -> None:
+    wait_s = come_back_in_s(book, judgement, ask, session.slo, group.key)
     ending.leave_queue(book, group)
     _turn_away(book, session, SloRefused(judgement.decision, wait_s))
 

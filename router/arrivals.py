@@ -15,7 +15,8 @@ from router.errors import (
     ValidationError,
 )
 from router.events import Arrived, Timer, TimerKind
-from router.promising import bare_ask, check_possible, tell_accepted
+from router.newcomers import bare_ask, check_possible
+from router.promising import tell_accepted
 from router.queueing import enqueue, most_blocks, new_groups
 from router.sessions import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from scheduling.request import FinishReason

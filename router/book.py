@@ -11,7 +11,7 @@ from router.moves import Move
 from router.outlook import Outlook
 from router.sessions import Group, Phase, Session
 from router.waiting import WaitingGroups
-from scheduling.admission import AdmittedLoad, Spread
+from scheduling.admission import AdmittedLoad, Decision, Spread
 from scheduling.class_shares import ClassShares
 from scheduling.learnt import FixedTime, LearntRatios, OutputLengths
 from scheduling.length_shares import LengthShares
@@ -19,10 +19,11 @@ from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
 from scheduling.prediction import Prediction
-from scheduling.request import SloClass
+from scheduling.request import Slo, SloClass
 from scheduling.roles import Roles
 from scheduling.shares import TenantWeights
 from scheduling.shedding import BatchFloor
+from scheduling.trials import Trials
 from state.records import QueueStatus
 
 EVEN = TenantWeights()
@@ -83,15 +84,21 @@ class Learnt:
     by_length: dict[SloClass, LengthShares] = field(
         default_factory=lambda: {one: LengthShares() for one in SloClass}
     )
+    trials: Trials = field(default_factory=Trials)
     virtual_finish: float = 0.0
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
         """One got its first token, `observed_s` after the router's receipt."""
         observed_s -= predicted.waited_s
         if predicted.wait_s == 0:
-            self.fixed.add(observed_s, predicted.ttft_s - predicted.fixed_s, now)
+            bare_s = predicted.ttft_s - predicted.fixed_s
+            self.fixed.add(bare_s * TTFT_SCALE, observed_s, bare_s, now)
         learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
         learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
+
+    def fixed_s(self, own_s: float, now: float) -> float:
+        """What the first token of a prompt that takes `own_s` by itself takes besides."""
+        return self.fixed.seconds(own_s * TTFT_SCALE, now)
 
     def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
         """What to judge such a prediction by."""
@@ -213,6 +220,15 @@ class Book:
         settling = (group for group in self.groups.values() if group.phase is Phase.SETTLING)
         worker.coming_tokens = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
         self.fleet.join(worker)
+
+    def promise(self, session: Session, decision: Decision, aim: Slo) -> None:
+        """What was decided on a session, and what the fleet aims at for it, count from now on."""
+        waiting = [group for group in session.groups if group in self.waiting]
+        for group in waiting:
+            self.waiting.remove(group)
+        session.decision, session.aim = decision, aim
+        for group in waiting:
+            self.waiting.add(group, self.now)
 
     def move(self, group: Group, phase: Phase) -> None:
         """The group goes on to another phase: the one place that does this."""

@@ -99,8 +99,8 @@ def spec_of(book: Book, group: Group, source: Worker | None, target: Worker) -> 
         sampling=_sampling(session, len(group.choices)),
         stop=session.stop,
         cache_salt=cache_salt(session.tenant),
-        tpot_ms=session.slo.tpot_ms,
-        itl_ms=session.slo.itl_ms,
+        tpot_ms=session.aim.tpot_ms,
+        itl_ms=session.aim.itl_ms,
     )
 
 

@@ -15,6 +15,7 @@ from router.actions import (
 )
 from router.book import Book
 from router.errors import Reason, RouterError, StaleSession, Unavailable
+from router.keeping import kept
 from router.moves import call_off
 from router.outlook import TPOT_SCALE
 from router.promising import promise_of, tell_accepted
@@ -93,9 +94,10 @@ def finish(book: Book, session: Session) -> None:
     assert not session.groups, "a session ends after its groups"
     session.timeline.ended_at = book.now
     book.close_session(session, remember=True)
-    _learn(book, session)
-    _count(book, session)
     outcome = outcome_of(session)
+    _learn(book, session)
+    _learn_trial(book, session, outcome)
+    _count(book, session)
     book.do(RequestEnded(session.group_key(0), outcome))
     _tell(book, session, outcome)
 
@@ -191,6 +193,15 @@ def _learn(book: Book, session: Session) -> None:
     if session.predicted is not None and tpot_s is not None and session.attempts == 1:
         predicted = session.predicted
         book.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, book.now)
+
+
+def _learn_trial(book: Book, session: Session, outcome: Outcome) -> None:
+    if session.decision is None or not session.decision.is_trial or not outcome.has_tokens:
+        return
+    ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
+    tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
+    if kept(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000).all:
+        book.learnt.trials.succeed()
 
 
 def _count(book: Book, session: Session) -> None:

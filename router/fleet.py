@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scheduling.cost_model import CostModel
 from scheduling.placement import Placement
+from scheduling.quickest import quickest
 from scheduling.value import value
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Worker:
     decode_share: float = 0.0
     reported_at: float = float("-inf")
     key: str = field(init=False)
+    quickest: tuple[CostModel, ...] = field(init=False)
+    """The quickest costs it has told since it joined; none before it measured any."""
     decode_groups: int = 0
     """Groups of this router that decode, or will decode, here; and their sequences, blocks and tokens."""
     decode_seqs: int = 0
@@ -103,6 +106,12 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.key = self.facts.key
+        self.quickest = quickest((), self.cost, self.facts.token_budget)
+
+    def learn_cost(self, cost: CostModel) -> None:
+        """Take over what it says its steps cost."""
+        self.cost = cost
+        self.quickest = quickest(self.quickest, cost, self.facts.token_budget)
 
     @property
     def draining(self) -> bool:
@@ -131,7 +140,7 @@ class Worker:
         self.leased_blocks += group.blocks
         self.expected_tokens += group.expected_tokens
         self.remaining_tokens += group.expected_tokens - group.delivered_tokens
-        pace_ms = group.session.slo.pace_ms
+        pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             insort(self.paces_ms, pace_ms)
 
@@ -142,7 +151,7 @@ class Worker:
         self.leased_blocks -= group.blocks
         self.expected_tokens -= group.expected_tokens
         self.remaining_tokens -= group.expected_tokens - group.delivered_tokens
-        pace_ms = group.session.slo.pace_ms
+        pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             del self.paces_ms[bisect_left(self.paces_ms, pace_ms)]
 

@@ -45,7 +45,7 @@ def _is_late(book: Book, head: Group) -> bool:
     """Whether it would be, if it waited for an end."""
     if not book.fleet.serves():
         return False
-    capacity = book.outlook.capacity(head.session.slo.pace_ms)
+    capacity = book.outlook.capacity(head.session.aim.pace_ms)
     ask = ask_of(book, head.session, head)
     wait_s = slot_wait_s(ask, ALONE, capacity) + own_prefill_s(ask, capacity.quickest)
     return book.now + wait_s > head.due_at
@@ -55,7 +55,7 @@ def _lower_ones(book: Book, head: Group, worker: Worker) -> Iterator[Group]:
     """Groups that decode there and would leave room for `head`; each has run a while since it last left."""
     if worker.preempted:
         return
-    free_seats = book.outlook.seat_limit(worker, head.session.slo.pace_ms) - worker.num_seqs
+    free_seats = book.outlook.seat_limit(worker, head.session.aim.pace_ms) - worker.num_seqs
     for group in worker.groups.values():
         is_lower = group.session.slo.slo_class > head.session.slo.slo_class and not group.is_promoted
         decodes = group.decode_key == worker.key and group.decode_reported and group.key not in book.moves

@@ -102,7 +102,7 @@ def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | 
 
 
 def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
-    pace_ms = group.session.slo.pace_ms
+    pace_ms = group.session.aim.pace_ms
     num_seqs = worker.num_seqs
     return DecodeCandidate(
         key=worker.key,

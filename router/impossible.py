@@ -1,9 +1,11 @@
 """SLOs that no fleet of these workers could meet, however idle: they are wrong, not refused.
 
-A refusal says "not now" and a client comes back; what could never be met it would come back for in vain. So
-load is left out here altogether, and every doubt counts for the caller: the quickest worker, the quickest of
-its steps in ten, a prompt that shares them with nobody, whatever of it may be cached, and no time besides.
-Nothing is impossible while one worker's costs are not trusted: it may be quicker than it is said to be.
+A refusal says "not now", and the client comes back; for what could never be met it would come back in vain.
+So load is left out here altogether, and every doubt counts for the caller: the quickest worker, the quickest
+costs that it has ever told, the quickest of ten such steps, a prompt that shares them with nobody, whatever
+part of it may be cached, and no time besides. While the workers stay, the limit only falls: neither a slow
+spell nor costs that are not trusted for a while change the answer. Nothing is impossible while a worker has
+measured nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.prediction import Ask, PrefillView, own_prefill_s
+from scheduling.quickest import early_s
 from scheduling.request import Slo
 from scheduling.value import value
 
@@ -35,14 +38,24 @@ class Impossible:
     least_ms: int
 
 
-def bare(ask: Ask, computing: Sequence[tuple[CostModel, int]], decoding: Sequence[CostModel]) -> Bare:
-    """Of the (costs, token budget) of those that compute prompts, and the costs of those that decode."""
+Known = Sequence[CostModel]
+"""The quickest costs a worker has told (`scheduling.quickest`); empty before it told any."""
+
+
+def bare(ask: Ask, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]) -> Bare:
+    """Return the least by what workers told: those that compute prompts, with their token budgets, and those
+    that decode.
+    """
     ttft_s = step_s = 0.0
-    if computing and all(_is_known(cost) for cost, _ in computing):
-        ttft_s = min(cost.ratio_q10 * own_prefill_s(ask, PrefillView(cost, room)) for cost, room in computing)
-    if decoding and all(_is_known(cost) for cost in decoding):
+    if computing and all(known for known, _ in computing):
+        ttft_s = min(
+            cost.ratio_q10 * own_prefill_s(ask, PrefillView(cost, room))
+            for known, room in computing
+            for cost in known
+        )
+    if decoding and all(decoding):
         alone = StepShape.of(1, ask.prompt_tokens, ())
-        step_s = min(cost.ratio_q10 * cost.predict(alone) for cost in decoding)
+        step_s = min(early_s(cost, alone) for known in decoding for cost in known)
     return Bare(ttft_s, step_s)
 
 
@@ -56,7 +69,3 @@ def impossible(slo: Slo, least: Bare) -> Impossible | None:
         if asked_ms is not None and asked_ms < least_s * 1000:
             return Impossible(field, asked_ms, math.ceil(least_s * 1000))
     return None
-
-
-def _is_known(cost: CostModel) -> bool:
-    return cost.is_trusted and any(cost.coefficients)

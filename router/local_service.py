@@ -37,7 +37,7 @@ def serve_stranded(book: Book) -> None:
 
 def _turn(group: Group) -> tuple[int, float, str]:
     session = group.session
-    return int(session.slo.slo_class), due_at(session.slo, session.timeline.received_at), group.key
+    return int(session.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
 
 
 def _has_free_worker(book: Book) -> bool:

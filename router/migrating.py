@@ -52,7 +52,7 @@ def migrate(book: Book, worker: Worker) -> None:
 
 def has_room(book: Book, group: Group, worker: Worker) -> bool:
     """Whether a group could go on there at once."""
-    seats = book.outlook.seat_limit(worker, group.session.slo.pace_ms) - worker.num_seqs
+    seats = book.outlook.seat_limit(worker, group.session.aim.pace_ms) - worker.num_seqs
     return worker.free_blocks >= group.blocks and seats >= group.num_seqs and not worker.preempted
 
 

@@ -56,9 +56,9 @@ def best_paths(book: Book, free: list[Worker]) -> list[Worker]:
 
 
 def _candidate(book: Book, group: Group, worker: Worker) -> PathCandidate:
-    slo, session = group.session.slo, group.session
+    slo, session = group.session.aim, group.session
     own_s = _own_s(book, group, worker)
-    ttft_s = book.learnt.fixed.seconds(book.now) + _wait_s(book, worker) + own_s
+    ttft_s = book.learnt.fixed_s(own_s, book.now) + _wait_s(book, worker) + own_s
     _, q90 = book.learnt.ttft.quantiles(ttft_s * TTFT_SCALE, book.now)
     late_s = book.now - session.timeline.received_at + ttft_s * q90
     meets = slo.ttft_ms is None or late_s * 1000 <= slo.ttft_ms

@@ -102,14 +102,14 @@ def _due_at(group: Group) -> float:
     session, received_at = group.session, group.session.timeline.received_at
     if _has_output(session):
         return received_at
-    return due_at(session.slo, received_at) + group.later_s
+    return due_at(session.aim, received_at) + group.later_s
 
 
 def _rank(book: Book, group: Group) -> tuple[int, int]:
     """(class, milliseconds until due) in the fleet's queue."""
     session = group.session
     waited_s = book.now - session.timeline.received_at
-    slo_class, due_in_ms = rank(book.config.policy.order, session.slo, waited_s)
+    slo_class, due_in_ms = rank(book.config.policy.order, session.aim, waited_s)
     if group.is_promoted:
         return int(SloClass.INTERACTIVE), 0
     if _has_output(session):
@@ -118,8 +118,12 @@ def _rank(book: Book, group: Group) -> tuple[int, int]:
 
 
 def put_behind(book: Book, group: Group, later_s: float) -> None:
-    """It waits on, in a later place: a place that only moves never moves back, so it is taken anew."""
+    """Let it wait on in a later place: due by what the fleet aims at by now, and `later_s` after that.
+
+    A place that only moves never moves back, so it is taken anew. What was predicted was for the old place.
+    """
     group.later_s = later_s
+    group.session.predicted = None
     book.do(Dequeue(group.key))
     book.move(group, Phase.NEW)
     enqueue(book, group)
@@ -175,7 +179,7 @@ def _room_for(book: Book, group: Group, worker_key: str) -> DecodeRoom:
     worker = book.fleet.workers.get(worker_key)
     if worker is None or worker.draining:
         return DecodeRoom(worker_key, 0, 0)
-    return decode_room(book, worker, group.session.slo.pace_ms)
+    return decode_room(book, worker, group.session.aim.pace_ms)
 
 
 def on_settled(

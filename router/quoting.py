@@ -13,9 +13,16 @@ from router.actions import Promise, Reject, TellQuoted
 from router.book import Book
 from router.errors import Reason, RouterError, SloRefused, Unavailable
 from router.events import QuoteAsked
+from router.newcomers import (
+    check_possible,
+    class_wait_s,
+    judge_newcomer,
+    with_most_cached,
+    would_come_back_in_s,
+)
 from router.prefixes import held_by_all
-from router.promising import NO_HITS, Judgement, check_possible, class_wait_s, judge_fairly
-from scheduling.admission import MIN_RETRY_S, Verdict
+from router.promising import NO_HITS, Judgement
+from scheduling.admission import Verdict, rather_late
 from scheduling.ordering import due_at
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import Slo
@@ -37,7 +44,8 @@ def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
     prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
     ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n, event.waited_s)
     ahead = Ahead(event.waiting_tokens, event.waiting)
-    decision = judge_quote(book, ask, slo, ahead, event.prefix_hits).decision
+    judgement = judge_quote(book, ask, slo, ahead, event.prefix_hits)
+    decision = rather_late(slo, judgement.decision)
     promise = Promise(
         predicted_ttft_ms=decision.ttft_s * 1000,
         predicted_tpot_ms=decision.tpot_s * 1000,
@@ -49,15 +57,13 @@ def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
     )
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        wait_s = max(MIN_RETRY_S, decision.ttft_s - (slo.ttft_ms or 0) / 1000)
-        refused = SloRefused(decision, wait_s)
+        refused = SloRefused(decision, would_come_back_in_s(book, judgement, ask, slo))
     return TellQuoted(event.listener, decision.verdict, promise, prompt, refused)
 
 
 def judge_quote(book: Book, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int] = NO_HITS) -> Judgement:
     """Judge a request that is not sent; raises RouterError as sending it would."""
-    most = max(hits.values(), default=0) * book.fleet.block_size
-    check_possible(book, replace(ask, cached_tokens=most), slo)
+    check_possible(book, with_most_cached(book, ask, hits), slo)
     ask = replace(ask, cached_tokens=held_by_all(book, hits))
     harm_s = class_wait_s(book, slo)
-    return judge_fairly(book, ask, slo, due_at(slo, book.now), ahead, hits, waits=False, harm_s=harm_s)
+    return judge_newcomer(book, ask, slo, due_at(slo, book.now), ahead, hits, waits=False, harm_s=harm_s)

@@ -28,7 +28,7 @@ def on_step_reported(book: Book, event: StepReported) -> None:
         return
     book.fleet.learn(worker, event.load)
     if event.cost is not None:
-        worker.cost = event.cost
+        worker.learn_cost(event.cost)
     if event.step_s > 0:
         book.fleet.stepped(worker, event.step_s)
         worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
@@ -248,6 +248,9 @@ def _gap(book: Book, session: Session, choice: Choice) -> float:
 def _learn_ttft(book: Book, session: Session) -> None:
     if session.predicted is not None and session.attempts == 1:
         observed_s = book.now - session.timeline.received_at
+        is_trial = session.decision is not None and session.decision.is_trial
+        if is_trial and book.now <= session.due_at:
+            book.learnt.fixed.forget()
         book.learnt.learn_ttft(session.predicted, observed_s, book.now)
 
 

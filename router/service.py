@@ -23,7 +23,7 @@ from router.convert import (
 )
 from router.door.door import Bill, Door, Patience
 from router.door.principal import as_caller, tenant_of_call
-from router.errors import DeadlineExpired, RouterError, SloRefused, ValidationError
+from router.errors import DeadlineExpired, RouterError, ValidationError
 from router.events import CancelAsked
 from router.intake import Intake
 from router.model_facts import ModelFacts
@@ -221,8 +221,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         assert self._door is not None, "a bill is the door's"
         if stream.finished is not None:
             self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
-        elif isinstance(refusal, SloRefused) or (refusal is not None and not stream.accepted):
-            self._door.settle(bill, bill.total)  # refused on arrival, or let go while it waited
+        elif refusal is not None and not stream.accepted:
+            self._door.settle(bill, bill.total)  # refused
 
     async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
         """Write a stream to its end. The token path: no generator stands between buffer and connection."""

@@ -228,6 +228,8 @@ class Session:
     """While its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; to be returned if it is refused."""
+    aim: Slo = field(init=False)
+    """What of the SLO the fleet aims at: less than was asked of it once a request at risk is given up."""
     cached_tokens: int = 0
     path: Path = Path.UNSPECIFIED
     attempts: int = 0
@@ -235,6 +237,9 @@ class Session:
     """Per choice, tokens that former sessions delivered: their text is unknown here."""
     max_gap_s: float = 0.0
     error: str = ""
+
+    def __post_init__(self) -> None:
+        self.aim = self.slo
 
     @property
     def name(self) -> tuple[str, str]:

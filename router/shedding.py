@@ -1,16 +1,18 @@
-"""Who of those that wait is let go, so that the most are in time: at an arrival, and by the full plan.
+"""Which of those that wait give up being in time, so that the most are: at an arrival, and by the full plan.
 
-The full plan is made at most `PLANS_PER_S` times a second, the less often the more wait, and only while
-somebody may be let go. It judges by the early quantile of what was learnt: who could still be in time stays.
+Only those at risk, whose callers would rather have them late than refused; and others when capacity died.
+
+The full plan is made at most `PLANS_PER_S` times a second, the less often the more wait, and only while some
+may be put behind. It judges by the early quantile of what was learnt: who could still be in time stays.
 """
 
 from __future__ import annotations
 
-from router import ending
-from router.actions import PromiseBroken, RequestRefused, RequestShed
+from dataclasses import replace
+
+from router.actions import PromiseBroken, RequestShed
 from router.book import TTFT_SCALE, Book
-from router.errors import SloRefused
-from router.promising import Judgement, ask_of, come_back_in_s, judge
+from router.promising import Judgement, judge
 from router.queueing import enqueue, put_behind
 from router.sessions import Group, Phase
 from scheduling.admission import Verdict
@@ -28,9 +30,9 @@ BROKEN_LATER_S = 600.0
 
 
 def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | None:
-    """Let the largest at risk of its class go, if it is larger than the newcomer, which is then accepted."""
+    """Put the largest at risk of its class behind, if that makes the newcomer, which is smaller, accepted."""
     victim = book.waiting.largest_at_risk(group.session.slo.slo_class)
-    if victim is None or victim.work_tokens <= group.work_tokens:
+    if victim is None or victim.work_tokens <= group.work_tokens or victim.phase is not Phase.WAITING:
         return None
     if victim.due_at <= group.due_at:
         ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
@@ -44,7 +46,7 @@ def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | N
 
 
 def plan_if_due(book: Book) -> None:
-    """Make the full plan, if it is wanted, could let anybody go, and was not made just now."""
+    """Make the full plan, if it is wanted, could put any behind, and was not made just now."""
     least_s = max(1 / PLANS_PER_S, len(book.waiting) / PLANNED_PER_S)
     if not book.plan_wanted or book.now - book.planned_at < least_s:
         return
@@ -74,7 +76,8 @@ def full_plan(book: Book) -> Plan:
 
 def _carry_out(book: Book, made: Plan) -> None:
     for key in made.shed:
-        _shed(book, book.groups[key])
+        if book.groups[key].phase is Phase.WAITING:
+            _shed(book, book.groups[key])
     for key in made.broken:
         group = book.groups[key]
         book.counters.promises_given_up += 1
@@ -86,21 +89,13 @@ def _carry_out(book: Book, made: Plan) -> None:
 
 
 def _shed(book: Book, group: Group) -> None:
-    """It was told that this may happen: it ends with when to come back, and what could be promised."""
+    """Give up being in time: from now on it waits like a request that asked for no TTFT."""
     session = group.session
-    decision = session.decision
-    assert decision is not None, "who is at risk was told so"
-    ahead = Ahead(session.work_ahead_tokens, 0)
-    judgement = judge(book, ask_of(book, session, group), session.slo, group.due_at, ahead)
-    wait_s = come_back_in_s(book, judgement, session.slo, group.work_tokens, group.key)
-    error = SloRefused(decision, wait_s)
+    assert session.decision is not None, "who is at risk was told so"
+    book.promise(session, session.decision, replace(session.aim, ttft_ms=None))
+    put_behind(book, group, 0.0)
     book.counters.shed += 1
     book.do(RequestShed(group.key))
-    book.do(RequestRefused(session.slo.slo_class, error))
-    ending.turn_away(book, session, error)
-    for one in list(session.groups):
-        ending.leave_queue(book, one)
-    ending.forget(book, session)
 
 
 def pay_batch(book: Book, slo_class: SloClass, tokens: int) -> None:

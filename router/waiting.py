@@ -35,6 +35,9 @@ class WaitingGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def __contains__(self, group: Group) -> bool:
+        return group.key in self._groups
+
     def __iter__(self) -> Iterator[Group]:
         return (group for group, _, _ in self._groups.values())
 
@@ -47,8 +50,8 @@ class WaitingGroups:
         self._groups[group.key] = group, one, self._came
         self.backlog.add(one, now)
         self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
-        if session.slo.pace_ms is not None:
-            insort(self._paces_ms, session.slo.pace_ms)
+        if session.aim.pace_ms is not None:
+            insort(self._paces_ms, session.aim.pace_ms)
         self._stand_in_line(one)
         self.asked(group)
         if one.stake is Stake.AT_RISK:
@@ -93,18 +96,12 @@ class WaitingGroups:
         if one.stake is Stake.AT_RISK:
             line = self._at_risk[one.slo_class]
             del line[bisect_left(line, (one.tokens, one.key))]
-        tenant, pace_ms = group.session.tenant, group.session.slo.pace_ms
+        tenant, pace_ms = group.session.tenant, group.session.aim.pace_ms
         self.by_tenant[tenant] -= 1
         if self.by_tenant[tenant] == 0:
             del self.by_tenant[tenant]
         if pace_ms is not None:
             del self._paces_ms[bisect_left(self._paces_ms, pace_ms)]
-
-    def promised(self, group: Group, now: float) -> None:
-        """What it was promised counts from now on."""
-        if group.key in self._groups:
-            self.remove(group)
-            self.add(group, now)
 
     @property
     def entries(self) -> Iterator[Waiting]:
@@ -147,6 +144,6 @@ def _stake_of(group: Group) -> Stake:
     """What letting it go would mean. What was started is not let go."""
     session = group.session
     decision = session.decision
-    if decision is None or session.slo.ttft_ms is None or group.later_s > 0 or session.is_started:
+    if decision is None or session.aim.ttft_ms is None or group.later_s > 0 or session.is_started:
         return Stake.NONE
     return Stake.ACCEPTED if decision.verdict is Verdict.ACCEPTED else Stake.AT_RISK

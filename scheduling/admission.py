@@ -75,6 +75,10 @@ class Decision:
     itl_s: float = 0.0
     cause: Cause = Cause.OWN
     """Where it is refused."""
+    is_trial: bool = False
+    """An idle fleet takes it to find out whether what speaks against it still holds."""
+    is_late: bool = False
+    """It would be refused, but its caller would rather have it late."""
 
     @property
     def attainable_ttft_ms(self) -> int:
@@ -112,6 +116,29 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
     else:
         verdict = Verdict.REFUSED
     return Decision(verdict, late_ttft, late_tpot, itl_s)
+
+
+def rather_late(slo: Slo, decision: Decision) -> Decision:
+    """Return the decision for a caller who may allow a late answer: at risk where it is refused."""
+    if decision.verdict is not Verdict.REFUSED or not slo.allow_at_risk:
+        return decision
+    return replace(decision, verdict=Verdict.AT_RISK, is_late=True)
+
+
+def aim_of(slo: Slo, decision: Decision) -> Slo:
+    """Return what of an SLO the fleet aims at once it has taken the request: all of it as a rule.
+
+    What a late request asked for in vain is left out. It would only make others late that can be in time, by
+    its place in the queue, or by steps cut short for a pace that is not kept anyway.
+    """
+    if not decision.is_late:
+        return slo
+    first, pace = replace(slo, tpot_ms=None, itl_ms=None), replace(slo, ttft_ms=None)
+    if not meets(first, decision.ttft_s, decision.tpot_s, decision.itl_s):
+        slo = replace(slo, ttft_ms=None)
+    if not meets(pace, decision.ttft_s, decision.tpot_s, decision.itl_s):
+        slo = replace(slo, tpot_ms=None, itl_ms=None)
+    return slo
 
 
 def unpromised(decision: Decision) -> Decision:

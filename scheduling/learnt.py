@@ -124,20 +124,48 @@ class FixedTime:
 
     Only requests that had nothing ahead of them tell, since then nothing else is in it. As a part of the
     ratio it would be taken for load: it is much of a short prompt's time, and nothing of a long one's.
+
+    Samples are bucketed by size, and count for prompts of their size and longer ones. A machine that is slow
+    for a while makes a long prompt late by seconds; a short one would never be late by as much.
     """
 
     def __init__(self) -> None:
-        self._window = _Window(FIXED_AGE_S)
+        self.forget()
 
-    def add(self, observed_s: float, predicted_s: float, now: float) -> None:
+    def forget(self) -> None:
+        """Begin anew: what was seen so far has turned out to be over."""
+        self._buckets = [_Window(FIXED_AGE_S) for _ in range(BUCKETS)]
+        self._known: dict[int, float] = {}
+        """Seconds by bucket, until a sample comes or ages."""
+        self._oldest_at = math.inf
+
+    def add(self, size: float, observed_s: float, predicted_s: float, now: float) -> None:
         """Learn from one that had an idle fleet; `predicted_s` is without any fixed time."""
         if math.isfinite(observed_s) and math.isfinite(predicted_s):
-            self._window.add(max(0.0, observed_s - predicted_s), now)
+            self._buckets[_bucket(size)].add(max(0.0, observed_s - predicted_s), now)
+            self._known.clear()
+            self._oldest_at = min(self._oldest_at, now)
 
-    def seconds(self, now: float) -> float:
-        """To be added to a prediction; 0 until enough was seen of late."""
-        ordered = self._window.fresh(now)
-        return _quantile(ordered, FIXED_QUANTILE) if len(ordered) >= FIXED_ENOUGH else 0.0
+    def seconds(self, size: float, now: float) -> float:
+        """To be added to a prediction of this size; 0 until enough was seen of late."""
+        if now - self._oldest_at > FIXED_AGE_S:
+            self._known.clear()
+            self._oldest_at = min(bucket.oldest_at(now) for bucket in self._buckets)
+        bucket = _bucket(size)
+        found = self._known.get(bucket)
+        if found is None:
+            found = self._known[bucket] = self._find(bucket, now)
+        return found
+
+    def _find(self, bucket: int, now: float) -> float:
+        """The bucket's own samples, with those of shorter prompts as far down as it takes to have enough."""
+        found: list[float] = []
+        for shorter in range(bucket, -1, -1):
+            found = sorted((*found, *self._buckets[shorter].fresh(now)))
+            if len(found) >= FIXED_ENOUGH:
+                # Rounded down: of a few samples the largest, which may be one bad start, never speaks alone.
+                return found[int(FIXED_QUANTILE * (len(found) - 1))]
+        return 0.0
 
 
 LENGTH_WEIGHT = 0.1

@@ -1,4 +1,4 @@
-"""Which of those that wait cannot all be served in time, and who is let go so that the most are.
+"""Which of those that wait cannot all be served in time, and which give it up so that the most are.
 
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
 Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). Where it does
@@ -41,18 +41,18 @@ class Service:
 
 @value
 class Plan:
-    """Who is let go, by key."""
+    """Which give up being in time, by key."""
 
     shed: tuple[str, ...] = ()
-    """At risk: told to come back later."""
+    """At risk: their callers would rather have them late than refused."""
     broken: tuple[str, ...] = ()
     """Accepted: a promise is broken, so that the most others are kept."""
     late: tuple[str, ...] = ()
-    """Would be late, and nobody may be let go for them."""
+    """Would be late, and none may give it up for them."""
 
 
 def plan(jobs: Iterable[Waiting], service: Service, *, may_break: bool = False) -> Plan:
-    """The full plan. `may_break` where capacity died: then accepted ones may be let go, after all at risk."""
+    """The full plan. `may_break` where capacity died: then accepted ones give up too, after all at risk."""
     lanes: dict[SloClass, list[Waiting]] = {one: [] for one in SloClass}
     for job in jobs:
         lanes[job.slo_class].append(job)

@@ -6,8 +6,8 @@ aside. One more request shifts every step after it, so that neighbours near thei
 chance. How often that alone looks like a gain is seen with a placebo: the same replay, but in place of the
 refused one a request of one token that asks for nothing. It costs a step and changes nothing else; where more
 of the others are good after it, chance would have called a right refusal false. So what is false beyond the
-placebo's share is the router's, and the rest is chance. Whoever is refused even at risk could not have been
-good by any prediction, and counts as rightly refused.
+placebo's share is the router's, and the rest is chance. A request that could not be good by any prediction is
+served behind the others, is mostly not good, and counts as rightly refused.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from benchmarks.claims import classes, grid, overload, paths, refusals, speed, strict_itl
+from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spell, speed, strict_itl
 from benchmarks.claims.settings import Settings
 from benchmarks.claims.tasks import Workers
 from benchmarks.flags import FIVE_SEEDS, add_shared_flags
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[Workers, Settings], Section]] = {
     "refusals": refusals.measure,
     "paths": paths.measure,
     "classes": classes.measure,
+    "slow_spell": slow_spell.measure,
     "speed": speed.measure,
 }
 QUICK_SEEDS = (1, 2)

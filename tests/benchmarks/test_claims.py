@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import pickle
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.claims import overload, refusals
+from benchmarks.claims import overload, refusals, slow_spell
 from benchmarks.claims.cells import cell, estimate, grid
 from benchmarks.claims.classes import EDF, OURS, promises, shares
 from benchmarks.claims.grid import FIXED, SLACK, Contest, section
@@ -119,6 +120,16 @@ def test_seeds_are_stated_once_each() -> None:
     for wrong in ((), (1, 1), (-1,)):
         with pytest.raises(ValueError, match="seeds are"):
             Settings(wrong)
+
+
+# Slow spells
+
+
+@pytest.mark.parametrize("spell", slow_spell.spells(random.Random(1)), ids=lambda one: one.name)
+def test_after_a_slow_spell_an_idle_fleet_serves_every_request_in_time(spell: slow_spell.Spell) -> None:
+    found = slow_spell.after(spell, seed=1)
+    assert found.sent == 21
+    assert (found.refused, found.broken, found.over_after_s) == (0, 0, 0.0)
 
 
 # Cells

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from router.actions import Reject, TellAccepted
 from router.core import RouterCore
-from router.errors import SloRefused, ValidationError
+from router.errors import Reason, SloRefused, ValidationError
 from router.events import StepReported
 from router.fleet import WorkerLoad
-from router.impossible import bare, impossible
+from router.impossible import Bare, bare, impossible
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import UNKNOWN_COST, CostModel
 from scheduling.prediction import (
@@ -27,6 +28,7 @@ from scheduling.prediction import (
     predict,
     prefill_speed,
 )
+from scheduling.quickest import quickest
 from scheduling.request import MAX_SLO_MS, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, judged, tell
 
@@ -44,11 +46,17 @@ def asks(prompt: int, cached: int = 0) -> Ask:
     return Ask(prompt, cached, 1, 1)
 
 
+def least_of(prompt: int, workers: list[tuple[CostModel, int]], cached: int = 0) -> Bare:
+    """What a prompt takes at least on workers with these costs and token budgets, which do everything."""
+    known = [(quickest((), cost, budget), budget) for cost, budget in workers]
+    return bare(asks(prompt, cached), known, [costs for costs, _ in known])
+
+
 @given(SLOS, WORKERS, st.integers(1, 3000))
 def test_the_first_field_below_the_least_is_named_with_what_would_do(
     slo: Slo, workers: list[tuple[CostModel, int]], prompt: int
 ) -> None:
-    least = bare(asks(prompt), workers, [cost for cost, _ in workers])
+    least = least_of(prompt, workers)
     found = impossible(slo, least)
     limits = {
         "slo.ttft_ms": (slo.ttft_ms, least.ttft_s),
@@ -66,7 +74,7 @@ def test_the_first_field_below_the_least_is_named_with_what_would_do(
 def test_nothing_that_an_idle_worker_is_predicted_to_meet_is_impossible(
     workers: list[tuple[CostModel, int]], prompt: int
 ) -> None:
-    least = bare(asks(prompt), workers, [cost for cost, _ in workers])
+    least = least_of(prompt, workers)
     prefill = [PrefillView(cost, room) for cost, room in workers]
     decode = [DecodeView(cost, 0, 0, 8, 1000, 1.0, 0.0) for cost, _ in workers]
     capacity = capacity_of([prefill_speed(one) for one in prefill], [decode_speed(one) for one in decode])
@@ -78,23 +86,67 @@ def test_nothing_that_an_idle_worker_is_predicted_to_meet_is_impossible(
 def test_neither_another_worker_nor_a_cached_prefix_makes_more_impossible(
     workers: list[tuple[CostModel, int]], another: CostModel, prompt: int, cached: int
 ) -> None:
-    costs = [cost for cost, _ in workers]
-    least = bare(asks(prompt), workers, costs)
-    more = bare(asks(prompt), [*workers, (another, 512)], [*costs, another])
+    least = least_of(prompt, workers)
+    more = least_of(prompt, [*workers, (another, 512)])
     assert more.ttft_s <= least.ttft_s
     assert more.step_s <= least.step_s
-    assert bare(asks(prompt, cached), workers, costs).ttft_s <= least.ttft_s * (1 + 1e-9)
+    assert least_of(prompt, workers, cached).ttft_s <= least.ttft_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("doubtful", [UNKNOWN_COST, replace(COST, is_trusted=False)])
-def test_nothing_is_impossible_while_a_workers_costs_are_not_trusted(doubtful: CostModel) -> None:
-    least = bare(asks(100), [(COST, 64), (doubtful, 64)], [COST, doubtful])
+def test_nothing_is_impossible_while_a_worker_has_measured_nothing() -> None:
+    least = least_of(100, [(COST, 64), (UNKNOWN_COST, 64)])
     assert impossible(Slo(ttft_ms=1, tpot_ms=1, itl_ms=1), least) is None
+
+
+@given(st.lists(COSTS, min_size=1, max_size=8), st.integers(64, 4096), st.integers(1, 3000))
+def test_whatever_a_worker_tells_the_limit_only_falls_and_never_below_its_quickest_costs(
+    costs: list[CostModel], budget: int, prompt: int
+) -> None:
+    known: tuple[CostModel, ...] = ()
+    limits = []
+    for cost in costs:
+        known = quickest(known, cost, budget)
+        least = bare(asks(prompt), [(known, budget)], [known])
+        alone = [least_of(prompt, [(one, budget)]) for one in costs]
+        assert least.ttft_s >= min(one.ttft_s for one in alone)
+        assert least.step_s >= min(one.step_s for one in alone)
+        full = bare(asks(budget), [(known, budget)], [known])
+        limits.append((full.ttft_s, bare(asks(1), [(known, budget)], [known]).step_s))
+    assert all(late[0] <= soon[0] * (1 + 1e-9) for soon, late in pairwise(limits))
+    assert all(late[1] <= soon[1] * (1 + 1e-9) for soon, late in pairwise(limits))
+    assert len(known) <= 2
+
+
+IMPOSSIBLE = Slo(ttft_ms=1, tpot_ms=1, itl_ms=1, allow_at_risk=True)
 
 
 def told(core: RouterCore, slo: Slo) -> list[object]:
     actions = arrive(core, 1, replace(ARRIVAL, slo=slo))
     return [one.error if isinstance(one, Reject) else one for one in actions]
+
+
+@given(st.lists(st.tuples(st.sampled_from([1.0, 1.3, 4.0]), st.booleans()), max_size=12))
+def test_an_impossible_slo_gets_one_answer_whether_costs_are_trusted_or_not(
+    spells: list[tuple[float, bool]],
+) -> None:
+    core = core_of("slack")
+    for number, (slow_by, is_trusted) in enumerate([(1.0, True), *spells]):
+        cost = replace(COST, coefficients=tuple(one * slow_by for one in COST.coefficients))
+        for facts in (ONE, TWO):
+            told_cost = replace(cost, is_trusted=is_trusted)
+            tell(core, StepReported(facts.key, TokenColumns(), WorkerLoad(free_blocks=64), cost=told_cost))
+        event = replace(ARRIVAL, slo=Slo(ttft_ms=1))
+        (error,) = [one.error for one in arrive(core, number, event) if isinstance(one, Reject)]
+        assert isinstance(error, ValidationError)
+        assert error.reason is Reason.SLO_IMPOSSIBLE
+        assert "slo.ttft_ms is 1; accepted: 10 to" in str(error)
+
+
+def test_an_slo_that_is_impossible_is_taken_where_late_is_allowed() -> None:
+    (taken,) = [one for one in told(core_of("slack"), IMPOSSIBLE) if isinstance(one, TellAccepted)]
+    assert taken.promise.at_risk
+    assert taken.promise.ttft_ms == 1
+    assert taken.promise.predicted_ttft_ms >= 10
 
 
 @pytest.mark.parametrize(

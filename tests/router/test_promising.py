@@ -84,7 +84,7 @@ def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_l
     bare = judged(core, Ask(20, 0, 5, 1), Slo(), Ahead(0, 0), 10.0).decision.ttft_s
     assert bare == pytest.approx(0.020)
     first_tokens(core, 20, 0.027, 8, first=1)
-    for prompt in (4, 20, 40):
+    for prompt in (20, 40):
         quoted = judged(core, Ask(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), Ahead(0, 0), 20.0)
         assert quoted.decision.verdict is Verdict.ACCEPTED
         assert quoted.predicted.ttft_s == pytest.approx(prompt / 1000 + 0.007)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import grpc.aio
 import pytest
 
@@ -13,27 +16,60 @@ from tests.router.conftest import RunningFleet, until
 pytestmark = pytest.mark.integration
 
 
+@contextlib.asynccontextmanager
+async def kept_busy(fleet: RunningFleet) -> AsyncIterator[None]:
+    """One stream runs meanwhile. An idle fleet would try what it expects to miss."""
+    stream = fleet.inference.Generate(request(500))
+    async for response in stream:
+        if response.event.WhichOneof("event") == "tokens":
+            break
+    yield
+    stream.cancel()
+
+
 async def test_slo_that_cannot_be_met_is_refused_at_once_with_what_could(fleet: RunningFleet) -> None:
     await fleet.pair(step_s=0.05)
-    slo = generation_pb2.Slo(ttft_ms=10)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await events_of(fleet.inference.Generate(request(5, slo=slo)))
+    slo = generation_pb2.Slo(ttft_ms=55)
+    async with kept_busy(fleet):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await events_of(fleet.inference.Generate(request(5, slo=slo)))
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     details = details_of(error.value)
     refusal = details["baton.v1.SloRefusal"]
-    assert refusal.attainable_ttft_ms >= 50
+    assert refusal.attainable_ttft_ms > 55
     assert details["google.rpc.RetryInfo"].retry_delay.ToMilliseconds() >= 100
     await until(fleet.nothing_is_held)
     attainable = generation_pb2.Slo(ttft_ms=refusal.attainable_ttft_ms)
     assert tokens_of(await events_of(fleet.inference.Generate(request(5, slo=attainable)))) == expected(5)
 
 
+@pytest.mark.parametrize("field", ["ttft_ms", "tpot_ms", "itl_ms"])
+async def test_slo_that_nobody_could_meet_is_wrong_though_no_worker_trusts_its_costs(
+    fleet: RunningFleet, field: str
+) -> None:
+    await fleet.pair(step_s=0.05)
+    slo = generation_pb2.Slo(**{field: 1})  # type: ignore[arg-type]  # one of its fields
+    for _ in range(3):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await events_of(fleet.inference.Generate(request(5, slo=slo)))
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        details = details_of(error.value)
+        assert details["google.rpc.ErrorInfo"].reason == "SLO_IMPOSSIBLE"
+        assert details["google.rpc.BadRequest"].field_violations[0].field == f"slo.{field}"
+        assert "google.rpc.RetryInfo" not in details
+    slo.allow_at_risk = True
+    events = await events_of(fleet.inference.Generate(request(5, slo=slo)))
+    assert tokens_of(events) == expected(5)
+    assert events[0].accepted.promise.at_risk
+
+
 async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judged(
     fleet: RunningFleet,
 ) -> None:
     await fleet.pair(step_s=0.05)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await events_of(fleet.inference.Generate(request(5, slo=generation_pb2.Slo(itl_ms=10))))
+    async with kept_busy(fleet):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await events_of(fleet.inference.Generate(request(5, slo=generation_pb2.Slo(itl_ms=52))))
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     refusal = details_of(error.value)["baton.v1.SloRefusal"]
     assert refusal.attainable_itl_ms * ITL_MARGIN >= refusal.predicted_itl_ms >= 50
@@ -52,10 +88,15 @@ async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judg
 
 async def test_quote_says_what_admission_would(fleet: RunningFleet) -> None:
     await fleet.pair(step_s=0.05)
-    slo = generation_pb2.Slo(ttft_ms=10)
-    quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5, slo=slo)))
-    assert quoted.verdict == inference_pb2.VERDICT_REFUSED
-    assert quoted.retry_after_ms >= 100
+    slo = generation_pb2.Slo(ttft_ms=55)
+    async with kept_busy(fleet):
+        quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5, slo=slo)))
+        assert quoted.verdict == inference_pb2.VERDICT_REFUSED
+        assert quoted.retry_after_ms >= 100
+        slo.allow_at_risk = True
+        quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5, slo=slo)))
+        assert quoted.verdict == inference_pb2.VERDICT_AT_RISK
+    await until(fleet.nothing_is_held)
     quoted = await fleet.inference.Quote(inference_pb2.QuoteRequest(request=request(5)))
     assert quoted.verdict == inference_pb2.VERDICT_ACCEPTED
     assert quoted.promise.predicted_ttft_ms > 0

@@ -1,4 +1,4 @@
-"""Who is let go while waiting: at risk for a smaller one, by the full plan, and when capacity dies."""
+"""Which of those that wait give up being in time: for a smaller one, by the full plan, when capacity dies."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from router.events import Charged, Enqueued, StepReported, Timer, TimerFired, Ti
 from router.fleet import WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
+from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass
 from scheduling.shares import Standing
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
@@ -64,13 +65,18 @@ def test_the_largest_at_risk_makes_room_for_a_smaller_newcomer() -> None:
     firm = Slo(ttft_ms=300)
     told = ask(core, 2, 10, firm, 100)
     assert RequestShed("t/r1/0") in told
-    assert Dequeue("t/r1/0") in told
-    (rejected,) = [one for one in told if isinstance(one, Reject)]
-    assert rejected.listener == 1
-    assert isinstance(rejected.error, SloRefused)
-    assert rejected.error.retry_after_s > 0
+    assert_waits_behind(told)
+    assert ("t", "r1") in core.book.live
     assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
     assert core.book.counters.shed == 1
+
+
+def assert_waits_behind(told: list[Action]) -> None:
+    """The first request waits on like one that asked for no TTFT, and its client hears no error."""
+    assert not [one for one in told if isinstance(one, Reject)]
+    assert Dequeue("t/r1/0") in told
+    (again,) = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
+    assert again.due_in_ms > DEFAULT_TTFT_MS[SloClass.STANDARD] - 1000
 
 
 def test_who_was_accepted_never_makes_room() -> None:
@@ -82,12 +88,15 @@ def test_who_was_accepted_never_makes_room() -> None:
     assert not core.book.counters.shed
 
 
-def test_the_full_plan_lets_go_who_at_risk_cannot_be_in_time_any_more() -> None:
+def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
     assert not [one for one in tell(core, CHORES, now=1.05) if isinstance(one, RequestShed)]
-    assert [one for one in tell(core, CHORES, now=1.2) if isinstance(one, RequestShed)]
-    assert not core.book.live
+    told = tell(core, CHORES, now=1.2)
+    assert RequestShed("t/r1/0") in told
+    assert_waits_behind(told)
+    assert ("t", "r1") in core.book.live
+    assert not [one for one in tell(core, CHORES, now=1.3) if isinstance(one, RequestShed)], "only once"
 
 
 def test_when_capacity_dies_a_promise_is_given_up_behind_those_that_can_be_kept() -> None:

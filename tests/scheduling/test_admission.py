@@ -15,9 +15,12 @@ from scheduling.admission import (
     AdmittedLoad,
     Spread,
     Verdict,
+    aim_of,
     at_most,
     decide,
+    meets,
     next_virtual_finish,
+    rather_late,
     retry_after_s,
     unpromised,
 )
@@ -93,6 +96,36 @@ def test_at_risk_only_where_allowed() -> None:
     assert decide(Slo(ttft_ms=800), late, wide, CERTAIN).verdict is Verdict.REFUSED
     assert decide(Slo(ttft_ms=800, allow_at_risk=True), late, wide, CERTAIN).verdict is Verdict.AT_RISK
     assert decide(Slo(ttft_ms=400, allow_at_risk=True), late, wide, CERTAIN).verdict is Verdict.REFUSED
+
+
+@given(slos, predictions, spreads, spreads, st.sampled_from([0.0, 0.2]))
+def test_a_caller_who_allows_a_late_answer_is_never_refused_and_no_other_decision_changes(
+    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, harm_s: float
+) -> None:
+    decision = decide(slo, p, ttft, tpot, harm_s)
+    taken = rather_late(slo, decision)
+    if decision.verdict is Verdict.REFUSED and slo.allow_at_risk:
+        assert taken.verdict is Verdict.AT_RISK
+        assert taken.is_late
+    else:
+        assert taken == decision
+
+
+@given(slos, predictions, spreads, spreads, st.sampled_from([0.0, 0.2]))
+def test_what_is_asked_in_vain_is_not_aimed_at_and_all_else_is(
+    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, harm_s: float
+) -> None:
+    decision = rather_late(slo, decide(slo, p, ttft, tpot, harm_s))
+    aim = aim_of(slo, decision)
+    if not decision.is_late:
+        assert aim == slo
+        return
+    assert meets(aim, decision.ttft_s, decision.tpot_s, decision.itl_s)
+    assert aim != slo or slo.ttft_ms is None, "something was in vain, or it would harm others"
+    kept = {name for name in ("ttft_ms", "tpot_ms", "itl_ms") if getattr(aim, name) is not None}
+    assert all(getattr(aim, name) == getattr(slo, name) for name in kept)
+    if harm_s > 0:
+        assert aim.ttft_ms is None
 
 
 def test_who_would_break_the_promise_of_another_is_refused() -> None:

@@ -98,8 +98,8 @@ SECONDS = st.floats(0.0, 10.0)
 def test_a_fixed_time_is_found_whatever_the_prompts_took(fixed_s: float, predicted: list[float]) -> None:
     learnt = FixedTime()
     for seconds in predicted:
-        learnt.add(seconds + fixed_s, seconds, now=0.0)
-    assert learnt.seconds(now=1.0) == pytest.approx(fixed_s, abs=1e-9)
+        learnt.add(0, seconds + fixed_s, seconds, now=0.0)
+    assert learnt.seconds(0, now=1.0) == pytest.approx(fixed_s, abs=1e-9)
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS, st.floats(0.0, 200.0)), max_size=80), st.floats(0.0, 300.0))
@@ -109,24 +109,58 @@ def test_a_fixed_time_is_one_that_was_seen_of_late_and_never_negative(
     learnt = FixedTime()
     seen = sorted((one for one in seen if one[2] <= now), key=lambda one: one[2])
     for observed, predicted, at in seen:
-        learnt.add(observed, predicted, at)
+        learnt.add(0, observed, predicted, at)
     late = [max(0.0, observed - predicted) for observed, predicted, at in seen if now - at <= FIXED_AGE_S]
-    assert learnt.seconds(now) in (*late, 0.0)
+    assert learnt.seconds(0, now) in (*late, 0.0)
     if len(late) < FIXED_ENOUGH:
-        assert learnt.seconds(now) == 0.0
+        assert learnt.seconds(0, now) == 0.0
 
 
-@given(st.floats(0.0, 0.1), st.floats(1.0, 60.0), st.integers(0, 7))
-def test_one_bad_start_teaches_no_fixed_time(fixed_s: float, bad_s: float, place: int) -> None:
+@given(st.floats(0.0, 0.1), st.floats(1.0, 60.0), st.integers(FIXED_ENOUGH, 20), st.data())
+def test_one_bad_start_teaches_no_fixed_time(
+    fixed_s: float, bad_s: float, count: int, data: st.DataObject
+) -> None:
+    learnt, place = FixedTime(), data.draw(st.integers(0, count - 1))
+    for turn in range(count):
+        learnt.add(0, bad_s if turn == place else fixed_s, 0.0, now=0.0)
+    assert learnt.seconds(0, now=1.0) == fixed_s
+
+
+@given(st.lists(SECONDS, max_size=20), st.lists(st.tuples(st.integers(1, 60), SECONDS), max_size=20))
+def test_what_long_prompts_took_is_not_expected_of_shorter_ones(
+    short: list[float], long: list[tuple[int, float]]
+) -> None:
+    alone, both = FixedTime(), FixedTime()
+    for observed_s in short:
+        alone.add(1000, observed_s, 0.0, now=0.0)
+        both.add(1000, observed_s, 0.0, now=0.0)
+    for times, observed_s in long:
+        both.add(3000 * times, observed_s, 0.0, now=0.0)
+    assert both.seconds(1000, now=1.0) == alone.seconds(1000, now=1.0)
+    assert both.seconds(10, now=1.0) == 0.0
+
+
+def test_a_long_prompt_that_is_the_first_of_its_length_is_expected_to_take_what_shorter_ones_do() -> None:
     learnt = FixedTime()
-    for turn in range(8):
-        learnt.add(bad_s if turn == place else fixed_s, 0.0, now=0.0)
-    assert learnt.seconds(now=1.0) == fixed_s
+    for _ in range(FIXED_ENOUGH):
+        learnt.add(1000, 0.01, 0.0, now=0.0)
+    assert learnt.seconds(100_000, now=1.0) == 0.01
+    for _ in range(FIXED_ENOUGH):
+        learnt.add(100_000, 0.5, 0.0, now=0.0)
+    assert learnt.seconds(100_000, now=1.0) == 0.5
+
+
+def test_what_turned_out_to_be_over_is_forgotten() -> None:
+    learnt = FixedTime()
+    for _ in range(FIXED_ENOUGH):
+        learnt.add(0, 3.0, 0.0, now=0.0)
+    learnt.forget()
+    assert learnt.seconds(0, now=0.0) == 0.0
 
 
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf")])
 def test_what_is_no_time_teaches_nothing(nonsense: float) -> None:
     learnt = FixedTime()
     for _ in range(FIXED_ENOUGH):
-        learnt.add(nonsense, 0.1, now=0.0)
-    assert learnt.seconds(now=0.0) == 0.0
+        learnt.add(0, nonsense, 0.1, now=0.0)
+    assert learnt.seconds(0, now=0.0) == 0.0

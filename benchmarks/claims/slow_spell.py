@@ -1,0 +1,143 @@
+"""What an idle fleet refuses after its machines were slow for a while, and how soon it is over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.claims.settings import Settings
+from benchmarks.claims.tasks import Workers
+from reporting.section import Goal, Section, markdown
+from reporting.tables import cell
+from scheduling.cost_model import StepShape
+from services.profiles import load_profile
+from sim.result import End, RequestResult
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+from sim.step_times import RecordedStep
+from workloads.trace import TraceRequest
+
+PROFILE = "demo-cpu"
+TTFT_MS = 500
+SHORT = range(20, 60)
+"""Tokens of a prompt that takes some milliseconds."""
+LONG = 2400
+EVERY_S = 2.8
+AFTER_S = 60.0
+STEP_EVERY_S = 0.1
+DRAIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Requests without an SLO, (seconds, prompt tokens), on machines that are slow for a while."""
+
+    name: str
+    before: tuple[tuple[float, int], ...]
+    begin_s: float
+    end_s: float
+    slow_by: float
+
+
+def spells(draw: random.Random) -> Sequence[Spell]:
+    """One slow prompt among quick ones, and a minute in which all are slow, each alone."""
+    quick = tuple((float(second), draw.choice(SHORT)) for second in range(1, 5))
+    slow = tuple((float(second), draw.choice(SHORT)) for second in range(1, 58, 3))
+    return (
+        Spell("one prompt of 2400 tokens, 8 times as slow", (*quick, (8.0, LONG)), 7.5, 14.0, 8.0),
+        Spell("19 short prompts, 200 times as slow", slow, 0.0, 60.0, 200.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the short requests in the minute after a spell."""
+
+    name: str
+    sent: int
+    refused: int
+    broken: int
+    """Accepted, and not in time."""
+    over_after_s: float
+    """From the spell's end to the last request that was refused, or not in time; 0 without any."""
+
+
+def measure(workers: Workers, settings: Settings) -> Section:
+    """Each spell with each seed."""
+    found = workers.map("slow_spell", [partial(_figures, seed) for seed in settings.seeds])
+    return section(found, settings)
+
+
+def _figures(seed: int) -> list[Figures]:
+    return [after(spell, seed) for spell in spells(random.Random(seed))]
+
+
+def after(spell: Spell, seed: int) -> Figures:
+    """Play a spell, and the minute that follows it."""
+    draw = random.Random(seed)
+    times = [spell.end_s + EVERY_S * turn for turn in range(1, int(AFTER_S / EVERY_S) + 1)]
+    trace = [TraceRequest(at_s, tokens, 4) for at_s, tokens in spell.before]
+    trace += [TraceRequest(at_s, draw.choice(SHORT), 4, ttft_ms=TTFT_MS) for at_s in times]
+    profile = load_profile(PROFILE)
+    shape = StepShape.of(0, 0, [(0, 64)])
+    alone_s = profile.cost.predict(shape)
+    steps = []
+    for place in range(round((times[-1] + DRAIN_S) / STEP_EVERY_S)):
+        at_s = place * STEP_EVERY_S
+        is_slow = spell.begin_s <= at_s < spell.end_s
+        steps.append(RecordedStep(at_s, shape, alone_s * (spell.slow_by if is_slow else 1.0)))
+    spec = SimSpec(profile, FleetShape(0, 1), tuple(trace), step_times={"decode-0": tuple(steps)})
+    asked = run(spec).requests[len(spell.before) :]
+    bad = [one for one in asked if not one.good]
+    return Figures(
+        spell.name,
+        len(asked),
+        sum(one.end is End.REFUSED for one in asked),
+        sum(_is_broken(one) for one in asked),
+        max((one.asked.at_s - spell.end_s for one in bad), default=0.0),
+    )
+
+
+def _is_broken(one: RequestResult) -> bool:
+    return one.end is not End.REFUSED and not one.good
+
+
+def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
+    """Nothing may be refused for longer than it takes to try once."""
+    by_spell = list(zip(*found, strict=True))
+    goals = [
+        Goal(
+            f"{runs[0].name}: refused of {runs[0].sent}",
+            tuple(float(one.refused) for one in runs),
+            0.0,
+            at_least=False,
+            spec=".0f",
+        )
+        for runs in by_spell
+    ]
+    header = (
+        "slow before",
+        "sent",
+        "refused",
+        "accepted and late",
+        "last that was not served in time, s after",
+    )
+    rows = [
+        (
+            runs[0].name,
+            str(runs[0].sent),
+            cell([float(one.refused) for one in runs], spec=".0f"),
+            cell([float(one.broken) for one in runs], spec=".0f"),
+            cell([one.over_after_s for one in runs], spec=".1f"),
+        )
+        for runs in by_spell
+    ]
+    seeds = ", ".join(map(str, settings.seeds))
+    method = (
+        f"One worker, profile {PROFILE}, seeds {seeds}. When the machine is well again, a prompt of "
+        f"{SHORT.start} to {SHORT.stop - 1} tokens with ttft_ms = {TTFT_MS} comes every {EVERY_S:g} s for "
+        f"{AFTER_S:.0f} s, to an idle fleet."
+    )
+    return Section("slow_spell: an idle fleet that was slow", method, tuple(goals), (markdown(header, rows),))

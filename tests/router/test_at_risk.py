@@ -1,0 +1,131 @@
+"""A caller who allows a late answer is never refused for latency, and makes nobody else late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.actions import Action, ChargeTenant, Dequeue, Enqueue, Reject, TellAccepted
+from router.core import RouterCore
+from router.errors import SloRefused
+from router.events import Charged, Enqueued, QueueWasFull, StepReported
+from router.fleet import WorkerLoad
+from scheduling.admission import Cause
+from scheduling.columns import TokenColumns
+from scheduling.cost_model import CostModel
+from scheduling.ordering import DEFAULT_TTFT_MS
+from scheduling.request import Slo, SloClass
+from scheduling.shares import Standing
+from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
+
+COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
+"""A millisecond for each token: two workers compute two of them in one."""
+MS = st.none() | st.integers(1, 400)
+
+
+def core_with(bound: int) -> RouterCore:
+    """Both workers have so many prompt tokens to compute."""
+    core = core_of("slack", cost=COST)
+    load = WorkerLoad(running=1, pending_prefill_tokens=bound, free_blocks=64, context_tokens=8)
+    for facts in (ONE, TWO):
+        tell(core, StepReported(facts.key, TokenColumns(), load))
+    return core
+
+
+WITHIN_SHARE = Standing(0.0, None, 0, is_over=False)
+OVER_SHARE = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
+
+
+def ask(
+    core: RouterCore, number: int, tokens: int, slo: Slo, ahead: int, standing: Standing = WITHIN_SHARE
+) -> list[Action]:
+    """A request of so many tokens comes, behind so many that wait."""
+    event = replace(ARRIVAL, prompt_token_ids=range(tokens), slo=slo)
+    key = f"t/r{number}/0"
+    named = replace(event, listener=number, request_id=f"r{number}")
+    told = tell(core, named, Enqueued(key, 1 if ahead else 0, ahead))
+    if any(isinstance(one, ChargeTenant) for one in told):
+        told += tell(core, Charged(key, standing))
+    return told
+
+
+def due_in_ms(told: list[Action], number: int) -> int:
+    """Where it waits in the end."""
+    entries = [one.entry for one in told if isinstance(one, Enqueue)]
+    return [one.due_in_ms for one in entries if one.request_key == f"t/r{number}/0"][-1]
+
+
+RISKY = st.builds(
+    Slo,
+    ttft_ms=MS,
+    tpot_ms=MS,
+    itl_ms=MS,
+    slo_class=st.sampled_from(SloClass),
+    allow_at_risk=st.just(value=True),
+)
+LOADS = st.sampled_from([0, 100, 3000])
+
+
+@given(LOADS, LOADS, RISKY, st.sampled_from([WITHIN_SHARE, OVER_SHARE]))
+def test_whatever_it_asks_for_of_whatever_fleet_it_is_taken(
+    bound: int, ahead: int, slo: Slo, standing: Standing
+) -> None:
+    core = core_with(bound)
+    ask(core, 1, 20, Slo(ttft_ms=50_000), ahead)
+    told = ask(core, 2, 100, slo, ahead, standing)
+    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
+    assert not [one for one in told if isinstance(one, Reject)]
+    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    assert (accepted.promise.ttft_ms, accepted.promise.tpot_ms) == (slo.ttft_ms, slo.tpot_ms)
+
+
+def test_below_the_early_quantile_it_is_taken_and_waits_like_one_that_asked_for_no_ttft() -> None:
+    core = core_with(bound=1000)
+    assert [one for one in ask(core, 1, 100, Slo(ttft_ms=150), 0) if isinstance(one, Reject)]
+    told = ask(core, 2, 100, Slo(ttft_ms=150, allow_at_risk=True), 0)
+    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    assert accepted.promise.at_risk
+    assert accepted.promise.predicted_ttft_ms > 150
+    assert Dequeue("t/r2/0") in told
+    assert due_in_ms(told, 2) == DEFAULT_TTFT_MS[SloClass.STANDARD]
+
+
+def test_what_may_just_be_in_time_keeps_its_place() -> None:
+    told = ask(core_with(bound=100), 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
+    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    assert accepted.promise.at_risk
+    assert Dequeue("t/r1/0") not in told
+    assert due_in_ms(told, 1) == 220
+
+
+def test_where_it_would_break_the_promise_of_another_it_waits_behind_it() -> None:
+    core = core_with(bound=100)
+    assert not [one for one in ask(core, 1, 50, Slo(ttft_ms=400), 0) if isinstance(one, Reject)]
+    hasty = Slo(ttft_ms=300)
+    (refused,) = [one.error for one in ask(core, 2, 200, hasty, 0) if isinstance(one, Reject)]
+    assert isinstance(refused, SloRefused)
+    assert refused.decision.cause is Cause.OTHERS
+    told = ask(core, 3, 200, replace(hasty, allow_at_risk=True), 0)
+    assert not [one for one in told if isinstance(one, Reject)]
+    assert due_in_ms(told, 3) > 400
+
+
+@pytest.mark.parametrize("slo", [Slo(tpot_ms=1), Slo(itl_ms=1), Slo(ttft_ms=60_000, tpot_ms=1)])
+def test_a_pace_that_is_not_kept_cuts_no_steps_of_others(slo: Slo) -> None:
+    core = core_of("slack")
+    told = ask(core, 1, 6, replace(slo, allow_at_risk=True), 0)
+    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    assert accepted.promise.at_risk
+    assert accepted.promise.tpot_ms == slo.tpot_ms, "it is judged by what it asked for"
+    (send,) = grant(core, 1, ONE.key)
+    assert (send.spec.tpot_ms, send.spec.itl_ms) == (None, None)
+    assert core.book.fleet.workers[ONE.key].paces_ms == []
+
+
+def test_a_full_queue_refuses_it_too() -> None:
+    event = replace(ARRIVAL, slo=Slo(ttft_ms=1, allow_at_risk=True))
+    told = tell(core_with(100), event, QueueWasFull("t/r1/0", 1024))
+    assert [one for one in told if isinstance(one, Reject)]
