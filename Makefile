@@ -15,6 +15,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
+NODE_READY := .venv-node/.ready
 LOCK_READY := .venv-lock/.ready
 
 .PHONY: help
@@ -47,6 +48,18 @@ $(NIXL_READY): requirements/nixl.lock | $(READY)
 	@$(BIN)/python -m venv .venv-nixl
 	@.venv-nixl/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@$(call purelib,$(BIN)) > "$$($(call purelib,.venv-nixl/bin))/baton.pth"
+	@touch $@
+
+.PHONY: test-node
+test-node: $(READY) $(NODE_READY) ## run a client in Node.js against real fleets; installs Node.js and its packages for that
+	PATH="$(CURDIR)/.venv-node/bin:$$PATH" $(BIN)/python -m pytest -m node tests/clients $(PYTEST_ARGS)
+
+# Node.js itself comes as a wheel, so nothing has to be on the machine.
+$(NODE_READY): requirements/node.lock tests/clients/node/package-lock.json | $(READY)
+	@echo "Setting up .venv-node, which has Node.js and the packages of the client in tests/clients/node"
+	@$(BIN)/python -m venv .venv-node
+	@.venv-node/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@cd tests/clients/node && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --loglevel=error
 	@touch $@
 
 purelib = $(1)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -125,6 +138,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,worker,pyproject.toml --extra worker --constraint requirements/dev.lock)
 	$(call compile,proto,requirements/proto.in)
 	$(call compile,nixl,requirements/nixl.in --no-deps)
+	$(call compile,node,requirements/node.in)
 	$(call compile,lock,requirements/lock.in)
 
 # Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see setup_env.py.
@@ -139,5 +153,5 @@ $(LOCK_READY): requirements/lock.lock | $(READY)
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf .venv .venv-proto .venv-nixl .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-proto .venv-nixl .venv-node tests/clients/node/node_modules .venv-lock .baton .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
