@@ -26,7 +26,7 @@ function assertReason(error, code, reason) {
 
 function assertField(error, field) {
   assertReason(error, status.INVALID_ARGUMENT, "INVALID_FIELD");
-  assert.deepEqual(details(error).BadRequest.field_violations.map((violation) => violation.field), [field]);
+  assert.deepEqual(details(error).BadRequest.fieldViolations.map((violation) => violation.field), [field]);
 }
 
 const bad = request({ sampling: { temperature: 1, top_p: 0 } });
