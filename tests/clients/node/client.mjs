@@ -118,10 +118,14 @@ export class Stream {
     const value = event[event.event];
     if (event.event === "accepted") this.accepted = value;
     else if (event.event === "tokens") this.#tokens(value);
-    else if (event.event === "choice_finished") this.choice(value.choice).reason = value.reason;
+    else if (event.event === "choice_finished") this.#finish(value);
     else if (event.event === "retrying") this.retries += 1;
     else if (event.event === "finished") this.finished = value;
     this.#wake();
+  }
+
+  #finish({ choice, reason, matched, ...rest }) {
+    Object.assign(this.choice(choice), { reason, matched: matched && rest[matched] });
   }
 
   #tokens({ choice, first_index: first, token_ids: ids, text }) {

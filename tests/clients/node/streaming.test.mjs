@@ -70,6 +70,32 @@ test("sixty-four streams at once are each whole", async () => {
   for (const { ids } of others) assert.deepEqual(ids, first.ids);
 });
 
+test("two calls of one request each hear all of it, and it outlives the one that goes", async () => {
+  const fields = request({ request_id: "node-shared", max_tokens: 300 });
+  const first = Stream.generate(stub, fields);
+  await first.until(({ ids }) => ids.length > 20);
+  const second = Stream.generate(stub, fields);
+  await second.until(({ ids }) => ids.length > 20);
+  first.call.cancel();
+  await first.failure();
+  await second.done();
+  assert.deepEqual(second.ids.slice(0, first.ids.length), first.ids);
+  assert.equal(second.ids.length, 300);
+});
+
+test("an end by a stop string says which one it was", async () => {
+  const whole = await Stream.generate(stub, request()).done();
+  const stop_strings = ["never said", whole.text.slice(12, 16)];
+  const stopped = await Stream.generate(stub, request({ stop: { max_tokens: 40, stop_strings, ignore_eos: true } })).done();
+  assert.equal(stopped.choice().matched, stop_strings[1]);
+});
+
+test("tokens become text again", async () => {
+  const { token_ids } = await unary(stub, "CountTokens", { text: "The list is" });
+  const { text } = await unary(stub, "Detokenize", { token_ids });
+  assert.match(text, /The list is$/);
+});
+
 test("a call that is cancelled frees the fleet at once", async () => {
   const stream = Stream.generate(stub, request({ max_tokens: 4000 }));
   await stream.until(({ ids }) => ids.length > 3);
