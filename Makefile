@@ -121,6 +121,13 @@ SEED ?= $(shell date +%s)
 chaos: $(READY) ## burn a fleet for MINUTES (10): kills, hangs, cut links, lost messages; adds to the running tally
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
+SOAK_ARGS ?=
+
+.PHONY: soak
+soak: $(READY) ## load a fleet at the size of real cards for MINUTES (10); SOAK_ARGS="--beside compilers" beside others
+	@mkdir -p .baton
+	$(BIN)/python -m benchmarks soak --minutes $(MINUTES) --seeds 1 --json .baton/soak.json $(SOAK_ARGS)
+
 NAMES ?=
 
 .PHONY: mutations

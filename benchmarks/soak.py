@@ -73,7 +73,7 @@ def section(setting: Setting, why: str, seeds: Sequence[int], reports: Sequence[
         f"{setting.profile}, {' and '.join(SOAK_WORKLOADS)} unscaled, {setting.rate:.1f} requests/s together "
         f"({why}) for {setting.seconds / 60:g} min{beside}."
     )
-    tables = _requests(seeds, reports), _processes(seeds, reports)
+    tables = _requests(setting, seeds, reports), _processes(seeds, reports)
     told = asdict(setting) | {"model": str(setting.model)}
     data = {"setting": told, "reports": [asdict(one) for one in reports]}
     return Section("A soak", method, _goals(setting, reports), tables, data)
@@ -104,7 +104,7 @@ def _goals(setting: Setting, reports: Sequence[Report]) -> tuple[Goal, ...]:
     return tuple(goals)
 
 
-def _requests(seeds: Sequence[int], reports: Sequence[Report]) -> str:
+def _requests(setting: Setting, seeds: Sequence[int], reports: Sequence[Report]) -> str:
     rows = [
         (
             f"seed {seed}, {workload}",
@@ -112,12 +112,16 @@ def _requests(seeds: Sequence[int], reports: Sequence[Report]) -> str:
             f"{quantile(one.ttft_ms, 0.5):.0f} / {quantile(one.ttft_ms, 0.99):.0f}",
             f"{quantile(one.late_ms, 0.99):.0f}",
             f"{one.resumed}",
+            f"{one.cpu_s / setting.seconds:.2f}",
             "; ".join(f"{count} × {error}" for error, count in one.errors.items()) or "none",
         )
         for seed, report in zip(seeds, reports, strict=True)
         for workload, one in report.outcomes.items()
     ]
-    header = ("", "sent / finished", "TTFT P50 / P99, ms", "sent late P99, ms", "resumed", "errors")
+    header = (
+        "", "sent / finished", "TTFT P50 / P99, ms", "sent late P99, ms", "resumed", "client's cores",
+        "errors",
+    )  # fmt: skip
     return markdown(header, rows)
 
 

@@ -27,7 +27,7 @@ NUM_BLOCKS = 60_000
 SHAPE = FleetShape(prefill=1, decode=2)
 NUM_ROUTERS = 2
 PACE_S = 0.02
-CPU_S_PER_REQUEST = 0.19
+CPU_S_PER_REQUEST = 0.17
 """Of routers, workers, Redis and clients together, for one unscaled request of `chat` or `shared`."""
 LOOK_S = 5.0
 START_S = 5.0
@@ -68,7 +68,7 @@ class Setting:
 
 @dataclass(slots=True)
 class ProcessReport:
-    """One process of the fleet, while there was load."""
+    """One process of the fleet, from the first request to the last answer."""
 
     standstill_ms: float = 0.0
     """The longest of its event loop; 0 for Redis, which has another one."""
@@ -226,7 +226,7 @@ def _judged(looks: Sequence[_Look], seconds: float) -> ProcessReport:
         num_given_up=round(_more(first, last, "baton_lost_workers_total")),
         memory_mb=last.memory / 1e6,
         memory_growth=_median_memory(during, 0.9 * seconds, seconds) / settled,
-        cores=(during[-1].cpu_s - first.cpu_s) / (during[-1].at_s - first.at_s),
+        cores=(last.cpu_s - first.cpu_s) / (last.at_s - first.at_s),
     )
 
 
