@@ -11,6 +11,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from tests.patience import PATIENCE_S
+
 M = TypeVar("M", bound=Message)
 
 UINT32 = st.one_of(st.integers(0, 9), st.sampled_from([2**31 - 1, 2**31, 2**32 - 1]), st.integers(0, 200))
@@ -72,6 +74,6 @@ async def fuzz(
     @hypothesis.settings(max_examples=examples, deadline=None)
     @hypothesis.given(strategy)
     def one(example: Given) -> None:
-        asyncio.run_coroutine_threadsafe(check(example), loop).result(timeout=30)
+        asyncio.run_coroutine_threadsafe(check(example), loop).result(timeout=PATIENCE_S)
 
     await asyncio.to_thread(one)

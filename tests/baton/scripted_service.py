@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.v1 import generation_pb2, inference_pb2, inference_pb2_grpc
+from tests.patience import PATIENCE_S
 
 Pb = inference_pb2.GenerationEvent
 
@@ -189,7 +190,7 @@ class ScriptedRouter:
 
     async def until_heard(self, name: str) -> Any:
         """The first call of that name, waiting for it."""
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: self.calls(name))
         return self.calls(name)[0]
 

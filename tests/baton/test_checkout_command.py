@@ -11,6 +11,7 @@ import pytest
 from baton.cli import checkout_command
 from baton.cli.__main__ import main
 from baton.fleet.checkout import SERVICES
+from tests.patience import PATIENCE_S
 
 CHILD = """
 import os, signal, sys
@@ -61,4 +62,4 @@ def test_a_signal_ends_the_child_and_then_us(checkout: Path, signum: signal.Sign
             os.killpg(ours.pid, signum)  # as a terminal does
         else:
             ours.send_signal(signum)
-        assert ours.wait(10) == code
+        assert ours.wait(PATIENCE_S) == code

@@ -32,6 +32,7 @@ from tests.baton.scripted_service import (
     retry_after,
     tokens,
 )
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -319,7 +320,7 @@ def test_interrupting_generate_cancels_it_on_the_fleet(router: ScriptedRouter, b
         assert process.stdout is not None
         assert process.stdout.read(4) == b"<10>"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert err == b""
     assert len(router.calls("Cancel")) == 1

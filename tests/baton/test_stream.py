@@ -228,7 +228,7 @@ async def test_patience_ends_in_unavailable_naming_the_router() -> None:
         with pytest.raises(Unavailable, match="the router went away") as error:
             await client.complete("hello")
         assert error.value.address == router.address
-    assert len(router.calls("Generate")) > 2
+    assert len(router.calls("Generate")) > 1
 
 
 async def test_no_router_at_all_is_unavailable() -> None:
@@ -354,7 +354,7 @@ async def test_a_timeout_names_its_phase_and_ends_the_generation(
 
 async def test_the_first_token_ends_the_wait_for_the_first_token() -> None:
     first = (accepted(), tokens(0, 1), HANG)
-    timeout = Timeout(first_token_s=0.3, total_s=0.8)
+    timeout = Timeout(first_token_s=2.0, total_s=2.5)
     async with ScriptedRouter(first) as router, AsyncClient(router.address, timeout=timeout) as client:
         with pytest.raises(TimedOut) as error:
             await client.complete("hello")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -73,5 +74,5 @@ async def test_two_cuts_at_nearly_the_same_time_leave_no_call_without_an_end(
         for _ in range(apart):
             await asyncio.sleep(0)
         link.cut()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.gather(*endings) == [grpc.StatusCode.UNAVAILABLE] * NUM_CALLS

@@ -18,6 +18,7 @@ from tests.chaos.arena import CHECKOUT
 from tests.chaos.forked import Zygote
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind
+from tests.patience import PATIENCE_S
 
 TRIES = """
 import sys
@@ -92,7 +93,7 @@ async def test_a_recording_that_nobody_reads_becomes_full(tmp_path: Path) -> Non
         while True:
             os.write(writer, bytes(4096))
     assert recording.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 os.write(writer, bytes(4096))

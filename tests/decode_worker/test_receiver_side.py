@@ -14,6 +14,7 @@ from engine.report import Load, Received, StepReport
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns
+from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
@@ -68,7 +69,7 @@ class Scene:
         self.side.on_report(StepReport(load=LOAD, received=[received], received_behind=BEHIND))
 
     async def until_answered(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not self.engine:
                 await asyncio.sleep(0)
 

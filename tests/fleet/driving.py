@@ -12,6 +12,7 @@ from baton.fleet import Fleet
 from baton.snapshots import FleetSnapshot
 from benchmarks.observe import scrape, total
 from state.store import Store
+from tests.patience import PATIENCE_S
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 
@@ -49,7 +50,7 @@ async def sampled(
     )
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition of other processes."""
     try:
         async with asyncio.timeout(timeout_s):

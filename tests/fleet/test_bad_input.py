@@ -13,6 +13,7 @@ from baton.errors import Conflict, DeadlineExceeded, InvalidRequest, NotFound
 from baton.fleet import Fleet, FleetSpec, ProcessFailed
 from tests.fleet.driving import assert_all_is_freed
 from tests.model_zoo import MAX_CONTEXT, VOCAB_SIZE, build
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +137,7 @@ async def test_a_worker_with_another_model_is_refused(
 
 async def test_no_redis_is_said_within_seconds(tiny_llama: Path, tmp_path: Path, run_dir: Path) -> None:
     spec = FleetSpec(model=tiny_llama, run_dir=run_dir, redis_url=f"unix://{tmp_path}/none.sock")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(ProcessFailed) as caught:
             async with Fleet(spec):
                 pass

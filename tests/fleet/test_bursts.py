@@ -34,7 +34,6 @@ async def ask(client: AsyncClient, prompt: str, slo: Slo | None = None) -> Compl
     return await client.complete(prompt, stop=Stop(max_tokens=2, ignore_eos=True), slo=slo)
 
 
-@pytest.mark.timeout(180)
 async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
     async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         for count in (256, 1000):
@@ -45,7 +44,6 @@ async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
         await assert_all_is_freed(fleet, client)
 
 
-@pytest.mark.timeout(180)
 async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_dir: Path) -> None:
     limit = f"--max-waiting-prompt-bytes={WAITING_BYTES}"
     async with Fleet(spec(run_dir, limit)) as fleet, AsyncClient(fleet.router_addresses) as client:
@@ -65,7 +63,6 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_di
         await assert_all_is_freed(fleet, client)
 
 
-@pytest.mark.timeout(180)
 async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(run_dir: Path) -> None:
     async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompt, soon = MEGABYTE[: 1 << 16], Slo(ttft_ms=3000)

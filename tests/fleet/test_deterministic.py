@@ -34,7 +34,6 @@ async def running_worker(client: AsyncClient) -> str:
     raise AssertionError("the fleet is gone")
 
 
-@pytest.mark.timeout(240)
 async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
     spec = FleetSpec(
         DEMO_MODEL,

@@ -13,8 +13,9 @@ from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from baton.fleet.control import Control, ask_restart
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 ARGS = ("--dtype", "float64", "--num-blocks", "256")
 PROMPT = [3 + i % 90 for i in range(70)]
@@ -135,7 +136,7 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) ->
         leaving, staying = left
         # Its KV went over, twice for each choice: what was there, and what was written since.
         assert await handoffs(fleet, staying.name) >= 2 * len(found.token_ids)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE_S):
             assert await leaving.wait() == 0
         await assert_all_is_freed(fleet, client)
 

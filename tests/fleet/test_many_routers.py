@@ -22,7 +22,6 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.timeout(120)
 async def test_order_leases_and_queued_requests_outlive_a_router(run_dir: Path) -> None:
     report = await measure(PLAN, run_dir)
     assert report.violations == []

@@ -50,7 +50,6 @@ async def capacity(client: AsyncClient, work: list[list[int]]) -> tuple[float, f
     return rate, statistics.median(done.delivery.tpot_ms or 0.0 for done in finished)
 
 
-@pytest.mark.timeout(180)
 async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(run_dir: Path) -> None:
     async with (
         Fleet(FleetSpec(model=DEMO_MODEL, run_dir=run_dir)) as fleet,

@@ -45,7 +45,6 @@ async def answers(policy: str, run_dir: Path) -> list[tuple[int, ...]]:
     return [one.choices[0].token_ids for one in done]
 
 
-@pytest.mark.timeout(300)
 async def test_every_policy_streams_the_same_tokens(run_dir: Path) -> None:
     two_at_a_time = asyncio.Semaphore(2)
 

@@ -14,13 +14,14 @@ import pytest
 from baton import AsyncClient, Stop
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import assert_all_is_freed
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 
 def quote(address: str, *flags: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "baton.cli", "quote", "hello", "--json", "--address", address, *flags]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.stdout, ran.stderr
     return ran.returncode, json.loads(ran.stdout)
 

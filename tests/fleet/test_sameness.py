@@ -70,7 +70,6 @@ def assert_same(found: list[Answer], expected: list[Generated]) -> None:
         assert one.logprobs == pytest.approx(chosen.tolist(), abs=LOGPROB_TOLERANCE)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("family", CASES)
 async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path) -> None:
     model = build(family, tmp_path / "model")

@@ -26,6 +26,7 @@ from baton.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.worker.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +52,7 @@ def work(made: Certificates, part: str, address: str) -> grpc.StatusCode:
     with channel(made, part, address, "worker.baton.internal") as opened:
         stub = worker_pb2_grpc.WorkerServiceStub(opened)
         hello = worker_pb2.WorkRequest(number=1, hello=worker_pb2.Hello(router_id="intruder"))
-        call = stub.Work(iter([hello]), timeout=5)
+        call = stub.Work(iter([hello]), timeout=PATIENCE_S)
         try:
             assert next(iter(call)).WhichOneof("report") == "welcome"
         except grpc.RpcError as error:
@@ -61,7 +62,9 @@ def work(made: Certificates, part: str, address: str) -> grpc.StatusCode:
 
 def open_handoff(made: Certificates, part: str, address: str) -> grpc.StatusCode:
     with channel(made, part, address, "worker.baton.internal") as opened:
-        call = kvtransfer_pb2_grpc.KVTransferServiceStub(opened).Open(kvtransfer_pb2.OpenRequest(), timeout=5)
+        call = kvtransfer_pb2_grpc.KVTransferServiceStub(opened).Open(
+            kvtransfer_pb2.OpenRequest(), timeout=PATIENCE_S
+        )
         try:
             next(iter(call))
         except grpc.RpcError as error:
@@ -135,12 +138,12 @@ def test_probes_get_an_answer_with_a_clients_certificate(fleet: Secured) -> None
 def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
     address = fleet.address("router-0", "metrics")
     with pytest.raises((urllib.error.URLError, ConnectionError)):
-        urllib.request.urlopen(f"http://{address}/metrics", timeout=5)
+        urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
     context = ssl.create_default_context(cafile=str(fleet.made.ca))
     with pytest.raises((urllib.error.URLError, ConnectionError, ssl.SSLError)):
-        urllib.request.urlopen(f"https://{address}/metrics", timeout=5, context=context).read()
+        urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context).read()
     context.load_cert_chain(fleet.made.cert("client"), fleet.made.key("client"))
-    with urllib.request.urlopen(f"https://{address}/metrics", timeout=5, context=context) as answer:
+    with urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context) as answer:
         assert b"baton" in answer.read()
 
 

@@ -40,7 +40,7 @@ OPS = (
 )
 PACKAGES = {"gather_blocks": "copy_blocks", "scatter_blocks": "copy_blocks"}  # the others' are called as they
 REPOSITORY = Path(__file__).parents[2]
-START_TIMEOUT_S = CALL_TIMEOUT_S = 110.0
+START_TIMEOUT_S = CALL_TIMEOUT_S = 240.0
 
 
 class Interpreter:

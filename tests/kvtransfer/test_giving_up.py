@@ -26,6 +26,7 @@ from tests.kvtransfer.conftest import (
     until,
     wrong_blocks,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +42,7 @@ async def test_a_killed_sender_is_noticed_at_once(
     receiving = asyncio.create_task(receiver.receive(task))
     await until(lambda: len(wrong_blocks(receiver, task)) == 3)
     sender.process.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(PeerLostError):
             await receiving
     await until(lambda: len(receiver.peers) == 0)

@@ -15,6 +15,7 @@ from kvtransfer.threads import run_to_end
 from kvtransfer.transport import TransportMode
 from scheduling.request import Fence
 from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -33,15 +34,15 @@ class FirstFails:
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
         if copies[0].index == 0:
-            await asyncio.to_thread(self.writes.wait, 10)
+            await asyncio.to_thread(self.writes.wait, PATIENCE_S)
             raise TransportUnavailableError("scripted", "nowhere", "the first copy failed")
         await run_to_end(self._executor, self._write)
 
     def _write(self, stop: threading.Event) -> None:
         self.writes.set()
-        if stop.wait(10):
+        if stop.wait(PATIENCE_S):
             self.told_to_stop.set()
-        self.may_end.wait(10)
+        self.may_end.wait(PATIENCE_S)
         self.has_ended.set()
 
     async def close(self) -> None:
@@ -62,7 +63,7 @@ async def test_the_first_failure_gives_no_block_back_while_a_sibling_still_write
     task = task_of(sender, fence_of(), 2)
     sender.offer_all(task.fence, 2)
     receiving = asyncio.create_task(receiver.receive(task))
-    assert await asyncio.to_thread(reader.told_to_stop.wait, 10)
+    assert await asyncio.to_thread(reader.told_to_stop.wait, PATIENCE_S)
     await asyncio.wait({receiving}, timeout=0.2)
     assert not receiving.done(), "who waits for it may give the blocks to the next sequence"
     reader.may_end.set()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kvtransfer.threads import run_to_end
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -37,9 +38,9 @@ async def test_a_cancelled_caller_waits_for_the_end_of_the_work(
 
     def work(stop: threading.Event) -> None:
         running.set()
-        if stop.wait(timeout=10):
+        if stop.wait(timeout=PATIENCE_S):
             told.set()
-        may_end.wait(timeout=10)
+        may_end.wait(timeout=PATIENCE_S)
         ended.append("work")
 
     async def call() -> None:
@@ -49,10 +50,10 @@ async def test_a_cancelled_caller_waits_for_the_end_of_the_work(
             ended.append("caller")
 
     caller = asyncio.create_task(call())
-    await asyncio.to_thread(running.wait, 10)
+    await asyncio.to_thread(running.wait, PATIENCE_S)
     for _ in range(cancellations):
         caller.cancel()
-        await asyncio.to_thread(told.wait, 10)
+        await asyncio.to_thread(told.wait, PATIENCE_S)
         assert not caller.done()
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
@@ -62,7 +63,7 @@ async def test_a_cancelled_caller_waits_for_the_end_of_the_work(
 
 async def test_work_that_has_not_begun_is_still_run_to_its_end(executor: ThreadPoolExecutor) -> None:
     may_end, stops = threading.Event(), list[bool]()
-    first = asyncio.create_task(run_to_end(executor, lambda stop: may_end.wait(10)))
+    first = asyncio.create_task(run_to_end(executor, lambda stop: may_end.wait(PATIENCE_S)))
     second = asyncio.create_task(run_to_end(executor, lambda stop: stops.append(stop.is_set())))
     await asyncio.sleep(0)
     second.cancel()

@@ -25,6 +25,7 @@ from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
 from state.store import Store
+from tests.patience import PATIENCE_S
 from tests.router.scripted_worker import Handoffs, ScriptedWorker
 
 TEMPLATE = (
@@ -33,7 +34,7 @@ TEMPLATE = (
 )
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition, looking often; a test that waits in vain fails with a timeout."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from tests.fuzzing import fuzz, messages
+from tests.patience import PATIENCE_S
 from tests.router.calls import PROMPT, expected, fields_of, reason_of, tokens_of, value_at
 from tests.router.conftest import RunningFleet, until
 
@@ -45,7 +46,7 @@ async def said_of(call: Callable[[], Any]) -> grpc.aio.AioRpcError | None:
     """The error that a stream ends with, if it does before some of its events have come."""
     stream = call()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(6):
                 if await stream.read() is grpc.aio.EOF:
                     break

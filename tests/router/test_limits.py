@@ -20,6 +20,7 @@ from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.config import parse_config
 from router.limits import Limits
 from tests.house.source_tree import ROOT
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +59,7 @@ def count(address: str, text: str, **metadata: str) -> int:
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         request = inference_pb2.CountTokensRequest(text=text)
-        return stub.CountTokens(request, metadata=tuple(metadata.items()), timeout=10).count
+        return stub.CountTokens(request, metadata=tuple(metadata.items()), timeout=PATIENCE_S).count
 
 
 def refusal(address: str, text: str, **metadata: str) -> tuple[grpc.StatusCode, str]:
@@ -107,7 +108,7 @@ def test_more_streams_than_a_connection_may_hold_wait_until_one_ends(address: st
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert count(address, "w7") > 0, "another connection is not held up"
         watches[0].cancel()
-        stub.Describe(fleet_pb2.DescribeRequest(), timeout=10)
+        stub.Describe(fleet_pb2.DescribeRequest(), timeout=PATIENCE_S)
         for watch in watches:
             watch.cancel()
 
@@ -133,7 +134,7 @@ def test_connections_beyond_the_limit_are_closed_and_room_comes_back(address: st
                 raw.sendall(PREFACE + frame(SETTINGS, b""))
         served = sum(SETTINGS in first_frame(raw) for raw in crowd)
         assert 0 < served <= LIMITS["connections"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while True:  # they are let go of once it has noticed
         try:
             assert count(address, "w7") > 0
@@ -161,7 +162,7 @@ def test_a_limit_that_would_shut_everybody_out_is_refused_by_its_flag(name: str)
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[socket.socket]:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
         yield raw
 
 

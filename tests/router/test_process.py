@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from baton.certificates import make_certificates
 from baton.v1 import inference_pb2, inference_pb2_grpc
+from tests.patience import PATIENCE_S
 from tests.tls_proxy import tls_proxy
 
 pytestmark = pytest.mark.integration
@@ -41,7 +42,9 @@ def command(*flags: str) -> list[str]:
 
 
 def leaves(*flags: str) -> tuple[int, str]:
-    run = subprocess.run(command(*flags), cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    run = subprocess.run(
+        command(*flags), cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     return run.returncode, run.stderr
 
 
@@ -71,19 +74,21 @@ def test_serves_health_models_and_metrics_and_leaves_cleanly(
 ) -> None:
     process, ready = router
     with grpc.insecure_channel(ready["address"]) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        health = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
+        )
         assert health.status == health_pb2.HealthCheckResponse.SERVING
         models = inference_pb2_grpc.InferenceServiceStub(channel).ListModels(
-            inference_pb2.ListModelsRequest(), timeout=10
+            inference_pb2.ListModelsRequest(), timeout=PATIENCE_S
         )
         assert [model.name for model in models.models] == ["model"]
-    with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as page:
         text = page.read().decode()
     assert "baton_ttft_seconds" in text
     assert "itl_seconds_bucket" in text
     assert 'baton_event_loop_standstill_seconds{since="start"}' in text
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_the_collector_does_not_look_through_what_start_up_made(redis_url: str, model_path: Path) -> None:

@@ -10,6 +10,7 @@ from router.events import Enqueued, Event
 from router.store_calls import StoreCalls
 from state.records import QueueEntry
 from state.store import Store
+from tests.patience import PATIENCE_S
 
 KEYS = [f"t/r{i}/0" for i in range(50)]
 CAPACITY = 100
@@ -43,7 +44,7 @@ async def test_asking_again_of_a_slow_store_does_not_pile_up(
             calls.do(Renew((), ()))
         assert len(calls) == len(KEYS) + 1
         await admin.client_unpause()
-    await calls.settle(timeout_s=20)
+    await calls.settle(timeout_s=PATIENCE_S)
     assert len(calls) == 0
     assert sorted(one.request_key for one in heard if isinstance(one, Enqueued)) == sorted(KEYS)
     assert (await store.queue_status()).waiting == len(KEYS)
@@ -53,9 +54,9 @@ async def test_what_is_asked_for_last_counts(calls: StoreCalls, store: Store, he
     for key in KEYS[:2]:
         calls.do(place(key, due_in_ms=5000))
     calls.do(place(KEYS[1], due_in_ms=0, slo_class=0))
-    await calls.settle(timeout_s=20)
+    await calls.settle(timeout_s=PATIENCE_S)
     calls.do(place(KEYS[0], due_in_ms=5000))
-    await calls.settle(timeout_s=20)
+    await calls.settle(timeout_s=PATIENCE_S)
     assert heard[-1] == Enqueued(KEYS[0], position=1, work_ahead_tokens=1)
 
 
@@ -66,6 +67,6 @@ async def test_a_place_given_up_and_asked_for_anew_is_asked_for_after(
     for action in (place(KEYS[0], 10), Dequeue(KEYS[0]), place(KEYS[0], 20), place(KEYS[0], 30)):
         calls.do(action)
     assert len(calls) == 3
-    await calls.settle(timeout_s=20)
+    await calls.settle(timeout_s=PATIENCE_S)
     assert [type(one) for one in heard] == [Enqueued, Enqueued]
     assert (await store.queue_status()).waiting == 1

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from services.calls import cancel
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +47,7 @@ async def test_a_call_that_runs_is_cancelled(
 ) -> None:
     served, call = peer
     cancel(call)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await served.ended.wait()
     assert await call.code() is grpc.StatusCode.CANCELLED
 
@@ -59,7 +60,7 @@ async def test_a_call_with_a_failed_write_is_cancelled(
     assert call.done()
     before = asyncio.all_tasks()
     cancel(call)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await served.ended.wait()
         while any("_handle_status_once_received" in repr(task) for task in before if not task.done()):
             await asyncio.sleep(0.01)

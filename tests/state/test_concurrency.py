@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from state.records import PrefillRoom, QueueStatus
 from state.store import Store
+from tests.patience import PATIENCE_S
 from tests.state.hammer import (
     DECODE,
     LEASE_TTL_S,
@@ -124,7 +125,7 @@ def _judge_order(served: list[str], names: Iterable[str]) -> None:
 
 async def _nothing_is_left(store: Store) -> None:
     """The dead routers' requests leave the queue unserved, and what they held runs out."""
-    async with asyncio.timeout(LEASE_TTL_S + 5):
+    async with asyncio.timeout(PATIENCE_S):
         while await store.queue_status() != QueueStatus(0, 0):
             assert await store.grant("sweeper", PrefillRoom("p3:a", 1), DECODE) == []
             await asyncio.sleep(0.02)

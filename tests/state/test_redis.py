@@ -14,6 +14,7 @@ from state import keys
 from state.errors import StoreUnavailable
 from state.records import DecodeRoom, PrefillRoom
 from state.store import PREFIX_QUESTIONS, Store
+from tests.patience import PATIENCE_S
 from tests.state.common import entry, subscribed
 
 
@@ -121,7 +122,7 @@ async def test_a_cancellation_is_never_lost(store: Store, name: str) -> None:
         if task.done():
             break
         task.cancel()
-        await asyncio.wait((task,), timeout=2)
+        await asyncio.wait((task,), timeout=PATIENCE_S)
         heeded = task.cancelled()
         while not task.done():
             task.cancel()
@@ -137,7 +138,7 @@ async def test_waiting_for_redis_ends_when_a_cancellation_was_lost(monkeypatch: 
             raise RedisConnectionError from None
 
     monkeypatch.setattr(redis.asyncio.Redis, "ping", lose_it)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreUnavailable, match=r"waited 0\.1 s"):
             await Store.connect("redis://localhost:1/0", timeout_s=0.1)
 

@@ -16,6 +16,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from baton.worker.v1 import worker_pb2_grpc as pb_grpc
 from router.convert_worker import spec_to_pb
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from tests.patience import PATIENCE_S
 
 
 @dataclass
@@ -91,7 +92,7 @@ class WorkClient:
     async def cancel(self, *handles: int) -> None:
         await self.write(pb.WorkRequest(cancel=pb.Cancel(handles=handles)))
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits until what has been heard makes `condition` true."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: self._reading.done() or condition())

@@ -10,6 +10,7 @@ import pytest
 
 from engine.commands import Cancel, Command
 from engine.report import Load, StepReport
+from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread, Inbox
 
 
@@ -119,7 +120,7 @@ def test_closing_an_inbox_ends_the_wait() -> None:
     waiter = threading.Thread(target=lambda: drained.append(inbox.drain(math.inf)))
     waiter.start()
     inbox.close()
-    waiter.join(timeout=10)
+    waiter.join(timeout=PATIENCE_S)
     assert drained == [[]]
     assert inbox.drain(math.inf) == []
 

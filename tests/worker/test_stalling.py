@@ -13,6 +13,7 @@ from engine.commands import Cancel, Command
 from engine.report import StepReport
 from scheduling.cost_model import StepShape
 from services.watchdog import EXIT_STALLED, Watchdog
+from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread
 from worker.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
 
@@ -75,7 +76,7 @@ async def test_a_turn_that_does_not_end_is_noticed_and_an_idle_loop_is_not() -> 
         await asyncio.sleep(LOOK_S)
     assert not stalled.is_set()
     thread.submit(Cancel(1))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await stalled.wait()
     assert loop.begun.is_set()
     loop.let_go.set()

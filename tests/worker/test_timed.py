@@ -15,6 +15,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from engine.kv_pool import KVPool
 from scheduling.cost_model import StepShape
 from services.profiles import load_profile
+from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import ROOT, Workshop
@@ -138,7 +139,7 @@ def test_a_timed_and_a_computing_worker_make_no_fleet(workshop: Workshop) -> Non
 )
 def test_a_wrong_flag_is_told_before_torch_is_loaded(flag: str, says: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "decode_worker", "--model=m", flag]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 2
     assert says in ended.stderr
     assert "| torch" not in ended.stderr

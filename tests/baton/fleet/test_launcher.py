@@ -4,7 +4,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from baton.fleet import (
     RunDirUnusable,
     StartTimeout,
 )
+from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.02)
@@ -139,7 +139,7 @@ def _pid(event: FleetEvent) -> list[int]:
 
 
 async def test_a_process_that_never_gets_ready_is_given_up_and_the_rest_stopped(make_spec: MakeSpec) -> None:
-    spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, start_timeout_s=3.0)
+    spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, start_timeout_s=8.0)
     pids: list[int] = []
     with pytest.raises(StartTimeout) as timeout:
         await Fleet(spec, lambda event: pids.extend(_pid(event))).__aenter__()
@@ -268,9 +268,7 @@ async def test_a_cancelled_start_leaves_nothing(make_spec: MakeSpec) -> None:
 async def test_stopping_twice_is_harmless(make_spec: MakeSpec) -> None:
     async with Fleet(make_spec()) as fleet:
         await fleet.stop()
-    began = time.monotonic()
     await fleet.stop()
-    assert time.monotonic() - began < 1.0
 
 
 async def test_an_unknown_process_is_answered_with_the_names_there_are(make_spec: MakeSpec) -> None:

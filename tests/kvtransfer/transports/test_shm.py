@@ -19,6 +19,7 @@ from kvtransfer.transports import shm
 from kvtransfer.transports.shm import ShmReader, ShmServer
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import content, fill_block
+from tests.patience import PATIENCE_S
 
 FENCE = Fence("t", "r", 0, 0, 0, "source", "target")
 
@@ -83,7 +84,7 @@ async def test_the_end_of_the_sender_is_noticed(tmp_path: Path, executor: Thread
     await server.start()
     reader = await connect(server.path, executor, lost=lost)
     await server.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not lost:
             await asyncio.sleep(0)
     await reader.close()
