@@ -63,6 +63,7 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_di
         await assert_all_is_freed(fleet, client)
 
 
+@pytest.mark.alone
 async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(run_dir: Path) -> None:
     async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompt, soon = MEGABYTE[: 1 << 16], Slo(ttft_ms=3000)
