@@ -106,8 +106,8 @@ class AsyncClient:
     ) -> GenerationStream:
         """The events of one generation; nothing is sent before the first is awaited.
 
-        A `request_id` of your own makes a generation sent twice the same generation. With
-        `truncate_prompt_tokens` only the last so many tokens of the prompt are used.
+        A `request_id` of your own makes a generation sent twice the same generation: both calls
+        hear all of it. With `truncate_prompt_tokens` only the last so many tokens of the prompt are used.
         """
         # A seed drawn here stays the same on whatever router the generation is resumed.
         sampling = sampling or Sampling()

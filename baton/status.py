@@ -51,7 +51,7 @@ _CALLERS_FAULT = (
 )
 # CANCELLED that nobody here asked for is a router that lets go of its calls, as one that stops does.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-# No router says these of itself: its call crashed, or the library beneath it did, as without memory.
+# The call crashed at the router, which says so if it can, or the library beneath did, as without memory.
 _CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 

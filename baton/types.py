@@ -198,7 +198,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What was delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens."""
+    """What was delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens.
+
+    What was not promised counts as kept; `ttft_kept` is False without any token.
+    """
 
     ttft_ms: float
     tpot_ms: float | None

@@ -7,7 +7,9 @@ Credentials. Where the fleet asks for them, every call carries the metadata `aut
 API key or a signed token (JWT) for KEY. The credential then says who the tenant is: leave `tenant` empty, or
 repeat the credential's; another one is refused with TENANT_NOT_ALLOWED. Where the fleet asks for none, the tenant
 is what the request says, and the empty name is a tenant like any other. Tenants share nothing: the same
-request_id of two tenants is two requests. TLS, and a client certificate, are for the operator to ask for.
+request_id of two tenants is two requests. A tenant may have a budget of requests and tokens; each call counts, also
+one that attaches or resumes, and beyond it ends with BUDGET_EXCEEDED. TLS, and a client certificate, are for the
+operator to ask for.
 
 Errors. Every error carries a reason for programs, and details: see errors.proto, which also says which errors may
 be tried again.
@@ -34,6 +36,8 @@ that waits for the call, and GenerateOnceResponse a whole generation. Accept 64 
 Long silences. A stream can be silent for as long as its request waits, or its prompt is computed. The router pings
 a connection with calls every 20 s, and ends one that does not answer within 10 s. A client that wants to notice a
 broken connection itself sets its library's keep-alive, to 20 s for example.
+
+A router also answers grpc.health.v1, which needs no credential, and server reflection.
 """
 
 import abc
