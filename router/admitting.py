@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from router import ending
 from router.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
+from router.awaiting import check_worth_waiting, queue_full
 from router.book import Book
-from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
+from router.errors import Reason, RouterError, SloRefused, Unavailable
 from router.local_service import serve_stranded, work_before
 from router.newcomers import class_wait_s, come_back_in_s, judge_newcomer, learn_length
 from router.promising import Judgement, ask_of, tell_accepted
@@ -97,7 +98,7 @@ def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None
 def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
     if not book.fleet.serves():
         ending.leave_queue(book, group)
-        _turn_away(book, session, Unavailable(Reason.NO_WORKER, "no decode worker is connected"))
+        _wait_for_fleet(book, session)
         return False
     ask = replace(ask_of(book, session, group), waited_s=book.now - session.timeline.received_at)
     shares, slo_class = book.learnt.by_class, session.slo.slo_class
@@ -135,10 +136,22 @@ def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
 def _refuse(book: Book, session: Session, group: Group, ask: Ask, judgement: Judgement) -> None:
     wait_s = come_back_in_s(book, judgement, ask, session.slo, group.key)
     ending.leave_queue(book, group)
-    _turn_away(book, session, SloRefused(judgement.decision, wait_s))
+    turn_away(book, session, SloRefused(judgement.decision, wait_s))
 
 
-def on_queue_full(book: Book, request_key: str, capacity: int) -> None:
+def _wait_for_fleet(book: Book, session: Session) -> None:
+    """The last decode worker was lost while the session was on its way into the queue."""
+    try:
+        check_worth_waiting(book, session)
+    except RouterError as error:
+        error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
+        turn_away(book, session, error)
+    else:
+        ending.withdraw(book, session)
+        book.awaiting[session.sid] = session
+
+
+def on_queue_full(book: Book, request_key: str) -> None:
     """A newcomer is turned away; what was admitted stays, and tries again."""
     group = book.groups.get(request_key)
     if group is None or group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
@@ -146,11 +159,7 @@ def on_queue_full(book: Book, request_key: str, capacity: int) -> None:
     if group.session.admitted:
         strand(book, group)
         return
-    wait_s = min(60.0, 0.1 + book.queue.waiting * 0.01)
-    error = Overloaded(
-        Reason.QUEUE_FULL, f"the fleet's queue is full: {capacity} requests wait", wait_s, limit=capacity
-    )
-    _turn_away(book, group.session, error)
+    turn_away(book, group.session, queue_full(book))
 
 
 def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
@@ -162,12 +171,12 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
         strand(book, group)
     elif book.config.serves_without_store:
         if len(book.stranded) >= book.config.queue_capacity:
-            on_queue_full(book, group.key, book.config.queue_capacity)
+            on_queue_full(book, group.key)
         elif _admit(book, group.session, group, work_before(book, group), 0.0):
             strand(book, group)
             serve_stranded(book)
     else:
-        _turn_away(
+        turn_away(
             book,
             group.session,
             Unavailable(
@@ -176,7 +185,8 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
         )
 
 
-def _turn_away(book: Book, session: Session, error: RouterError) -> None:
+def turn_away(book: Book, session: Session, error: RouterError) -> None:
+    """Refuse a session that nothing was generated for here."""
     book.counters.refused += 1
     book.do(RequestRefused(session.slo.slo_class, error))
     ending.turn_away(book, session, error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from router import ending, recovery, relaying
 from router.actions import Reject, RequestRefused, SetTimer
+from router.admitting import turn_away
+from router.awaiting import check_worth_waiting, is_over, no_worker
 from router.book import Book
 from router.errors import (
     DeadlineExpired,
@@ -80,8 +82,9 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
         tell_accepted(book, session, listener)
         received = {one.choice: len(one.token_ids) for one in event.received}
         relaying.replay(book, session, listener, received)
+        session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
         for group in session.groups:
-            _count(group, event)
+            _count(group, event.failed_attempts)
         if any(group.failures for group in session.groups):
             recovery.tell_failures(book, session, listener)
     if session.ended:
@@ -93,12 +96,12 @@ def _open(book: Book, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    if not book.fleet.serves():
-        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
     session = _session(book, event)
-    _check_fits(book, session, event)
-    if session.number == 0:
-        check_possible(book, bare_ask(book, session), session.slo)
+    _check_deadline(book, event)
+    if book.fleet.serves():
+        _check_fits(book, session)
+    else:
+        check_worth_waiting(book, session)
     book.open_session(session)
     book.listen(event.listener, session, event.resume_grace_s)
     _set_deadline(book, session)
@@ -110,14 +113,36 @@ def _open(book: Book, event: Arrived) -> None:
     if not any(choice.open for choice in session.choices):
         ending.finish(book, session)
         return
+    if book.fleet.serves():
+        _enqueue(book, session)
+    else:
+        book.awaiting[session.sid] = session
+
+
+def take_up_awaiting(book: Book) -> None:
+    """Go on with those that wait for a decode worker if there is one, and turn away whose time is over."""
+    for session in list(book.awaiting.values()):
+        try:
+            if book.fleet.serves():
+                del book.awaiting[session.sid]
+                _check_fits(book, session)
+                _enqueue(book, session)
+            elif is_over(book, session):
+                raise no_worker()
+        except RouterError as error:
+            error.__traceback__ = None  # as above
+            turn_away(book, session, error)
+
+
+def _enqueue(book: Book, session: Session) -> None:
     for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
-        _count(group, event)
+        _count(group, session.failed_elsewhere)
         enqueue(book, group)
 
 
-def _count(group: Group, event: Arrived) -> None:
+def _count(group: Group, failed_attempts: int) -> None:
     """What failed elsewhere counts, and leaves one attempt: a word from outside ends nothing by itself."""
-    more = max(0, min(event.failed_attempts, MAX_LOST - 1) - group.held_against)
+    more = max(0, min(failed_attempts, MAX_LOST - 1) - group.held_against)
     group.failures += more
     group.brought += more
 
@@ -142,13 +167,18 @@ def _session(book: Book, event: Arrived) -> Session:
         timeline=Timeline(event.received_at),
         choices=choices,
         received_tokens=tuple(len(choice.token_ids) for choice in choices),
+        failed_elsewhere=event.failed_attempts,
     )
 
 
-def _check_fits(book: Book, session: Session, event: Arrived) -> None:
+def _check_deadline(book: Book, event: Arrived) -> None:
     deadline_ms = event.slo.deadline_ms
     if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= book.now:
         raise DeadlineExpired(deadline_ms)
+
+
+def _check_fits(book: Book, session: Session) -> None:
+    """Raise RouterError if no worker could hold the session, or serve it as it asks."""
     blocks = most_blocks(book, session, len(session.choices))
     if blocks > book.fleet.largest_pool:
         raise ValidationError(
@@ -158,6 +188,8 @@ def _check_fits(book: Book, session: Session, event: Arrived) -> None:
             f"the largest decode worker has {book.fleet.largest_pool}",
             Reason.EXCEEDS_MEMORY,
         )
+    if session.number == 0:
+        check_possible(book, bare_ask(book, session), session.slo)
 
 
 def _set_deadline(book: Book, session: Session) -> None:

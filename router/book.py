@@ -125,6 +125,10 @@ class Book:
         self.groups: dict[str, Group] = {}
         self.waiting = WaitingGroups()
         self.stranded: dict[str, Group] = {}
+        self.awaiting: dict[int, Session] = {}
+        """By sid, in order of arrival: sessions without groups that wait for a decode worker to come back."""
+        self.served_at = float("-inf")
+        """When a decode worker that takes new work was last connected."""
         self.moves: dict[str, Move] = {}
         """By group: what is on its way from a worker that drains."""
         self.outlook = Outlook(self)
@@ -179,6 +183,7 @@ class Book:
     def close_session(self, session: Session, *, remember: bool) -> None:
         """The session is over; a remembered one can still be attached to for a while."""
         del self.live[session.name]
+        self.awaiting.pop(session.sid, None)
         if remember:
             self.retained[session.name] = session
             if len(self.retained) > self.config.max_retained:

@@ -26,7 +26,13 @@ from router.actions import (
     TakeHolds,
 )
 from router.admitting import on_charged, on_enqueue_failed, on_enqueued, on_queue_full
-from router.arrivals import on_arrived, on_cancel_asked, on_client_gone, on_session_timer
+from router.arrivals import (
+    on_arrived,
+    on_cancel_asked,
+    on_client_gone,
+    on_session_timer,
+    take_up_awaiting,
+)
 from router.book import Book, CoreConfig
 from router.dispatching import dispatch
 from router.draining import clear, on_target_lost
@@ -101,7 +107,11 @@ class RouterCore:
         """Take one event in; `now` is in seconds and never runs backwards."""
         book = self.book
         book.now = now
+        if book.fleet.serves():
+            book.served_at = now
         self._handle(event)
+        if book.awaiting and book.fleet.serves():
+            take_up_awaiting(book)
         if book.plan_wanted:
             plan_if_due(book)
         if book.grants_wanted:
@@ -140,8 +150,8 @@ class RouterCore:
             case Enqueued(request_key, position, work_ahead_tokens):
                 self._store_answered()
                 on_enqueued(book, request_key, position, work_ahead_tokens)
-            case QueueWasFull(request_key, capacity):
-                on_queue_full(book, request_key, capacity)
+            case QueueWasFull(request_key):
+                on_queue_full(book, request_key)
             case Granted():
                 on_granted(book, event)
             case GrantsAnswered(worker_key):
@@ -283,6 +293,7 @@ class RouterCore:
         book = self.book
         book.chores_set = False
         book.plan_wanted = True
+        take_up_awaiting(book)
         for request_key in list(book.stranded):
             self._help(request_key)
         if not book.store_reachable:

@@ -125,15 +125,21 @@ def supersede(book: Book, session: Session, number: int) -> None:
     turn_away(book, session, StaleSession(session.number, number))
 
 
-def forget(book: Book, session: Session) -> None:
-    """The session comes to nothing, and nothing was generated: as if it had not come."""
+def withdraw(book: Book, session: Session) -> None:
+    """Take a session that was not admitted back out of the queue's books; it goes on without groups."""
     if session.charged_tokens > 0:
         book.do(RefundTenant(session.tenant, session.charged_tokens))
+    session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
         book.move(group, Phase.ENDED)
         del book.groups[group.key]
         group.part()
     session.groups.clear()
+
+
+def forget(book: Book, session: Session) -> None:
+    """The session comes to nothing, and nothing was generated: as if it had not come."""
+    withdraw(book, session)
     book.unlisten_all(session)
     session.timeline.ended_at = book.now
     book.close_session(session, remember=False)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from router.actions import Promise, Reject, TellQuoted
+from router.awaiting import no_worker
 from router.book import Book
-from router.errors import Reason, RouterError, SloRefused, Unavailable
+from router.errors import RouterError, SloRefused
 from router.events import QuoteAsked
 from router.newcomers import (
     check_possible,
@@ -40,7 +41,7 @@ def on_quote_asked(book: Book, event: QuoteAsked) -> None:
 
 def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
     if not book.fleet.serves():
-        raise Unavailable(Reason.NO_WORKER, "no decode worker is connected")
+        raise no_worker()
     prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
     ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n, event.waited_s)
     ahead = Ahead(event.waiting_tokens, event.waiting)

@@ -235,6 +235,8 @@ class Session:
     attempts: int = 0
     received_tokens: tuple[int, ...] = ()
     """Per choice, tokens that former sessions delivered: their text is unknown here."""
+    failed_elsewhere: int = 0
+    """Attempts that its client was told of by other routers."""
     max_gap_s: float = 0.0
     error: str = ""
 

@@ -1,0 +1,150 @@
+"""A call that finds no decode worker waits where one was connected a moment ago."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from router.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
+from router.awaiting import FLEET_BACK_S
+from router.book import CoreConfig
+from router.core import RouterCore
+from router.errors import Reason
+from router.events import (
+    Arrived,
+    CancelAsked,
+    ClientGone,
+    DrainAsked,
+    Enqueued,
+    Event,
+    Timer,
+    TimerFired,
+    TimerKind,
+    WorkerJoined,
+    WorkerLost,
+)
+from router.fleet import WorkerFacts, WorkerLoad
+from router.sessions import MAX_LOST
+from scheduling.request import FinishReason, Slo
+from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
+
+CHORES = TimerFired(Timer(TimerKind.CHORES))
+LOST_AT = 2.0
+DIED = WorkerLost(ONE.key, "it died")
+
+
+def back(facts: WorkerFacts = TWO) -> WorkerJoined:
+    return WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST)
+
+
+def without_workers() -> RouterCore:
+    """It had one until just now."""
+    core = core_of("slack", ONE)
+    tell(core, DIED, now=LOST_AT)
+    return core
+
+
+def reasons(actions: list[Action]) -> list[Reason]:
+    return [one.error.reason for one in actions if isinstance(one, Reject)]
+
+
+def enqueued(actions: list[Action]) -> list[str]:
+    return [one.entry.request_key for one in actions if isinstance(one, Enqueue)]
+
+
+def numbered(number: int) -> Arrived:
+    return replace(ARRIVAL, listener=number, request_id=f"r{number}")
+
+
+def test_those_who_come_meanwhile_go_on_in_their_order_once_a_worker_is_there() -> None:
+    core = without_workers()
+    assert not tell(core, numbered(2), numbered(1), now=LOST_AT + 1)[1:], (
+        "nothing but the timer of the chores"
+    )
+    assert not enqueued(tell(core, CHORES, now=LOST_AT + 2))
+    assert enqueued(tell(core, back(), now=LOST_AT + 3)) == ["t/r2/0", "t/r1/0"]
+    told = tell(core, Enqueued("t/r2/0", 0, 0), now=LOST_AT + 3)
+    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
+
+
+def test_a_fleet_that_never_had_a_worker_refuses_at_once() -> None:
+    core = RouterCore(CoreConfig("router-a"))
+    assert reasons(tell(core, ARRIVAL)) == [Reason.NO_WORKER]
+
+
+def test_nobody_waits_for_ever_and_later_ones_not_at_all() -> None:
+    core = without_workers()
+    tell(core, ARRIVAL, now=LOST_AT + 1)
+    assert not reasons(tell(core, CHORES, now=LOST_AT + FLEET_BACK_S - 0.1))
+    assert reasons(tell(core, CHORES, now=LOST_AT + FLEET_BACK_S)) == [Reason.NO_WORKER]
+    assert not core.book.live
+    assert reasons(tell(core, numbered(2), now=LOST_AT + FLEET_BACK_S)) == [Reason.NO_WORKER]
+    assert not enqueued(tell(core, back(), now=LOST_AT + FLEET_BACK_S + 1))
+
+
+def test_nobody_waits_beyond_its_promised_first_token() -> None:
+    core = without_workers()
+    hurried = replace(ARRIVAL, slo=Slo(ttft_ms=500), received_at=LOST_AT)
+    tell(core, hurried, now=LOST_AT)
+    assert not reasons(tell(core, CHORES, now=LOST_AT + 0.4))
+    assert reasons(tell(core, CHORES, now=LOST_AT + 0.5)) == [Reason.NO_WORKER]
+
+
+def test_a_deadline_ends_the_wait_as_any_other() -> None:
+    core = without_workers()
+    tell(core, replace(ARRIVAL, slo=Slo(deadline_ms=500), received_at=LOST_AT), now=LOST_AT)
+    (sid,) = core.book.awaiting
+    told = tell(core, TimerFired(Timer(TimerKind.DEADLINE, sid)), now=LOST_AT + 0.5)
+    (finished,) = [one for one in told if isinstance(one, TellFinished)]
+    assert finished.outcome.reasons == (FinishReason.DEADLINE,)
+    assert not core.book.awaiting
+
+
+@pytest.mark.parametrize("over", [CancelAsked("t", "r1"), ClientGone(ARRIVAL.listener)])
+def test_whoever_leaves_meanwhile_is_not_taken_up(over: Event) -> None:
+    core = without_workers()
+    tell(core, ARRIVAL, over, now=LOST_AT)
+    assert not core.book.awaiting
+    assert not enqueued(tell(core, back(), now=LOST_AT + 1))
+
+
+def test_who_was_on_its_way_into_the_queue_waits_too() -> None:
+    core = core_of("slack", ONE)
+    assert enqueued(tell(core, ARRIVAL)) == ["t/r1/0"]
+    told = tell(core, DIED, Enqueued("t/r1/0", 3, 100), now=LOST_AT)
+    assert [one.request_key for one in told if isinstance(one, Dequeue)] == ["t/r1/0"]
+    assert not reasons(told)
+    assert not core.book.groups
+    assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/0"]
+
+
+def test_what_the_worker_that_comes_cannot_hold_is_said_then() -> None:
+    core = without_workers()
+    tell(core, ARRIVAL, now=LOST_AT)
+    tiny = WorkerFacts("d3", "1", "decode", "d3:1", "fp", 4, 2, 8, 64)
+    assert reasons(tell(core, back(tiny), now=LOST_AT + 1)) == [Reason.EXCEEDS_MEMORY]
+    assert not core.book.live
+
+
+def test_no_more_wait_than_the_queue_would_take() -> None:
+    core = without_workers()
+    capacity = core.book.config.queue_capacity
+    told = [one for number in range(1, capacity + 2) for one in tell(core, numbered(number), now=LOST_AT)]
+    assert reasons(told) == [Reason.QUEUE_FULL]
+
+
+def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
+    core = without_workers()
+    resumed = replace(ARRIVAL, session=1, failed_attempts=MAX_LOST - 1)
+    told = tell(core, resumed, now=LOST_AT)
+    assert [one for one in told if isinstance(one, TellAccepted)]
+    assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/1"]
+    assert core.book.groups["t/r1/1"].held_against == MAX_LOST - 1
+
+
+def test_a_worker_that_only_takes_nothing_new_is_waited_for_as_well() -> None:
+    core = core_of("slack", ONE)
+    assert not reasons(tell(core, DrainAsked(ONE.worker_id), ARRIVAL, now=1.5))
+    assert core.book.awaiting
+    assert enqueued(tell(core, back(), now=2.0)) == ["t/r1/0"]
