@@ -2,7 +2,8 @@
 
 A worker that is restarted, or whose link broke, is back within seconds. So a call that comes meanwhile is
 kept, in no queue and without an answer: for as long as its promised first token could still come, and no
-longer than `FLEET_BACK_S` after the loss. A fleet that has had no decode worker for longer refuses at once.
+longer after the loss than an admitted request waits for a worker. A fleet that has had no decode worker for
+longer refuses at once.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from __future__ import annotations
 from router.book import Book
 from router.errors import Overloaded, Reason, Unavailable
 from router.sessions import Session
-
-FLEET_BACK_S = 15.0
-"""A worker of a small model starts within this; whoever waits for a larger one is told to come back."""
 
 
 def check_worth_waiting(book: Book, session: Session) -> None:
@@ -25,7 +23,7 @@ def check_worth_waiting(book: Book, session: Session) -> None:
 
 def is_over(book: Book, session: Session) -> bool:
     """Return True if a call has waited for a decode worker for as long as it may."""
-    return book.now >= min(book.served_at + FLEET_BACK_S, session.due_at)
+    return book.now >= min(book.served_at + book.config.no_worker_grace_s, session.due_at)
 
 
 def no_worker() -> Unavailable:

@@ -45,7 +45,8 @@ class CoreConfig:
     serves_without_store: bool = False
     """Whether newcomers are served by what this router alone knows while the store is away, or refused."""
     no_worker_grace_s: float = 30.0
-    """How long an admitted request waits for a worker that could run it."""
+    """How long an admitted request waits for a worker that could run it, and a newcomer for any decode worker
+    after the last one was lost."""
 
 
 @dataclass(slots=True)

@@ -114,7 +114,7 @@ class RouterMetrics:
         )
         self.stalled = Gauge(
             "stalled_workers",
-            "Workers whose step does not end, and who are given nothing new",
+            "Workers whose step does not end, or whose event loop is held up: they are given nothing new",
             namespace=NAMESPACE,
             registry=self.registry,
         )

@@ -228,7 +228,7 @@ FAILURES = (
             ),
             Guard(
                 "router/admitting.py",
-                "    _turn_away(book, group.session, error)\n",
+                "    turn_away(book, group.session, queue_full(book))\n",
                 "    strand(book, group)\n",
                 "tests/router/test_letting_go.py"
                 "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",

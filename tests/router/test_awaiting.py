@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from router.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
-from router.awaiting import FLEET_BACK_S
 from router.book import CoreConfig
 from router.core import RouterCore
 from router.errors import Reason
@@ -31,6 +30,7 @@ from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
 
 CHORES = TimerFired(Timer(TimerKind.CHORES))
 LOST_AT = 2.0
+GRACE_S = CoreConfig("router-a").no_worker_grace_s
 DIED = WorkerLost(ONE.key, "it died")
 
 
@@ -76,11 +76,11 @@ def test_a_fleet_that_never_had_a_worker_refuses_at_once() -> None:
 def test_nobody_waits_for_ever_and_later_ones_not_at_all() -> None:
     core = without_workers()
     tell(core, ARRIVAL, now=LOST_AT + 1)
-    assert not reasons(tell(core, CHORES, now=LOST_AT + FLEET_BACK_S - 0.1))
-    assert reasons(tell(core, CHORES, now=LOST_AT + FLEET_BACK_S)) == [Reason.NO_WORKER]
+    assert not reasons(tell(core, CHORES, now=LOST_AT + GRACE_S - 0.1))
+    assert reasons(tell(core, CHORES, now=LOST_AT + GRACE_S)) == [Reason.NO_WORKER]
     assert not core.book.live
-    assert reasons(tell(core, numbered(2), now=LOST_AT + FLEET_BACK_S)) == [Reason.NO_WORKER]
-    assert not enqueued(tell(core, back(), now=LOST_AT + FLEET_BACK_S + 1))
+    assert reasons(tell(core, numbered(2), now=LOST_AT + GRACE_S)) == [Reason.NO_WORKER]
+    assert not enqueued(tell(core, back(), now=LOST_AT + GRACE_S + 1))
 
 
 def test_nobody_waits_beyond_its_promised_first_token() -> None:
