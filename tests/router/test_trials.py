@@ -134,14 +134,16 @@ def test_whatever_was_slow_an_idle_fleet_that_is_well_serves_within_one_retry_af
         fleet.serve_well(prompt)
 
 
-def test_one_slow_prompt_of_2400_tokens_refuses_nobody_500_ms() -> None:
+@pytest.mark.parametrize("num_slow", [1, 4])
+def test_slow_prompts_of_2400_tokens_refuse_nobody_500_ms(num_slow: int) -> None:
     fleet = OneByOne()
     for took_s in (0.014, 0.018, 0.022, 0.030):
         assert fleet.ask(20, Slo()) is None
         fleet.serve(took_s)
         fleet.now += 1.0
-    assert fleet.ask(2400, Slo()) is None
-    fleet.serve(3.7)
+    for _ in range(num_slow):
+        assert fleet.ask(2400, Slo()) is None
+        fleet.serve(3.7)
     learnt = fleet.core.book.learnt
     for _ in range(19):
         fleet.now += 2.8
