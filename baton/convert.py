@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -22,6 +22,7 @@ from baton.types import (
     Path,
     Promise,
     Prompt,
+    PromptLogprobs,
     Queued,
     Quote,
     Sampling,
@@ -77,6 +78,7 @@ _SAMPLING_FIELDS = (
     "seed",
     "n",
     "logprobs",
+    "prompt_logprobs",
 )
 
 
@@ -144,13 +146,18 @@ def resume_to_pb(
     session: int,
     received: Mapping[int, Sequence[int]],
     failed_attempts: int,
+    received_prompt_logprobs: int = 0,
 ) -> inference_pb2.ResumeRequest:
     tokens = [
         inference_pb2.ReceivedTokens(choice=choice, token_ids=token_ids)
         for choice, token_ids in sorted(received.items())
     ]
     return inference_pb2.ResumeRequest(
-        request=request, session=session, received=tokens, failed_attempts=failed_attempts
+        request=request,
+        session=session,
+        received=tokens,
+        failed_attempts=failed_attempts,
+        received_prompt_logprobs=received_prompt_logprobs,
     )
 
 
@@ -168,6 +175,9 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
                 accepted.prompt_tokens,
                 accepted.fingerprint,
             )
+        case "prompt_logprobs":
+            told = event.prompt_logprobs
+            return PromptLogprobs(told.first_index, _logprobs_from_pb(told.logprobs))
         case "queued":
             queued = event.queued
             return Queued(queued.position, queued.work_ahead_tokens, queued.predicted_ttft_ms)
@@ -257,11 +267,15 @@ def model_from_pb(model: inference_pb2.Model) -> Model:
 
 
 def _tokens_from_pb(tokens: inference_pb2.Tokens) -> Tokens:
-    logprobs = tuple(
-        TokenLogprobs(one.logprob, tuple(zip(one.top_token_ids, one.top_logprobs, strict=True)))
-        for one in tokens.logprobs
-    )
+    logprobs = _logprobs_from_pb(tokens.logprobs)
     return Tokens(tokens.choice, tokens.first_index, tuple(tokens.token_ids), tokens.text, logprobs)
+
+
+def _logprobs_from_pb(logprobs: Iterable[inference_pb2.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        TokenLogprobs(one.logprob, tuple(zip(one.top_token_ids, one.top_logprobs, strict=True)))
+        for one in logprobs
+    )
 
 
 def _reason(reason: generation_pb2.FinishReason) -> FinishReason:

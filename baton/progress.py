@@ -14,6 +14,7 @@ from baton.types import (
     Event,
     Finished,
     FinishReason,
+    PromptLogprobs,
     TokenLogprobs,
     Tokens,
 )
@@ -29,6 +30,7 @@ class Progress:
         self.failed_attempts = 0
         """As the routers told; whoever goes on with the request is to know."""
         self._finished: dict[int, ChoiceFinished] = {}
+        self.num_prompt_logprobs = 0
 
     @property
     def started(self) -> bool:
@@ -51,6 +53,8 @@ class Progress:
         match event:
             case Tokens():
                 self._take_tokens(event)
+            case PromptLogprobs():
+                self._take_prompt_logprobs(event)
             case Accepted():
                 return self._take_accepted(event)
             case ChoiceFinished():
@@ -77,6 +81,14 @@ class Progress:
         if tokens.choice in self._finished:
             raise Internal(f"choice {tokens.choice} went on after its end")
         received.extend(tokens.token_ids)
+
+    def _take_prompt_logprobs(self, told: PromptLogprobs) -> None:
+        if told.first_index != 1 + self.num_prompt_logprobs:
+            raise Internal(
+                f"log-probabilities of the prompt went on at token {told.first_index}, "
+                f"expected {1 + self.num_prompt_logprobs}"
+            )
+        self.num_prompt_logprobs += len(told.logprobs)
 
     def _take_end(self, end: ChoiceFinished) -> bool:
         received = len(self._of(end.choice))
@@ -105,6 +117,7 @@ class Collector:
         self._token_ids: list[list[int]] = [[] for _ in range(num_choices)]
         self._logprobs: list[list[TokenLogprobs]] = [[] for _ in range(num_choices)]
         self._ends: dict[int, ChoiceFinished] = {}
+        self._prompt_logprobs: list[TokenLogprobs] = []
         self._finished: Finished | None = None
 
     def take(self, event: Event) -> None:
@@ -113,6 +126,8 @@ class Collector:
                 self._texts[event.choice].append(event.text)
                 self._token_ids[event.choice].extend(event.token_ids)
                 self._logprobs[event.choice].extend(event.logprobs)
+            case PromptLogprobs():
+                self._prompt_logprobs.extend(event.logprobs)
             case Accepted():
                 self._accepted = event
             case ChoiceFinished():
@@ -130,6 +145,7 @@ class Collector:
             choices=tuple(self._choice(index) for index in range(len(self._texts))),
             finished=self._finished,
             resumes=resumes,
+            prompt_logprobs=tuple(self._prompt_logprobs),
         )
 
     def _choice(self, index: int) -> Choice:

@@ -170,7 +170,13 @@ class GenerationStream:
                 async for generated in fresh:
                     yield generated.event
             return
-        resume = resume_to_pb(self._request, session, progress.received(), progress.failed_attempts)
+        resume = resume_to_pb(
+            self._request,
+            session,
+            progress.received(),
+            progress.failed_attempts,
+            progress.num_prompt_logprobs,
+        )
         async with aclosing(router.stream(RESUME, resume)) as resumed:
             async for continued in resumed:
                 yield continued.event

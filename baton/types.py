@@ -55,7 +55,9 @@ Prompt = str | Sequence[ChatMessage] | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy; `logprobs` n asks for n alternatives each."""
+    """How the next token is drawn. `temperature` 0 is greedy; `logprobs` n asks for n alternatives each, and
+    `prompt_logprobs` for the same of the prompt's own tokens.
+    """
 
     temperature: float | None = None
     top_k: int | None = None
@@ -68,6 +70,7 @@ class Sampling:
     seed: int | None = None
     n: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,14 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of consecutive tokens of the prompt; `first_index` is 1 in the first of these events."""
+
+    first_index: int
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Consecutive tokens of one choice, and what they add to its text."""
 
@@ -237,7 +248,7 @@ class Finished:
     path: Path | None = None
 
 
-Event = Accepted | Queued | Tokens | ChoiceFinished | Finished
+Event = Accepted | Queued | PromptLogprobs | Tokens | ChoiceFinished | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +264,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole generation. `resumes` counts the breaks it lived through."""
+    """A whole generation. `resumes` counts the breaks it lived through.
+
+    `prompt_logprobs`, if asked for, has one element for each token of the prompt but the first.
+    """
 
     request_id: str
     seed: int
     choices: tuple[Choice, ...]
     finished: Finished
     resumes: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def text(self) -> str:

@@ -67,6 +67,8 @@ class Admission:
         group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
         group.receives = receives is not None
         group.lacks_newest = receives is ReceiveKind.STOPPED
+        if receives is not None:
+            group.num_prompt_rows = 0  # whoever computed the prompt has told
         num_most = self._tables.most_blocks(group, group.num_rows)
         if num_most > self._num_blocks:
             sentence = f"up to {num_most} blocks are needed, and the pool has {self._num_blocks}"

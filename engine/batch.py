@@ -31,6 +31,8 @@ class ChunkRow:
     """Covers the chunk's last token."""
     wants_logits: bool
     """Of its last token."""
+    prompt_rows: range = range(0)
+    """Places in the chunk whose logits are wanted as well; never the last token's."""
 
 
 class Batch:
@@ -187,7 +189,11 @@ class Batch:
             positions.append(own)
             slot_parts.append(tables[place, own // size] * np.int64(size) + own % size)
         starts = np.concatenate([self._starts[: n + 1], n + np.cumsum(lengths)]).astype(np.int32)
-        wanted = [int(starts[n + place + 1]) - 1 for place, chunk in enumerate(chunks) if chunk.wants_logits]
+        wanted: list[int] = []
+        for chunk, begin, end in zip(chunks, starts[n:].tolist(), starts[n + 1 :].tolist(), strict=False):
+            wanted.extend(begin + place for place in chunk.prompt_rows)
+            if chunk.wants_logits:
+                wanted.append(end - 1)
         return self._step_batch(
             token_ids=np.concatenate([self.token_ids[:n], *(chunk.token_ids for chunk in chunks)]),
             positions=np.concatenate(positions),

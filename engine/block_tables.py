@@ -52,8 +52,13 @@ class BlockTables:
         return hashes
 
     def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
-        """What may come from the cache if logits are wanted: the last token is computed in any case."""
-        return group.block_hashes[: (len(group.context) - 1) // self._size]
+        """What may come from the cache if logits are wanted: the last token is computed in any case, and so
+        are those whose logits are wanted for the prompt's own tokens.
+        """
+        num_tokens = len(group.context) - 1
+        if group.num_launched_prompt_rows < group.num_prompt_rows:
+            num_tokens = group.num_launched_prompt_rows
+        return group.block_hashes[: num_tokens // self._size]
 
     def reserve(self, group: SequenceGroup, prefix: Sequence[bytes]) -> None:
         """Pin what the cache has of `prefix` and promise the rest; raises `BlockShortage`."""

@@ -39,6 +39,7 @@ class Books:
         report.shape, report.recomputed_tokens = flight.shape, flight.num_recomputed
         for group in flight.chunks:
             self._groups.settle_chunk(group)
+        self._report_prompts(flight)
         prefilled = [group for group in flight.prefilled if group.phase is not Phase.ENDED]
         for group in prefilled:
             report.add_prefilled(group)
@@ -48,6 +49,16 @@ class Books:
             if group.goal is Goal.HOLD and group.phase is not Phase.ENDED:
                 self._groups.hold(group)
         return [group for group in flight.chunks if _brought_first_tokens(group)]
+
+    def _report_prompts(self, flight: Flight) -> None:
+        for taken in flight.prompt_rows:
+            if taken.group.phase is Phase.ENDED:
+                continue
+            told = taken.wait()
+            if told is None:
+                self._groups.fail(taken.group, FailureReason.INTERNAL, _BROKEN_LOGITS, is_wrong=True)
+            else:
+                self._groups.report.prompt_logprobs.append(told)
 
     def _take_tokens(self, flight: Flight, sampled: Sampled, *, is_overtaken: bool) -> None:
         """Append and report a token of each row; let go of what ended or broke."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.prompt_logprobs import TakenRows
 from engine.sampler import Drawn
 from engine.sequence import Sequence as Choice
 from engine.sequence import SequenceGroup
@@ -92,6 +93,8 @@ class Flight:
     over_at_s: float
     """When it is expected to be over, on the loop's clock."""
     num_recomputed: int = 0
+    prompt_rows: list[TakenRows] = field(default_factory=list)
+    """Log-probabilities of prompt tokens that it computes."""
     prefilled: list[SequenceGroup] = field(default_factory=list)
     """Whose prompt it completes, and draws the first tokens of."""
     choices: list[Choice] = field(default_factory=list)

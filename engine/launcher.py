@@ -14,6 +14,7 @@ from engine.block_tables import BlockTables
 from engine.flight import Flight
 from engine.groups import Groups
 from engine.host_copies import upload
+from engine.prompt_logprobs import ROWS_AT_ONCE, TakenRows
 from engine.sampler import Drawn
 from engine.sampling_table import SamplingTable
 from engine.sequence import Goal, SequenceGroup
@@ -37,7 +38,15 @@ class Launcher:
     """Gives the device its work. `pool` is the runner's KV [num_blocks, ...]."""
 
     def __init__(
-        self, runner: Runner, pool: Tensor, groups: Groups, batch: Batch, tables: BlockTables, draw: Draw
+        self,
+        runner: Runner,
+        pool: Tensor,
+        groups: Groups,
+        batch: Batch,
+        tables: BlockTables,
+        draw: Draw,
+        *,
+        prompt_rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -45,6 +54,7 @@ class Launcher:
         self._batch = batch
         self._tables = tables
         self._draw = draw
+        self._prompt_rows_at_once = prompt_rows_at_once
 
     def launch(self, flight: Flight, num_decodes: int, chunks: Chunks, newest: Tensor | None) -> None:
         """Launch the rows' next tokens (of all, or none) and the chunks; `flight` gets what follows from it.
@@ -53,8 +63,11 @@ class Launcher:
         """
         batch = self._batch
         first_row = batch.num_rows - num_decodes
-        step = batch.assemble(num_decodes, [self._chunk_row(group, number) for group, number in chunks])
+        rows = [self._chunk_row(group, number) for group, number in chunks]
+        step = batch.assemble(num_decodes, rows)
         logits = self._runner.forward(step if newest is None else step.with_newest(newest))
+        if any(row.prompt_rows for row in rows):
+            logits = self._take_prompt_rows(flight, num_decodes, chunks, rows, logits)
         joining = self._count_chunks(flight, chunks)
         repeats = [1] * num_decodes + [group.num_rows for group in joining]
         for group in joining:
@@ -79,7 +92,28 @@ class Launcher:
         end = begin + num_tokens
         self._tables.cover(group, end)
         wants_logits = end == len(group.context) and group.first_tokens is None
-        return ChunkRow(group.context[begin:end], begin, group.block_table, wants_logits)
+        rows = group.prompt_rows(begin, end)
+        places = range(rows.start - begin, rows.stop - begin)
+        return ChunkRow(group.context[begin:end], begin, group.block_table, wants_logits, places)
+
+    def _take_prompt_rows(
+        self, flight: Flight, num_decodes: int, chunks: Chunks, rows: Sequence[ChunkRow], logits: Tensor
+    ) -> Tensor:
+        """Take the rows of `logits` that are for prompts' own tokens; answers those to draw from."""
+        drawn, at = list(range(num_decodes)), num_decodes
+        for (group, _), row in zip(chunks, rows, strict=True):
+            num = len(row.prompt_rows)
+            if num:
+                first = row.first_position + row.prompt_rows.start
+                own, positions = logits[at : at + num], range(first, first + num)
+                taken = TakenRows(group, positions, own, rows_at_once=self._prompt_rows_at_once)
+                flight.prompt_rows.append(taken)
+                group.num_launched_prompt_rows = first + num
+            at += num
+            if row.wants_logits:
+                drawn.append(at)
+                at += 1
+        return logits[upload(np.array(drawn, dtype=np.int64), logits.device)]
 
     def _count_chunks(self, flight: Flight, chunks: Chunks) -> list[SequenceGroup]:
         """Answers the groups that get their first tokens, in the order of their logits."""

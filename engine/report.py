@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.copy_stream import Mark
-from scheduling.columns import TokenColumns
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.request import FailureReason
 
@@ -85,6 +85,8 @@ class StepReport:
     received_behind: Mark | None = None
     """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
     prefilled: list[Prefilled] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """Of prompts whose own log-probabilities are wanted; in order for each handle."""
     failures: list[Failure] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     """Handles that gave up their blocks."""

@@ -13,7 +13,7 @@ from engine.copy_stream import Mark
 from engine.report import Failure, Filled, Prefilled, Received
 from engine.sampler import Logprobs
 from engine.sequence import Sequence, SequenceGroup
-from scheduling.columns import TokenColumns
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost_model import StepShape
 from scheduling.request import FinishReason
 
@@ -96,6 +96,7 @@ class ReportBuilder:
         self.filled_behind: Mark | None = None
         self.received: list[Received] = []
         self.prefilled: list[Prefilled] = []
+        self.prompt_logprobs: list[PromptLogprobs] = []
         self.failures: list[Failure] = []
         self.preempted: list[int] = []
         self.resumed: list[int] = []

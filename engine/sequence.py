@@ -144,6 +144,8 @@ class SequenceGroup:
         "num_computed_tokens",
         "num_filled_blocks",
         "num_known_tokens",
+        "num_launched_prompt_rows",
+        "num_prompt_rows",
         "num_reserved_blocks",
         "pending_chunks",
         "phase",
@@ -183,6 +185,12 @@ class SequenceGroup:
         """Chunks count from when they are launched."""
         self.pending_chunks: list[int] = []
         """Where in the context the chunks begin that were launched and are not over."""
+        self.num_prompt_rows = 0
+        """Leading positions of the prompt whose logits are wanted, each for the token after it."""
+        if spec.sampling.prompt_logprobs is not None:
+            self.num_prompt_rows = len(spec.prompt_token_ids) - 1
+        self.num_launched_prompt_rows = 0
+        """How many of these were computed by a launched step, and are not to be computed again."""
         self.num_cached_tokens = 0
         """How many of the computed tokens came from the prefix cache."""
         self.num_known_tokens = 0
@@ -241,11 +249,17 @@ class SequenceGroup:
             choice.due = after_first_token(self.spec.tpot_ms, self.spec.itl_ms, self.first_token_s)
         return choice
 
+    def prompt_rows(self, begin: int, end: int) -> range:
+        """Positions from `begin` to `end` whose logits are still wanted for the prompt's own tokens."""
+        first = max(begin, self.num_launched_prompt_rows)
+        return range(first, max(first, min(end, self.num_prompt_rows)))
+
     def part(self, key: int, choice: Sequence) -> SequenceGroup:
         """A group for one running choice alone, which is taken over."""
         part = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
         part.arrival = self.arrival
         part.sequences = [choice]
+        part.num_launched_prompt_rows = part.num_prompt_rows
         choice.group = part
         return part
 

@@ -44,6 +44,7 @@ from engine.copy_stream import mark_steps
 from engine.flight import CudaMark, Flight, HostMark, Mark
 from engine.groups import Groups
 from engine.launcher import Launcher, Runner
+from engine.prompt_logprobs import ROWS_AT_ONCE, within_rows
 from engine.report import Load, StepReport
 from engine.report_builder import ReportBuilder, first_token_rows
 from engine.sampler import draw as draw_all
@@ -103,7 +104,15 @@ class StepLoop:
         self._policy = policy
         self._cost = cost
         draw = draw_each if deterministic else draw_all
-        self._launcher = Launcher(runner, pool, self._groups, self._batch, self._tables, draw)
+        self._launcher = Launcher(
+            runner,
+            pool,
+            self._groups,
+            self._batch,
+            self._tables,
+            draw,
+            prompt_rows_at_once=1 if deterministic else ROWS_AT_ONCE,
+        )
         self._books = Books(self._groups, self._batch, self._tables, size, clock)
         is_cuda = pool.device.type == "cuda"
         self._overlaps = is_cuda if overlaps is None else overlaps
@@ -207,7 +216,7 @@ class StepLoop:
         """Launch a step, and only then take in the one before."""
         num_decodes, num_rows = plan.num_decodes, self._batch.num_rows
         assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
-        chunks = [(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
+        chunks = within_rows([(self._groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks])
         parts = [(group.num_computed_tokens, num_tokens) for group, num_tokens in chunks]
         shape = StepShape.of(num_decodes, self._batch.num_context_tokens if num_decodes else 0, parts)
         over_at_s = self._free_at(self._clock()) + self._cost.predict(shape)
@@ -304,6 +313,7 @@ class StepLoop:
             received=built.received,
             received_behind=mark_steps(self._device) if built.received else None,
             prefilled=built.prefilled,
+            prompt_logprobs=built.prompt_logprobs,
             failures=built.failures,
             preempted=built.preempted,
             resumed=built.resumed,

@@ -9,6 +9,7 @@ from router.errors import RouterError, SloRefused
 from router.events import Timer
 from router.sessions import TokenLogprobs
 from scheduling.admission import Verdict
+from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched, Part, Path, ReceiveKind, SequenceSpec, SloClass
 from scheduling.value import value
 from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
@@ -60,6 +61,14 @@ class TellQueued:
     position: int
     work_ahead_tokens: int
     predicted_ttft_ms: float
+
+
+@value
+class TellPromptLogprobs:
+    """Log-probabilities of some consecutive tokens of the prompt."""
+
+    listener: int
+    told: PromptLogprobs
 
 
 @value
@@ -395,6 +404,7 @@ Action = (
     TellAccepted
     | TellQuoted
     | TellQueued
+    | TellPromptLogprobs
     | Relay
     | RelayRun
     | TellChoiceFinished

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router import ending, recovery, relaying
+from router import ending, prompt_logprobs, recovery, relaying
 from router.actions import Reject, RequestRefused, SetTimer
 from router.admitting import turn_away
 from router.awaiting import check_worth_waiting, is_over, no_worker
@@ -49,6 +49,8 @@ def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
         raise StaleSession(event.session, known.number)
     received = {one.choice: one.token_ids for one in event.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
+    first = known.received_prompt_logprobs
+    knows = knows and first <= event.received_prompt_logprobs < known.next_prompt_index
     if knows and not known.given_up:
         return False
     if event.session == known.number > 0:
@@ -81,6 +83,7 @@ def _attach(book: Book, session: Session, event: Arrived) -> None:
     if session.admitted:
         tell_accepted(book, session, listener)
         received = {one.choice: len(one.token_ids) for one in event.received}
+        prompt_logprobs.replay(book, session, listener, event.received_prompt_logprobs)
         relaying.replay(book, session, listener, received)
         session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
         for group in session.groups:
@@ -168,6 +171,7 @@ def _session(book: Book, event: Arrived) -> Session:
         choices=choices,
         received_tokens=tuple(len(choice.token_ids) for choice in choices),
         failed_elsewhere=event.failed_attempts,
+        received_prompt_logprobs=event.received_prompt_logprobs,
     )
 
 

@@ -130,6 +130,8 @@ class Book:
         """By sid, in order of arrival: sessions without groups that wait for a decode worker to come back."""
         self.served_at = float("-inf")
         """When a decode worker that takes new work was last connected."""
+        self.untold: set[int] = set()
+        """Sessions, by sid, whose prompts' log-probabilities are wanted and have not all come."""
         self.moves: dict[str, Move] = {}
         """By group: what is on its way from a worker that drains."""
         self.outlook = Outlook(self)
@@ -180,11 +182,14 @@ class Book:
         self.retained.pop(session.name, None)
         self.live[session.name] = session
         self.by_sid[session.sid] = session
+        if session.lacks_prompt_logprobs:
+            self.untold.add(session.sid)
 
     def close_session(self, session: Session, *, remember: bool) -> None:
         """The session is over; a remembered one can still be attached to for a while."""
         del self.live[session.name]
         self.awaiting.pop(session.sid, None)
+        self.untold.discard(session.sid)
         if remember:
             self.retained[session.name] = session
             if len(self.retained) > self.config.max_retained:

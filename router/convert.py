@@ -14,6 +14,7 @@ from router.actions import (
     TellChoiceFinished,
     TellFinished,
     TellLeaving,
+    TellPromptLogprobs,
     TellQueued,
     TellQuoted,
     TellRetrying,
@@ -23,6 +24,7 @@ from router.keeping import kept
 from router.relay import StreamItem, TokenRun
 from router.sessions import TokenLogprobs
 from router.validation import RawRequest
+from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Path
 
 
@@ -31,6 +33,7 @@ def request_from_pb(
     session: int = 0,
     received: Sequence[inference_pb2.ReceivedTokens] = (),
     failed_attempts: int = 0,
+    received_prompt_logprobs: int = 0,
 ) -> RawRequest:
     """The request as it came; what was not said stays None."""
     sampling, stop, slo = message.sampling, message.stop, message.slo
@@ -53,6 +56,7 @@ def request_from_pb(
         seed=sampling.seed if sampling.HasField("seed") else None,
         n=sampling.n if sampling.HasField("n") else None,
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
         max_tokens=stop.max_tokens if stop.HasField("max_tokens") else None,
         min_tokens=stop.min_tokens,
         stop_strings=tuple(stop.stop_strings),
@@ -73,6 +77,7 @@ def request_from_pb(
         session=session,
         received=tuple((one.choice, tuple(one.token_ids)) for one in received),
         failed_attempts=failed_attempts,
+        received_prompt_logprobs=received_prompt_logprobs,
     )
 
 
@@ -102,6 +107,11 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
             return inference_pb2.GenerationEvent(tokens=tokens_to_pb(item))
         case TellAccepted():
             return inference_pb2.GenerationEvent(accepted=accepted_to_pb(item))
+        case TellPromptLogprobs():
+            told = inference_pb2.PromptLogprobs(
+                first_index=item.told.first_index, logprobs=prompt_logprobs_to_pb(item.told)
+            )
+            return inference_pb2.GenerationEvent(prompt_logprobs=told)
         case TellQueued():
             queued = inference_pb2.Queued(
                 position=item.position,
@@ -160,6 +170,19 @@ def logprobs_to_pb(one: TokenLogprobs) -> inference_pb2.TokenLogprobs:
     return inference_pb2.TokenLogprobs(
         logprob=one.logprob, top_token_ids=one.top_token_ids, top_logprobs=one.top_logprobs
     )
+
+
+def prompt_logprobs_to_pb(told: PromptLogprobs) -> list[inference_pb2.TokenLogprobs]:
+    """One message for each token."""
+    num_top = told.num_top
+    return [
+        inference_pb2.TokenLogprobs(
+            logprob=logprob,
+            top_token_ids=told.top_token_ids[place * num_top : (place + 1) * num_top],
+            top_logprobs=told.top_logprobs[place * num_top : (place + 1) * num_top],
+        )
+        for place, logprob in enumerate(told.logprobs)
+    ]
 
 
 def choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinished:

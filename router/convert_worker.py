@@ -18,7 +18,7 @@ from router.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoad
 from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from scheduling.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
-from services.convert import columns_from_pb, fence_to_pb, shape_from_pb
+from services.convert import columns_from_pb, fence_to_pb, prompt_logprobs_from_pb, shape_from_pb
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 
@@ -88,6 +88,7 @@ def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
         seed=sampling.seed,
         n=sampling.n,
         logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
     )
 
 
@@ -157,6 +158,7 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         preempted=tuple(report.preempted_handles),
         resumed=tuple(report.resumed_handles),
         parked=tuple(report.parked_handles),
+        prompt_logprobs=tuple(prompt_logprobs_from_pb(piece) for piece in report.prompt_logprobs),
     )
 
 

@@ -106,6 +106,8 @@ def spec_of(book: Book, group: Group, source: Worker | None, target: Worker) -> 
 
 def _sampling(session: Session, num_choices: int) -> SamplingParams:
     asked = session.sampling
+    if asked.prompt_logprobs is not None and not session.lacks_prompt_logprobs:
+        asked = replace(asked, prompt_logprobs=None)
     return asked if asked.n == num_choices else replace(asked, n=num_choices)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from router.fleet import WorkerFacts, WorkerLoad
-from scheduling.columns import TokenColumns
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import FailureReason, FinishReason, Matched, SamplingParams, Slo, StopRules
 from scheduling.shares import Standing
@@ -49,6 +49,8 @@ class Arrived:
     received: tuple[Received, ...] = ()
     failed_attempts: int = 0
     """Of former sessions, as their routers told the client."""
+    received_prompt_logprobs: int = 0
+    """Tokens of the prompt whose log-probabilities the client has."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
 
@@ -269,6 +271,7 @@ class StepReported:
     """Groups that were stopped to go on elsewhere: this worker has said all it has to say of them."""
     runs: Sequence[TokenRun] = ()
     """Besides `tokens`: several tokens of one choice at once."""
+    prompt_logprobs: Sequence[PromptLogprobs] = ()
 
 
 # From operators and the clock

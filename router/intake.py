@@ -163,11 +163,15 @@ class Intake:
             resume_grace_s=raw.resume_grace_ms / 1000,
             received=checked.received,
             failed_attempts=raw.failed_attempts,
-            prefix_hits=await self.prefix_hits(raw.tenant, checked.prompt_token_ids),
+            received_prompt_logprobs=raw.received_prompt_logprobs,
+            prefix_hits=await self.prefix_hits(raw.tenant, checked),
         )
 
-    async def prefix_hits(self, tenant: str, token_ids: tuple[int, ...]) -> Mapping[str, int]:
-        """Blocks of the prompt that each worker has cached, by the fleet's directory."""
+    async def prefix_hits(self, tenant: str, checked: Checked) -> Mapping[str, int]:
+        """Blocks of the prompt that each worker has cached and can use, by the fleet's directory."""
+        token_ids = checked.prompt_token_ids
+        if checked.sampling.prompt_logprobs is not None:
+            return {}  # what is cached has no logits, and is computed again
         fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.book.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}

@@ -10,6 +10,7 @@ from router.actions import (
     TellChoiceFinished,
     TellFinished,
     TellLeaving,
+    TellPromptLogprobs,
     TellQueued,
     TellRetrying,
 )
@@ -32,7 +33,14 @@ class TokenRun:
 
 
 StreamItem = (
-    TellAccepted | TellQueued | TokenRun | TellChoiceFinished | TellFinished | TellLeaving | TellRetrying
+    TellAccepted
+    | TellQueued
+    | TellPromptLogprobs
+    | TokenRun
+    | TellChoiceFinished
+    | TellFinished
+    | TellLeaving
+    | TellRetrying
 )
 
 

@@ -5,9 +5,9 @@ The token path: no object per token, and one action for the whole report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from router import draining, ending, migrating, recovery, roles
+from router import draining, ending, migrating, prompt_logprobs, recovery, roles
 from router.actions import Relay, RelayRun, TellChoiceFinished
 from router.book import Book
 from router.events import StepReported, TokenRun
@@ -35,8 +35,12 @@ def on_step_reported(book: Book, event: StepReported) -> None:
     if book.fleet.placement is Placement.CONDITIONAL:
         roles.observe(book, worker, event)
     _take_prefilled(book, worker, event)
-    if event.tokens.handles:
-        _take_tokens(book, worker, event.tokens)
+    complete = prompt_logprobs.take(book, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
+    tokens = prompt_logprobs.hold_early(book, worker, event.tokens) if book.untold else event.tokens
+    if tokens.handles:
+        _take_tokens(book, worker, tokens)
+    for group in complete:
+        _take_early(book, group)
     for run in event.runs:
         _take_run(book, worker, run)
     _take_changes(book, worker, event)
@@ -83,7 +87,7 @@ def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
 def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
     relay = Relay()
     broken: dict[Group, str] = {}
-    ended: list[Group] = []
+    ended: dict[Group, None] = {}
     text_at = 0
     has_text = bool(tokens.text_lengths)
     row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else {}
@@ -106,20 +110,27 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
         text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
         reason = tokens.finish_reasons[row]
         _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
-        if reason == FinishReason.STOP:
-            _tell_match(relay, choice, group.session, token_id, stop_places.get(row))
+        if reason:
+            _tell_match(relay, choice, group.session, stop_places.get(row))
+            ended[group] = None
         decoder = worker if worker.key == group.decode_key else book.fleet.workers.get(group.decode_key or "")
         if decoder is not None:
             decoder.remaining_tokens -= 1
-        if reason and not any(one.open for one in group.choices):
-            ended.append(group)
     if relay.listeners:
         book.counters.relayed_tokens += len(relay.listeners)
         book.do(relay)
-    for group in ended:
-        ending.end_group(book, group)
+    _end_groups(book, ended)
     for group, fault in broken.items():
         recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+
+
+def _take_early(book: Book, group: Group) -> None:
+    """Tell what the decode worker said of a group, in order, now that its prompt is told."""
+    early, group.early = group.early, []
+    for tokens in early:
+        decoder = book.fleet.workers.get(group.decode_key or "")
+        if decoder is not None and decoder.groups.get(group.handle) is group:
+            _take_tokens(book, decoder, tokens)
 
 
 def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
@@ -207,13 +218,18 @@ def _deliver(
         relay.gaps_s.append(gap_s)
 
 
-def _tell_match(
-    relay: Relay, choice: Choice, session: Session, token_id: int, stop_place: int | None
-) -> None:
-    """Keep which stop rule the choice's last token matched, and tell whoever listens."""
-    choice.matched = matched(FinishReason.STOP, token_id, stop_place, session.stop)
+def _tell_match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
+    """Tell which stop rule the choice's last token matched, if it did."""
+    choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.stop)
     if choice.matched is not None:
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
+
+
+def _end_groups(book: Book, groups: Iterable[Group]) -> None:
+    """End those that have no open choice."""
+    for group in groups:
+        if not any(choice.open for choice in group.choices):
+            ending.end_group(book, group)
 
 
 def choice_of(group: Group, index: int) -> Choice | None:

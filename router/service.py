@@ -10,13 +10,14 @@ from typing import Any
 import grpc.aio
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from router.actions import TellAccepted, TellChoiceFinished, TellFinished
+from router.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.arriving import Arriving
 from router.convert import (
     content_digest,
     event_to_pb,
     finished_to_pb,
     logprobs_to_pb,
+    prompt_logprobs_to_pb,
     quote_to_pb,
     reason_to_pb,
     request_from_pb,
@@ -99,7 +100,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
             waited_s=self._intake.tokenised_s(raw),
-            hits=await self._intake.prefix_hits(raw.tenant, checked.prompt_token_ids),
+            hits=await self._intake.prefix_hits(raw.tenant, checked),
         )
         return quote_to_pb(quoted)
 
@@ -192,7 +193,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             check_sizes(message, self._facts)
             return request_from_pb(message)
         check_sizes(message, self._facts, resume.received)
-        return request_from_pb(message, resume.session, resume.received, resume.failed_attempts)
+        return request_from_pb(
+            message,
+            resume.session,
+            resume.received,
+            resume.failed_attempts,
+            resume.received_prompt_logprobs,
+        )
 
     async def _admit(self, patience: Patience) -> None:
         """What cannot wait is new, and is refused while this router lags."""
@@ -252,6 +259,7 @@ class _Answer:
         self._accepted: TellAccepted | None = None
         self._finished: TellFinished | None = None
         self._choices: dict[int, inference_pb2.Choice] = {}
+        self._prompt_logprobs: list[inference_pb2.TokenLogprobs] = []
 
     def add(self, item: StreamItem) -> None:
         match item:
@@ -262,6 +270,8 @@ class _Answer:
                 choice.token_ids.extend(item.token_ids)
                 choice.text += "".join(item.texts)
                 choice.logprobs.extend(logprobs_to_pb(one) for one in item.logprobs)
+            case TellPromptLogprobs():
+                self._prompt_logprobs.extend(prompt_logprobs_to_pb(item.told))
             case TellChoiceFinished():
                 choice = self._choice(item.choice)
                 choice.finish_reason = reason_to_pb(item.reason)
@@ -285,4 +295,5 @@ class _Answer:
             choices=[self._choices[index] for index in sorted(self._choices)],
             finished=finished_to_pb(self._finished.outcome, None, now),
             seed=self._accepted.seed,
+            prompt_logprobs=self._prompt_logprobs,
         )

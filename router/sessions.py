@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scheduling.admission import Decision
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.prediction import Ahead, Prediction
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
@@ -152,6 +153,8 @@ class Group:
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False
+    early: list[TokenColumns] = field(default_factory=list)
+    """What the decode worker said before the prefill worker had told of all of the prompt."""
     avoided: frozenset[str] = frozenset()
 
     def part(self) -> None:
@@ -239,6 +242,24 @@ class Session:
     """Attempts that its client was told of by other routers."""
     max_gap_s: float = 0.0
     error: str = ""
+    received_prompt_logprobs: int = 0
+    """Tokens of the prompt whose log-probabilities former sessions delivered: they are unknown here."""
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """All that came since, in the prompt's order."""
+
+    @property
+    def next_prompt_index(self) -> int:
+        """The first token of the prompt whose log-probability nobody has told yet, if they are wanted."""
+        if self.prompt_logprobs:
+            return self.prompt_logprobs[-1].next_index
+        return 1 + self.received_prompt_logprobs
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """More are wanted."""
+        if self.sampling.prompt_logprobs is None:
+            return False
+        return self.next_prompt_index < len(self.prompt_token_ids)
 
     def __post_init__(self) -> None:
         self.aim = self.slo

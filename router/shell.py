@@ -29,6 +29,7 @@ from router.actions import (
     TellChoiceFinished,
     TellFinished,
     TellLeaving,
+    TellPromptLogprobs,
     TellQueued,
     TellQuoted,
     TellRetrying,
@@ -200,6 +201,7 @@ class Shell:
             case (
                 TellAccepted()
                 | TellQueued()
+                | TellPromptLogprobs()
                 | TellChoiceFinished()
                 | TellFinished()
                 | TellLeaving()

@@ -41,6 +41,7 @@ class RawRequest:
     seed: int | None = None
     n: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class RawRequest:
     session: int = 0
     received: tuple[tuple[int, tuple[int, ...]], ...] = ()
     failed_attempts: int = 0
+    received_prompt_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
         seed=_or(raw.seed, drawn_seed),
         n=_or(raw.n, 1),
         logprobs=raw.logprobs,
+        prompt_logprobs=raw.prompt_logprobs,
     )
     if not 0 < sampling.top_p <= 1:
         raise ValidationError("sampling.top_p", sampling.top_p, "over 0, up to 1")
@@ -145,6 +148,8 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
     _check_range("sampling.n", sampling.n, 1, MAX_N)
     if sampling.logprobs is not None:
         _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+    if sampling.prompt_logprobs is not None:
+        _check_range("sampling.prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
     for token_id, bias in sampling.logit_bias:
         name = f"sampling.logit_bias[{token_id}]"
         if token_id >= vocab_size:
@@ -216,6 +221,8 @@ def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts)
         include_stop=raw.include_stop,
         skip_special_tokens=_or(raw.skip_special_tokens, True),
     )
+    most = 0 if raw.prompt_logprobs is None else len(token_ids) - 1
+    _check_range("received_prompt_logprobs", raw.received_prompt_logprobs, 0, most)
     return CheckedPrompt(tuple(token_ids), stop, _checked_received(raw, stop, facts))
 
 

@@ -24,6 +24,8 @@ class SamplingParams:
     n: int = 1
     logprobs: int | None = None
     """Alternatives per token; None when no log-probabilities are wanted."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first."""
 
 
 @value

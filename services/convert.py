@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.worker.v1 import attempt_pb2, worker_pb2
-from scheduling.columns import TokenColumns
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost_model import CostModel, StepShape
 from scheduling.request import Fence
 
@@ -71,6 +71,28 @@ def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
         top_logprobs=list(message.top_logprobs),
         stop_rows=list(message.stop_rows),
         stop_places=list(message.stop_places),
+    )
+
+
+def prompt_logprobs_to_pb(piece: PromptLogprobs) -> worker_pb2.PromptLogprobs:
+    return worker_pb2.PromptLogprobs(
+        handle=piece.handle,
+        first_index=piece.first_index,
+        logprobs=piece.logprobs,
+        num_top=piece.num_top,
+        top_token_ids=piece.top_token_ids,
+        top_logprobs=piece.top_logprobs,
+    )
+
+
+def prompt_logprobs_from_pb(message: worker_pb2.PromptLogprobs) -> PromptLogprobs:
+    return PromptLogprobs(
+        handle=message.handle,
+        first_index=message.first_index,
+        logprobs=tuple(message.logprobs),
+        num_top=message.num_top,
+        top_token_ids=tuple(message.top_token_ids),
+        top_logprobs=tuple(message.top_logprobs),
     )
 
 

@@ -10,7 +10,7 @@ from baton.worker.v1 import worker_pb2
 from engine.report import Load, StepReport
 from scheduling.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from services.convert import columns_to_pb, cost_to_pb, fence_from_pb, shape_to_pb
+from services.convert import columns_to_pb, cost_to_pb, fence_from_pb, prompt_logprobs_to_pb, shape_to_pb
 from worker.commands import (
     CancelHandles,
     Dispatch,
@@ -126,6 +126,7 @@ def _sampling_from_pb(handle: int, message: generation_pb2.SamplingParams) -> Sa
         seed=message.seed,
         n=message.n,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
     )
 
 
@@ -193,6 +194,7 @@ def report_to_pb(
         load=load_to_pb(report.load, draining=draining),
         step_seconds=report.step_seconds,
         failures=_failures_to_pb(report),
+        prompt_logprobs=[prompt_logprobs_to_pb(piece) for piece in report.prompt_logprobs],
         prefilled_handles=[one.handle for one in report.prefilled],
         cached_tokens=[one.cached_tokens for one in report.prefilled],
         preempted_handles=report.preempted,

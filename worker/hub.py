@@ -16,8 +16,8 @@ from engine import commands as engine_commands
 from engine.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.errors import FenceError, StaleFenceError, WrongIncarnationError, describe
 from kvtransfer.fence import FenceGuard
+from scheduling.columns import PromptLogprobs, take_rows
 from scheduling.request import FailureReason, Part
-from worker.columns import take_rows
 from worker.commands import (
     CancelHandles,
     Dispatch,
@@ -262,11 +262,7 @@ class Hub:
                 share = shares[running.session]
                 share.rows.append(row)
                 share.handles.append(running.router_handle)
-        for prefilled in report.prefilled:
-            running = self._living(prefilled.handle)
-            if running is not None:
-                named = dataclasses.replace(prefilled, handle=running.router_handle)
-                shares[running.session].prefilled.append(named)
+        self._split_prompts(report, shares)
         for failure in report.failures:
             running = self._living(failure.handle)
             if running is not None:
@@ -284,6 +280,18 @@ class Hub:
         for running in self._all_living(report.parked):
             shares[running.session].parked.append(running.router_handle)
         self._send(report, shares.items())
+
+    def _split_prompts(self, report: StepReport, shares: dict[RouterSession, _Share]) -> None:
+        for prefilled in report.prefilled:
+            running = self._living(prefilled.handle)
+            if running is not None:
+                named = dataclasses.replace(prefilled, handle=running.router_handle)
+                shares[running.session].prefilled.append(named)
+        for piece in report.prompt_logprobs:
+            running = self._living(piece.handle)
+            if running is not None:
+                named_piece = dataclasses.replace(piece, handle=running.router_handle)
+                shares[running.session].prompt_logprobs.append(named_piece)
 
     def _living(self, handle: int) -> Running | None:
         running = self._sequences.get(handle)
@@ -312,6 +320,7 @@ class _Share:
         self.rows: list[int] = []
         self.handles: list[int] = []
         self.prefilled: list[Prefilled] = []
+        self.prompt_logprobs: list[PromptLogprobs] = []
         self.failures: list[Failure] = []
         self.preempted: list[int] = []
         self.resumed: list[int] = []
@@ -323,7 +332,10 @@ class _Share:
     def is_empty(self) -> bool:
         if self.has_freed:
             return False
-        told = (self.rows, self.prefilled, self.failures, self.preempted, self.resumed, self.parked)
+        told = (
+            self.rows, self.prefilled, self.prompt_logprobs, self.failures, self.preempted, self.resumed,
+            self.parked,
+        )  # fmt: skip
         return not any(told)
 
     def report_of(self, report: StepReport) -> StepReport:
@@ -337,6 +349,7 @@ class _Share:
             step_seconds=report.step_seconds,
             tokens=tokens,
             prefilled=self.prefilled,
+            prompt_logprobs=self.prompt_logprobs,
             failures=self.failures,
             preempted=self.preempted,
             resumed=self.resumed,

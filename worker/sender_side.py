@@ -19,9 +19,8 @@ from kvtransfer.pool import BlockSource
 from kvtransfer.sender import Handoffs
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.shm import ShmServer
-from scheduling.columns import TokenColumns
+from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
-from worker.columns import take_rows
 from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
 

@@ -58,6 +58,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
         seed=args.seed,
         n=args.n,
         logprobs=args.logprobs,
+        prompt_logprobs=args.prompt_logprobs,
     )
 
 
@@ -265,6 +266,9 @@ def _add_sampling_flags(command: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=unsigned, metavar="N", help="the same seed draws the same answer")
     group.add_argument(
         "--logprobs", type=unsigned, metavar="N", help="tell each token's, and N alternatives'"
+    )
+    group.add_argument(
+        "--prompt-logprobs", type=unsigned, metavar="N", help="the same of the prompt (shown with --json)"
     )
 
 

@@ -81,16 +81,18 @@ class GenerateResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ("request", "session", "received", "failed_attempts")
+    __slots__ = ("request", "session", "received", "failed_attempts", "received_prompt_logprobs")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     FAILED_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request: GenerateRequest
     session: int
     received: _containers.RepeatedCompositeFieldContainer[ReceivedTokens]
     failed_attempts: int
-    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., failed_attempts: _Optional[int] = ...) -> None: ...
+    received_prompt_logprobs: int
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., session: _Optional[int] = ..., received: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., failed_attempts: _Optional[int] = ..., received_prompt_logprobs: _Optional[int] = ...) -> None: ...
 
 class ReceivedTokens(_message.Message):
     __slots__ = ("choice", "token_ids")
@@ -107,7 +109,7 @@ class ResumeResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[GenerationEvent, _Mapping]] = ...) -> None: ...
 
 class GenerationEvent(_message.Message):
-    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished", "leaving", "retrying")
+    __slots__ = ("accepted", "queued", "tokens", "choice_finished", "finished", "leaving", "retrying", "prompt_logprobs")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +117,7 @@ class GenerationEvent(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     RETRYING_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     accepted: Accepted
     queued: Queued
     tokens: Tokens
@@ -122,7 +125,8 @@ class GenerationEvent(_message.Message):
     finished: Finished
     leaving: Leaving
     retrying: Retrying
-    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., queued: _Optional[_Union[Queued, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., retrying: _Optional[_Union[Retrying, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class Retrying(_message.Message):
     __slots__ = ("failed_attempts",)
@@ -199,6 +203,14 @@ class TokenLogprobs(_message.Message):
     top_token_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("first_index", "logprobs")
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    first_index: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, first_index: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class ChoiceFinished(_message.Message):
     __slots__ = ("choice", "reason", "output_tokens", "stop_string", "stop_token_id")
@@ -281,16 +293,18 @@ class GenerateOnceRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ...) -> None: ...
 
 class GenerateOnceResponse(_message.Message):
-    __slots__ = ("request_id", "choices", "finished", "seed")
+    __slots__ = ("request_id", "choices", "finished", "seed", "prompt_logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     choices: _containers.RepeatedCompositeFieldContainer[Choice]
     finished: Finished
     seed: int
-    def __init__(self, request_id: _Optional[str] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, request_id: _Optional[str] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., seed: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Choice(_message.Message):
     __slots__ = ("index", "text", "token_ids", "logprobs", "finish_reason", "stop_string", "stop_token_id")

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from baton.errors import Internal, StreamCorrupt
 from baton.progress import Progress
-from baton.types import Accepted, Promise, Tokens
+from baton.types import Accepted, Promise, PromptLogprobs, TokenLogprobs, Tokens
 
 
 @st.composite
@@ -58,3 +58,14 @@ def test_going_on_with_other_weights_is_noticed() -> None:
     assert not progress.admit(first)
     with pytest.raises(Internal, match=r"began with weights f00d .* beef"):
         progress.admit(other)
+
+
+def test_a_gap_in_the_log_probabilities_of_a_prompt_is_noticed() -> None:
+    one = TokenLogprobs(-0.5, ())
+    progress = Progress(1)
+    assert progress.admit(PromptLogprobs(1, (one, one)))
+    assert progress.admit(PromptLogprobs(3, (one,)))
+    assert progress.num_prompt_logprobs == 3
+    for wrong in (3, 5):
+        with pytest.raises(Internal, match=f"at token {wrong}, expected 4"):
+            progress.admit(PromptLogprobs(wrong, (one,)))

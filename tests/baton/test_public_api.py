@@ -16,6 +16,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "Credentials",
         "FinishReason",
         "Finished",
+        "PromptLogprobs",
         "Queued",
         "Sampling",
         "Slo",

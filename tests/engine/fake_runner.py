@@ -115,12 +115,18 @@ class FakeRunner:
         if self._in_flight is not None:
             self.log.append(("launched", self.num_steps))
             self._in_flight[self.num_steps] = slots.clone(), values
-        last_rows = {end - 1: place for place, end in enumerate(starts[1:])}
-        rows = [self._logits(batch, last_rows[row]) for row in batch.logit_rows.tolist()]
+        wanted = batch.logit_rows.tolist()
+        assert wanted == sorted(set(wanted))
+        rows = [self._logits(batch, *self._place(starts, row)) for row in wanted]
         return torch.from_numpy(np.stack(rows)) if rows else torch.empty(0, self.vocab_size)
 
-    def _logits(self, batch: StepBatch, place: int) -> NDArray[np.float64]:
-        length = int(batch.context_lens[place])
+    def _place(self, starts: list[int], row: int) -> tuple[int, int]:
+        """The sequence of a token of the step, and how many of its tokens come after that one."""
+        place = next(place for place, end in enumerate(starts[1:]) if row < end)
+        return place, starts[place + 1] - 1 - row
+
+    def _logits(self, batch: StepBatch, place: int, num_after: int) -> NDArray[np.float64]:
+        length = int(batch.context_lens[place]) - num_after
         table = batch.block_tables[place, : -(-length // self.block_size)].long()
         context = self.pool[table].reshape(-1, 2)[:length]
         assert context[:, 1].tolist() == list(range(length)), "a slot holds another position than its own"

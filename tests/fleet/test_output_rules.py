@@ -1,16 +1,28 @@
-"""What ends a text and what of it is shown, on every path and over the death of a decode worker."""
+"""What is told besides tokens, on every path and over the death of a decode worker."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
-from baton import AsyncClient, ChoiceFinished, FinishReason, Sampling, Stop, Tokens
+from baton import (
+    AsyncClient,
+    ChoiceFinished,
+    Finished,
+    FinishReason,
+    PromptLogprobs,
+    Sampling,
+    Stop,
+    Tokens,
+)
 from baton.fleet import Fleet, FleetSpec
-from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
+from tests.model_zoo import load_stock
 
 pytestmark = pytest.mark.integration
 
@@ -19,6 +31,19 @@ EOS = 1
 PROMPT = [3 + i % 90 for i in range(70)]
 SAMPLING = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3)
 STOP = Stop(max_tokens=160, ignore_eos=True)
+
+
+async def kill_busy(fleet: Fleet, client: AsyncClient) -> None:
+    """Kill the decode worker that runs something."""
+    busy: list[str] = []
+
+    async def found() -> bool:
+        workers = (await snapshot(client)).workers
+        busy[:] = [one.worker_id for one in workers if one.worker_id.startswith("decode") and one.running]
+        return bool(busy)
+
+    await until(found, "a decode worker that runs something")
+    fleet.process(busy[0]).kill()
 
 
 async def heard(
@@ -72,11 +97,6 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(run_dir: P
                 ),
             )
 
-            async def kill() -> None:
-                workers = (await snapshot(client)).workers
-                [found] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
-                fleet.process(found.worker_id).kill()
-
             for stop, expected in cases:
                 whole = await heard(client, stop)
                 found_ids, found_text, end = whole
@@ -88,7 +108,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(run_dir: P
                 assert await heard(aggregated, stop) == whole
             # A stop string in the text that the killed worker has not reached: text and end come once.
             whole = await heard(client, cases[1][0])
-            assert await heard(client, cases[1][0], kill) == whole
+            assert await heard(client, cases[1][0], partial(kill_busy, fleet, client)) == whole
             await assert_all_is_freed(fleet, client)
 
 
@@ -108,3 +128,52 @@ async def test_special_tokens_are_shown_if_asked_for(run_dir: Path) -> None:
             found = await client.complete(PROMPT, sampling=only_eos, stop=stop)
             assert found.text == text
             assert set(found.choices[0].token_ids) == {EOS}
+
+
+async def test_a_prompt_is_told_once_as_stock_transformers_has_it(run_dir: Path) -> None:
+    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
+    both = FleetSpec(
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        routers=2,
+        decode=2,
+        extra_args={"prefill": (*ARGS, "--token-budget", "16"), "decode": ARGS, **placements},
+    )
+    logits = load_stock(DEMO_MODEL)(torch.tensor([PROMPT]), use_cache=False).logits[0].detach()
+    expected = torch.log_softmax(logits.double(), dim=-1)[:-1]
+    chosen = [expected[place, token].item() for place, token in enumerate(PROMPT[1:])]
+    asking = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, prompt_logprobs=2, n=2)
+    alone = dataclasses.replace(asking, prompt_logprobs=None)
+    async with Fleet(both) as fleet:
+        addresses = fleet.router_addresses
+        async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
+            for asked in (client, aggregated):
+                undisturbed = await asked.complete(PROMPT, sampling=alone, stop=STOP)
+                # Its prompt is cached now.
+                found = await asked.complete(PROMPT, sampling=asking, stop=STOP)
+                assert [one.logprob for one in found.prompt_logprobs] == pytest.approx(chosen, abs=1e-5)
+                for one, row in zip(found.prompt_logprobs, expected, strict=True):
+                    assert [token for token, _ in one.top] == row.topk(2).indices.tolist()
+                assert found.choices == undisturbed.choices
+                assert found.finished.usage.cached_prompt_tokens == 0
+
+            received: dict[int, list[int]] = {0: [], 1: []}
+            told: list[float] = []
+            struck = False
+            async for event in client.generate(PROMPT, sampling=asking, stop=STOP):
+                if isinstance(event, PromptLogprobs):
+                    assert event.first_index == 1 + len(told)
+                    told += [one.logprob for one in event.logprobs]
+                elif isinstance(event, Tokens):
+                    assert len(told) == len(chosen)
+                    received[event.choice] += event.token_ids
+                    if len(received[0]) > 5 and not struck:
+                        struck = True
+                        await kill_busy(fleet, client)
+                elif isinstance(event, Finished):
+                    assert event.usage.attempts == 2
+            assert told == pytest.approx(chosen, abs=1e-5)
+            assert [tuple(received[choice]) for choice in (0, 1)] == [
+                choice.token_ids for choice in undisturbed.choices
+            ]
+            await assert_all_is_freed(fleet, client)

@@ -24,6 +24,11 @@ def token_at(prompt: tuple[int, ...], choice: int, index: int) -> int:
     return (sum(prompt) * 7 + choice * 31 + index * 13) % 97 + 1
 
 
+def prompt_logprob(index: int) -> float:
+    """What every scripted worker says of the prompt's token there."""
+    return -index / 4
+
+
 def text_of(token_id: int) -> str:
     return f"<{token_id}>"
 
@@ -66,6 +71,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.taken = 0
         self.go = asyncio.Event()
         self.go.set()
+        self.tell = asyncio.Event()
+        """While it is clear, computed prompts are handed over, and their reports come later."""
+        self.tell.set()
         self.address = ""
         self._reports: asyncio.Queue[worker_pb2.WorkResponse] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -195,8 +203,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             return
         first = len(spec.output_token_ids)
         rows = [(spec, choice, first) for choice in spec.choices]
-        self.report(rows, prefilled=[spec.handle])
         self.handoffs.of(spec.handle).set()
+        await self.tell.wait()
+        self.say_prompt(spec)
+        self.report(rows, prefilled=[spec.handle])
 
     async def _receive(self, spec: worker_pb2.SequenceSpec) -> None:
         if self.refuse:
@@ -212,7 +222,24 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         first = len(spec.output_token_ids)
         self.running[spec.handle] = _Sequence(spec, dict.fromkeys(spec.choices, first))
         if prefilled:
+            self.say_prompt(spec)
             self.report([], prefilled=[spec.handle])
+
+    def say_prompt(self, spec: worker_pb2.SequenceSpec) -> None:
+        """Log-probabilities of the prompt, if they are wanted, in two reports."""
+        if not spec.sampling.HasField("prompt_logprobs"):
+            return
+        num_top, end = spec.sampling.prompt_logprobs, len(spec.prompt_token_ids)
+        for indexes in (range(1, end // 2), range(end // 2, end)):
+            piece = worker_pb2.PromptLogprobs(
+                handle=spec.handle,
+                first_index=indexes.start,
+                logprobs=[prompt_logprob(index) for index in indexes],
+                num_top=num_top,
+                top_token_ids=[index for index in indexes for _ in range(num_top)],
+                top_logprobs=[prompt_logprob(index) for index in indexes for _ in range(num_top)],
+            )
+            self.say(worker_pb2.StepReport(load=self._load(), prompt_logprobs=[piece]))
 
     def fail(self, handle: int) -> None:
         failure = worker_pb2.SequenceFailure(

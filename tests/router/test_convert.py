@@ -44,7 +44,7 @@ def test_worker_that_measured_nothing_is_taken_to_cost_nothing() -> None:
 
 
 def test_spec_says_every_field() -> None:
-    sampling = SamplingParams(0.5, 40, 0.9, 0.1, 1.1, 0.2, 0.3, ((7, -1.5),), 99, 2, 3)
+    sampling = SamplingParams(0.5, 40, 0.9, 0.1, 1.1, 0.2, 0.3, ((7, -1.5),), 99, 2, 3, 4)
     stop = StopRules(10, 2, ("a", "b"), (4,), ignore_eos=True, include_stop=True, skip_special_tokens=False)
     spec = SequenceSpec(1, Fence("t", "r", 2, 3, 4, "s", "d"), (1, 2), (3,), (4,), sampling, stop, b"salt")
     message = spec_to_pb(spec)

@@ -8,7 +8,7 @@ from baton.worker.v1 import worker_pb2 as pb
 from engine.report import Failure, Load, Prefilled, StepReport
 from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.convert_worker import command_to_pb, report_from_pb, spec_to_pb
-from scheduling.columns import TokenColumns
+from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
 from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
 from worker.convert import command_from_pb, report_to_pb, spec_from_pb
@@ -41,6 +41,7 @@ samplings = st.builds(
     seed=st.integers(0, 2**64 - 1),
     n=small,
     logprobs=st.none() | small,
+    prompt_logprobs=st.none() | small,
 )
 stops = st.builds(
     StopRules,
@@ -91,6 +92,7 @@ def test_a_report_survives_the_way_back() -> None:
         step_seconds=0.25,
         tokens=TokenColumns([7], [0], [3], [42], [2], [2], b"hi", [0], [-0.5], [1], [42], [-0.5], [0], [2]),
         prefilled=[Prefilled(7, 16)],
+        prompt_logprobs=[PromptLogprobs(7, 3, (-0.5, -0.25), 1, (42, 43), (-0.5, -0.125))],
         failures=[Failure(8, FailureReason.HANDOFF, "gone")],
     )
     read = report_from_pb("w", report_to_pb(report, draining=True).step)
@@ -98,6 +100,7 @@ def test_a_report_survives_the_way_back() -> None:
     assert (read.load.step, read.load.free_blocks, read.load.context_tokens) == (9, 4, 6)
     assert read.load.draining
     assert (read.prefilled, read.cached_tokens) == ((7,), (16,))
+    assert list(read.prompt_logprobs) == report.prompt_logprobs
     assert [(one.handle, one.reason, one.message) for one in read.failures] == [
         (8, FailureReason.HANDOFF, "gone")
     ]

@@ -5,8 +5,7 @@ from dataclasses import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.columns import TokenColumns
-from worker.columns import take_rows
+from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 
 Row = tuple[int, int, int, int, int, bytes, tuple[float, list[tuple[int, float]]] | None, int | None]
 
@@ -55,3 +54,18 @@ def test_taking_rows_is_the_same_as_never_having_had_the_others(rows: list[Row],
     expected = columns_of([rows[row] for row in kept])
     for field in fields(TokenColumns):
         assert getattr(taken, field.name) == getattr(expected, field.name), field.name
+
+
+@given(st.integers(1, 5), st.integers(0, 6), st.integers(0, 3), st.integers(0, 14))
+def test_log_probabilities_of_a_prompt_are_cut_with_their_alternatives(
+    first_index: int, count: int, num_top: int, index: int
+) -> None:
+    def piece(indexes: range) -> PromptLogprobs:
+        tops = [one for one in indexes for _ in range(num_top)]
+        return PromptLogprobs(7, indexes.start, [*indexes], num_top, tops, tops)
+
+    whole = piece(range(first_index, first_index + count))
+    assert whole.next_index == first_index + count
+    kept = whole.from_index(index)
+    assert kept.next_index == max(whole.next_index, index)
+    assert kept == piece(range(max(first_index, index), max(whole.next_index, index)))
