@@ -23,7 +23,7 @@ th { background: #f6f6f6; vertical-align: bottom }
 .figures { font-size: .93em } .figures small { white-space: nowrap; color: #444 }
 .figures th:first-child, .figures td:first-child { text-align: left; position: sticky; left: 0 }
 .figures td:first-child { background: #fff; min-width: 9em }
-.facts th, .facts td { text-align: left; vertical-align: top }
+.facts th, .facts td { text-align: left; vertical-align: top } .facts th { white-space: nowrap }
 .facts td { overflow-wrap: anywhere }
 svg { max-width: 100%; min-width: 600px; height: auto }
 p.note { color: #444; max-width: 46em } code { font-size: .95em }
