@@ -32,6 +32,8 @@ from services.background import BackgroundWriter, open_unblocked
 FORMAT = "baton recording"
 VERSION = 1
 _BUFFER_CHARS = 1 << 20
+CHARS_PER_TURN = 1 << 18
+"""Written down in one turn of the event loop, and one event more: some milliseconds."""
 _WRITTEN_AFTER_S = 1.0
 """What a killed router loses of its recording."""
 MAX_WAITING_BYTES = 64 << 20
@@ -110,22 +112,32 @@ class Recorder:
         self._taken.append((event, now, actions))
 
     def flush(self) -> None:
-        """Write what was taken."""
+        """Write what was taken, as much as one turn has time for; the rest in the next ones."""
         taken, self._taken = self._taken, []
         if not taken or self._closed:
             return
-        self._num_events += len(taken)
-        text = "".join(line(*one) for one in taken)
-        self._texts.append(text)
-        self._num_chars += len(text)
-        now = taken[-1][1]
+        num_lines = num_chars = 0
+        for one in taken:
+            text = line(*one)
+            self._texts.append(text)
+            num_lines += 1
+            num_chars += len(text)
+            if num_chars > CHARS_PER_TURN:
+                break
+        now = taken[num_lines - 1][1]
+        self._taken = taken[num_lines:]
+        if self._taken:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._num_events += num_lines
+        self._num_chars += num_chars
         if now - self._written_at > _WRITTEN_AFTER_S or self._num_chars > _BUFFER_CHARS:
             self._written_at = now
             self._hand_over()
 
     def close(self) -> None:
         """Write the last line, and wait for the file, not for ever."""
-        self.flush()
+        while self._taken and not self._closed:
+            self.flush()
         self._texts.append(footer(self._num_events))
         self._hand_over()
         written = self._writer.close(_LAST_WORDS_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import errno
 import json
@@ -138,6 +139,29 @@ async def test_a_recorder_writes_what_the_core_saw(tmp_path: Path) -> None:
     assert not failures
     assert [one.recorded.now for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert all(one.identical for one in found)
+
+
+async def test_what_comes_in_one_turn_of_the_loop_is_written_down_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Event] = []
+
+    def counting(event: Event, *rest: Any) -> str:
+        written.append(event)
+        return line(event, *rest)
+
+    monkeypatch.setattr(recording, "line", counting)
+    path, event = tmp_path / "recording", Granted("a" * 10_000, "w:1", "d:1")
+    recorder = Recorder(path, CoreConfig("router-1"), lambda _: None)
+    for _ in range(200):
+        recorder.take(event, 0.0, [])
+    turns = []
+    while len(written) < 100:
+        await asyncio.sleep(0)
+        turns.append(len(written))
+    assert turns[0] <= 2 + recording.CHARS_PER_TURN // 10_000
+    recorder.close()
+    assert [json.loads(one)[1] for one in path.read_text().splitlines()[1:-1]] == [encode_event(event)] * 200
 
 
 async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
