@@ -61,9 +61,15 @@ class WaitingGroups:
         line = self._lines[one.slo_class]
         heapq.heappush(line, (one.due_at, one.key))
         if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(one.slo_class):
-            found = self._groups.values()
-            line[:] = [(w.due_at, w.key) for _, w, _ in found if w.slo_class is one.slo_class]
+            # Not from all that wait: those of other classes may be many more.
+            line[:] = [entry for entry in dict.fromkeys(line) if self._stands(entry)]
             heapq.heapify(line)
+
+    def _stands(self, entry: tuple[float, str]) -> bool:
+        """Whether an entry of a line is of a group that waits, as it waits now."""
+        due_at, key = entry
+        found = self._groups.get(key)
+        return found is not None and found[1].due_at == due_at
 
     def asked(self, group: Group) -> None:
         """It has asked for its place as of `group.asked_at`."""
@@ -117,10 +123,8 @@ class WaitingGroups:
         """Who of one class goes first."""
         line = self._lines[slo_class]
         while line:
-            due_at, key = line[0]
-            found = self._groups.get(key)
-            if found is not None and found[1].due_at == due_at:
-                return found[0]
+            if self._stands(line[0]):
+                return self._groups[line[0][1]][0]
             heapq.heappop(line)
         return None
 

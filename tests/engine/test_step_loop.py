@@ -378,6 +378,21 @@ def test_a_loop_goes_idle_at_the_same_cost_with_a_pool_of_any_size() -> None:
     assert growth(prepare) < MOST_GROWTH
 
 
+def test_a_turn_costs_the_same_with_a_pool_of_any_size() -> None:
+    def prepare(num_blocks: int) -> Callable[[], object]:
+        driver = Driver(num_blocks=num_blocks)
+        fill_cache(driver.blocks)
+
+        def turns() -> None:
+            driver.loop.turn([Decode(spec(1, [1, 2, 3], 40))], lambda _: None)
+            for _ in range(50):
+                driver.loop.turn([], lambda _: None)
+
+        return turns
+
+    assert growth(prepare) < MOST_GROWTH
+
+
 def fill_cache(blocks: BlockManager) -> None:
     blocks.reserve(blocks.num_blocks)
     table = [blocks.allocate() for _ in range(blocks.num_blocks)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import hypothesis
 import hypothesis.strategies as st
 
@@ -9,6 +12,7 @@ from router.sessions import Choice, Group, Phase, Session, Timeline
 from router.waiting import LEAST_STALE, WaitingGroups
 from scheduling.admission import Decision, Verdict
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
+from tests.growth import LARGE, MOST_GROWTH, SMALL, growth
 
 AGAIN_S = 1.0
 
@@ -103,3 +107,24 @@ def test_no_more_are_told_than_are_asked_for_and_the_others_next() -> None:
     told = [waiting.take_unheard(AGAIN_S, AGAIN_S, 2) for _ in range(4)]
     assert [len(some) for some in told] == [2, 2, 1, 0]
     assert [one for some in told for one in some] == groups
+
+
+def test_who_comes_and_goes_costs_the_same_however_many_of_other_classes_wait() -> None:
+    def many(count: int) -> WaitingGroups:
+        waiting, one = WaitingGroups(), group_of(0, SloClass.BATCH, 9)
+        for number in range(count):
+            waiting.add(replace(one, key=f"g{number}"), 0.0)
+        return waiting
+
+    full = {count: many(count) for count in (SMALL, LARGE)}
+    passing = [group_of(LARGE + number, SloClass.INTERACTIVE, 9) for number in range(4 * LEAST_STALE)]
+
+    def prepare(count: int) -> Callable[[], object]:
+        def pass_by() -> None:
+            for group in passing:
+                full[count].add(group, 1.0)
+                full[count].remove(group)
+
+        return pass_by
+
+    assert growth(prepare) < MOST_GROWTH
