@@ -16,12 +16,6 @@ from pathlib import Path
 import grpc.aio
 import structlog
 import uvloop
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
-    health,
-    health_pb2,
-    health_pb2_grpc,
-)
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
 from router.answering import Answering, UnknownMethods
 from router.book import CoreConfig
@@ -32,6 +26,7 @@ from router.door.interceptor import DoorInterceptor
 from router.door.rules import DoorFileUnusable
 from router.errors import RouterError
 from router.events import RouterLeaving, RouterStopping
+from router.health import RouterHealth
 from router.intake import Intake
 from router.metrics import RouterMetrics
 from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
@@ -40,8 +35,10 @@ from router.recording import Recorder
 from router.service import InferenceService
 from router.shell import Shell
 from router.tokenizer_pool import TokenizerPool
+from services import health, reflection
 from services.event_loop import measure_loop, start_threads, watch_loop
 from services.garbage import freeze_garbage
+from services.health import Health
 from services.listening import AddressUnusable, MetricsServer, add_port
 from services.log import configure_logging
 from services.tls import FleetTls, Role, TlsUnusable, read_pem
@@ -97,9 +94,9 @@ async def _serve_with(
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
-    running = asyncio.create_task(shell.run())
+    await healthy.tell_now()
+    running = asyncio.create_task(_run(shell, healthy))
     await server.start()
-    await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
     address = config.advertise or f"{config.host}:{port}"
     lock = "open" if door is None else "locked"
     structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
@@ -109,7 +106,7 @@ async def _serve_with(
     _say_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
-    await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    await healthy.leave()
     shell.submit(RouterLeaving())
     await _drain(shell, config.drain_s)
     await server.stop(grace=1.0)
@@ -120,6 +117,12 @@ async def _serve_with(
     await asyncio.gather(running, return_exceptions=True)
     standstills.stop()
     metrics_server.stop()
+
+
+async def _run(shell: Shell, healthy: RouterHealth) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(shell.run())
+        tasks.create_task(healthy.run())
 
 
 def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
@@ -140,16 +143,11 @@ def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[grpc.aio.S
 
 def _add_services(
     server: grpc.aio.Server, shell: Shell, intake: Intake, facts: ModelFacts, door: Door | None
-) -> health.aio.HealthServicer:
-    healthy = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    names = [
-        InferenceService(shell, intake, facts, door).add_to(server),
-        FleetService(shell, facts).add_to(server),
-        health.SERVICE_NAME,
-        reflection.SERVICE_NAME,
-    ]
-    reflection.enable_server_reflection(names, server)
+) -> RouterHealth:
+    inference = InferenceService(shell, intake, facts, door).add_to(server)
+    others = [FleetService(shell, facts).add_to(server), health.SERVICE_NAME]
+    healthy = RouterHealth(Health(server), shell, inference, [*others, *reflection.NAMES])
+    reflection.add_reflection(server, [inference, *others])
     server.add_generic_rpc_handlers((UnknownMethods(),))
     return healthy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,6 +59,8 @@ class Discovery:
         self._missing_since: dict[str, float] = {}
         self.refused: set[str] = set()
         """Keys of announced workers that do not fit the fleet."""
+        self.store_answers = False
+        """The store, when it was asked last."""
         self.facts: FleetFacts | None = None
 
     def send(self, command: WorkerCommand) -> None:
@@ -78,8 +79,12 @@ class Discovery:
         try:
             while True:
                 # Links outlive the store; whoever calls it for a request reports that it is away.
-                with contextlib.suppress(StoreUnavailable):
+                try:
                     self._take(await self._store.list_workers())
+                except StoreUnavailable:
+                    self.store_answers = False
+                else:
+                    self.store_answers = True
                 await asyncio.sleep(INTERVAL_S)
         finally:
             for link, task in self._links.values():

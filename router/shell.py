@@ -296,6 +296,13 @@ class Shell:
         """Submit after the actions under way: the core takes one event at a time."""
         asyncio.get_running_loop().call_soon(self.submit, event)
 
+    @property
+    def serves(self) -> bool:
+        """A request that comes now could run: SERVING, as the health service says."""
+        book = self.core.book
+        has_queue = self.discovery.store_answers or book.config.serves_without_store
+        return has_queue and book.fleet.serves() and not book.leaving
+
     # Life
 
     async def run(self) -> None:

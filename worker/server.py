@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import grpc
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotations
-    health,
-    health_pb2,
-    health_pb2_grpc,
-)
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no annotations
 
+from services import health, reflection
+from services.health import Health
 from services.listening import add_port
 from services.reading import RefuseUnreadable
 from services.role_guard import RoleGuard
@@ -50,24 +46,24 @@ class WorkerServer:
         self._tls = tls
         guards = (RefuseUnreadable(),) if tls is None else (RoleGuard(CALLERS), RefuseUnreadable())
         self._server = grpc.aio.server(interceptors=guards, options=OPTIONS)
-        self._names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._names = [health.SERVICE_NAME]
+        self._health = Health(self._server)
 
     def add(self, service: Service) -> None:
         self._names.append(service.add_to(self._server))
 
     async def start(self, listen: str) -> int:
         """The bound port. Raises `AddressUnusable`."""
-        reflection.enable_server_reflection(self._names, self._server)
+        reflection.add_reflection(self._server, self._names)
+        await self.set_serving(serving=False)
         port = add_port(self._server, listen, self._tls, self._tls.ca if self._tls else None)
         await self._server.start()
         return port
 
     async def set_serving(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse
-        state = status.SERVING if serving else status.NOT_SERVING
-        await self._health.set("", state)
+        """What the health service says of all services, and of the worker."""
+        names = (health.WHOLE, *self._names, *reflection.NAMES)
+        await self._health.tell(names, serving=serving)
 
     async def stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)

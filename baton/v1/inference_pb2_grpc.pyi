@@ -37,7 +37,8 @@ Long silences. A stream can be silent for as long as its request waits, or its p
 a connection with calls every 20 s, and ends one that does not answer within 10 s. A client that wants to notice a
 broken connection itself sets its library's keep-alive, to 20 s for example.
 
-A router also answers grpc.health.v1, which needs no credential, and server reflection.
+A router also answers grpc.health.v1, which needs no credential, and server reflection. InferenceService, and
+the router as a whole (the empty name), is SERVING while a request sent now could run.
 """
 
 import abc

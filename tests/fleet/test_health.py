@@ -5,42 +5,139 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # type: ignore[import-untyped]
-    ProtoReflectionDescriptorDatabase,  # ships no annotations
-)
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, until
 
 pytestmark = pytest.mark.integration
 
-SERVES = {
-    "router-0": {"baton.v1.InferenceService", "baton.operators.v1.FleetService"},
-    "prefill-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
-    "decode-0": {"baton.worker.v1.WorkerService"},
+STANDARD = {
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
 }
+INFERENCE, OPERATORS = "baton.v1.InferenceService", "baton.operators.v1.FleetService"
+SERVES = {
+    "router-0": {INFERENCE, OPERATORS},
+    "prefill-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
+    "decode-0": {"baton.worker.v1.WorkerService", "baton.worker.v1.KVTransferService"},
+}
+Status = health_pb2.HealthCheckResponse
 
 
-def check(address: str) -> int:
-    command = [sys.executable, "-m", "baton.cli", "health", address]
-    return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+def command(address: str) -> int:
+    """The exit code of `baton health`."""
+    run = [sys.executable, "-m", "baton.cli", "health", address]
+    return subprocess.run(run, check=False, stdout=subprocess.DEVNULL).returncode
 
 
-def services(address: str) -> set[str]:
-    with grpc.insecure_channel(address) as channel:
-        return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+async def status(address: str, service: str = "") -> str:
+    """What the health service says of one service, or how the call failed."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        try:
+            answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return str(Status.ServingStatus.Name(answer.status))
 
 
-async def test_every_service_is_healthy_and_says_what_it_serves(tiny_llama: Path, run_dir: Path) -> None:
-    async with Fleet(FleetSpec(model=tiny_llama, run_dir=run_dir)) as fleet:
-        for name, served in SERVES.items():
+def says(address: str, wanted: str, service: str = "") -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return await status(address, service) == wanted
+
+    return condition
+
+
+async def reflected(address: str, version: str, **question: str) -> Any:
+    """The answer of server reflection in one of its versions; its messages are the same in both."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await call.write(reflection_pb2.ServerReflectionRequest(**question))
+        answer = await call.read()
+        call.cancel()
+        return answer
+
+
+async def described(address: str, version: str, service: str) -> set[str]:
+    """The services of the files that describe a service."""
+    answer = await reflected(address, version, file_containing_symbol=service)
+    files = map(
+        descriptor_pb2.FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto
+    )
+    return {f"{file.package}.{one.name}" for file in files for one in file.service}
+
+
+async def test_every_service_is_healthy_and_says_what_it_serves(tmp_path: Path) -> None:
+    async with Fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
+        for name, own in SERVES.items():
             address = fleet.process(name).address
-            assert await asyncio.to_thread(check, address) == 0, name
-            assert served <= await asyncio.to_thread(services, address), name
+            await until(says(address, "SERVING"), f"{name} serves")
+            assert await asyncio.to_thread(command, address) == 0, name
+            for service in own | STANDARD:
+                assert await status(address, service) == "SERVING", (name, service)
+            assert await status(address, "no.such.Service") == "NOT_FOUND"
+            for version in ("v1", "v1alpha"):
+                answer = await reflected(address, version, list_services="")
+                listed = {one.name for one in answer.list_services_response.service}
+                assert listed == own | STANDARD, (name, version)
+                for service in listed:
+                    assert service in await described(address, version, service), (name, version, service)
         address = fleet.process("decode-0").address
         fleet.process("decode-0").kill()
         await fleet.process("decode-0").wait()
-        assert await asyncio.to_thread(check, address) != 0
+        assert await asyncio.to_thread(command, address) != 0
+
+
+async def test_a_router_serves_only_while_a_request_could_run(tmp_path: Path) -> None:
+    async with Fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
+        address = fleet.process("router-0").address
+        await until(says(address, "SERVING"), "the router serves")
+        async with grpc.aio.insecure_channel(address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(
+                health_pb2.HealthCheckRequest(service=INFERENCE)
+            )
+            assert (await watch.read()).status == Status.SERVING
+            fleet.process("decode-0").kill()
+            assert (await watch.read()).status == Status.NOT_SERVING
+            assert await status(address) == "NOT_SERVING"
+            assert await status(address, OPERATORS) == "SERVING"
+            assert await asyncio.to_thread(command, address) != 0
+            await fleet.revive("decode-0")
+            assert (await watch.read()).status == Status.SERVING
+            fleet.process("prefill-0").kill()  # a decode worker computes prompts as well
+            fleet.process("redis").kill()
+            assert (await watch.read()).status == Status.NOT_SERVING
+            watch.cancel()
+
+
+async def test_a_router_without_redis_serves_if_it_may(tmp_path: Path) -> None:
+    spec = FleetSpec(
+        model=DEMO_MODEL, timed="demo-cpu", prefill=0, placement="aggregated", run_dir=tmp_path,
+        without_redis="local",
+    )  # fmt: skip
+    async with Fleet(spec) as fleet:
+        address = fleet.process("router-0").address
+        await until(says(address, "SERVING"), "the router serves")
+        async with grpc.aio.insecure_channel(address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == Status.SERVING
+            fleet.process("redis").kill()
+            await fleet.process("redis").wait()
+            fleet.process("decode-0").terminate()  # the next word is about this, not about Redis
+            assert (await watch.read()).status == Status.NOT_SERVING
+            watch.cancel()

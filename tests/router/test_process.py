@@ -74,10 +74,13 @@ def test_serves_health_models_and_metrics_and_leaves_cleanly(
 ) -> None:
     process, ready = router
     with grpc.insecure_channel(ready["address"]) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
-        )
-        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        health = health_pb2_grpc.HealthStub(channel)
+        status = {
+            name: health.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE_S).status
+            for name in ("", "baton.v1.InferenceService", "baton.operators.v1.FleetService")
+        }
+        answer = health_pb2.HealthCheckResponse
+        assert list(status.values()) == [answer.NOT_SERVING, answer.NOT_SERVING, answer.SERVING], "no worker"
         models = inference_pb2_grpc.InferenceServiceStub(channel).ListModels(
             inference_pb2.ListModelsRequest(), timeout=PATIENCE_S
         )

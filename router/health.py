@@ -1,0 +1,37 @@
+"""What a router's health says: SERVING if a request sent now could run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.shell import Shell
+from services.health import WHOLE, Health
+
+
+class RouterHealth:
+    """Keeps what the health service says true.
+
+    The inference service serves while a request could be queued and run. The router as a whole stands for
+    that service. The other services answer for as long as the router does.
+    """
+
+    def __init__(self, health: Health, shell: Shell, inference: str, others: Sequence[str]) -> None:
+        self._health = health
+        self._shell = shell
+        self._inference = inference
+        self._others = others
+
+    async def run(self) -> None:
+        """Look at each tick until cancelled."""
+        while True:
+            await self._shell.ticker.next()
+            await self.tell_now()
+
+    async def tell_now(self) -> None:
+        """Say how it is now."""
+        await self._health.tell((WHOLE, self._inference), serving=self._shell.serves)
+        await self._health.tell(self._others, serving=True)
+
+    async def leave(self) -> None:
+        """Say from now on that nothing is served: this router takes nothing new."""
+        await self._health.leave()

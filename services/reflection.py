@@ -1,0 +1,46 @@
+"""Server reflection, by which tools learn what a server serves: as `v1`, and as `v1alpha` for older tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc.aio
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # ships no annotations
+    reflection,
+    reflection_pb2,
+    reflection_pb2_grpc,
+)
+
+ALPHA: str = reflection.SERVICE_NAME
+V1 = "grpc.reflection.v1.ServerReflection"
+NAMES = (V1, ALPHA)
+
+
+def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
+    """Let tools ask about the services of these names, and about reflection itself.
+
+    The library has `v1alpha` alone. The messages of `v1` are the same on the wire, so one servicer answers
+    both.
+    """
+    _describe_v1()
+    servicer: Any = reflection.aio.ReflectionServicer([*names, *NAMES])
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    info: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handlers = grpc.method_handlers_generic_handler(V1, {"ServerReflectionInfo": info})
+    server.add_generic_rpc_handlers((handlers,))
+
+
+def _describe_v1() -> None:
+    """Make the file of `v1` known to the pool that reflection looks names up in."""
+    alpha = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
+    text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
+    v1 = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    v1.name = "grpc/reflection/v1/reflection.proto"
+    descriptor_pool.Default().AddSerializedFile(v1.SerializeToString())
