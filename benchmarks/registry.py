@@ -23,6 +23,9 @@ COMMANDS: dict[str, Command] = {
     "plot": Command("benchmarks.plot", "a page from the JSON of measurements and simulations"),
     "fidelity": Command("benchmarks.fidelity", "the simulator against a live fleet, request by request"),
     "claims": Command("benchmarks.claims.command", "what is claimed of the scheduling, in simulation"),
+    "fairness": Command(
+        "benchmarks.fairness", "what a tenant gets beside one that asks for nine times as much"
+    ),
     "many-routers": Command("benchmarks.many_routers", "two routers on one Redis, one of them killed"),
     "soak": Command("benchmarks.soak", "whether anything grows until it stands still, at the size of cards"),
     "leaving": Command("benchmarks.leaving", "what a decode worker's leaving costs its streams"),

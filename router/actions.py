@@ -244,7 +244,10 @@ class ChargeTenant:
     tenant: str
     tokens: float
     """Virtual ones, as in `scheduling.shares`."""
-    burst: float
+    lead: float
+    """What the tenant may be ahead of the least served one; infinite while little waits."""
+    band: float
+    """What anybody counts as ahead at most."""
 
 
 @value

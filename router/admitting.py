@@ -6,6 +6,7 @@ promised, and put behind where it asks for nothing, or would rather be late than
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from router import ending
@@ -21,7 +22,7 @@ from router.sessions import Group, Phase, Session
 from router.shedding import make_room
 from scheduling.admission import Verdict, aim_of, rather_late
 from scheduling.prediction import Ahead, Ask
-from scheduling.shares import BURST_S, Standing, virtual_tokens
+from scheduling.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 
 
 def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: int) -> None:
@@ -38,7 +39,7 @@ def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: 
     if not session.admitted:
         if ahead.requests > 0 and session.ahead is None and book.config.policy.promises:
             session.ahead = ahead
-            _charge(book, session, group)
+            _charge(book, session, group, ahead)
             return
         if _admit(book, session, group, ahead, 0.0):
             _take_place(book, session, group, ahead, 0.0)
@@ -51,28 +52,34 @@ def on_charged(book: Book, request_key: str, standing: Standing | None) -> None:
     group = book.groups.get(request_key)
     if group is None or group.session.ahead is None or group.session.admitted:
         return
-    session = group.session
+    session, ahead, late_s = group.session, group.session.ahead, 0.0
     if standing is None or standing.is_over:
         session.charged_tokens = 0.0
-    late_s = 0.0
-    if standing is not None and standing.is_over:
-        rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate if book.fleet.serves() else 1.0
-        late_s = max(0.001, standing.catch_up_s(BURST_S * rate, rate))
-    assert session.ahead is not None, "asked above"
-    if not _admit(book, session, group, session.ahead, late_s):
+    if standing is not None and standing.is_over and book.fleet.serves():
+        rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate
+        late_s = max(0.001, standing.catch_up_s(_lead(book, session, ahead), rate))
+    if not _admit(book, session, group, ahead, late_s):
         return
-    _take_place(book, session, group, session.ahead, late_s)
+    _take_place(book, session, group, ahead, late_s)
 
 
-def _charge(book: Book, session: Session, group: Group) -> None:
+def _charge(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
     if not book.fleet.serves():
         on_charged(book, group.key, None)
         return
     weight = book.config.weights.of(session.tenant)
     output = expected_output(book, session) * group.num_seqs
     session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
-    burst = BURST_S * book.outlook.capacity(session.slo.pace_ms).prefill_rate
-    book.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, burst))
+    rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate
+    lead = _lead(book, session, ahead)
+    book.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, BAND_S * rate))
+
+
+def _lead(book: Book, session: Session, ahead: Ahead) -> float:
+    """Virtual tokens that its tenant may be ahead of the least served one."""
+    ttft_ms, rate = session.slo.ttft_ms, book.outlook.capacity(session.slo.pace_ms).prefill_rate
+    patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
+    return allowed_lead((ahead.tokens + book.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
 
 def _take_place(book: Book, session: Session, group: Group, ahead: Ahead, late_s: float) -> None:

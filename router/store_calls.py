@@ -193,7 +193,7 @@ class StoreCalls:
         return (SettleAnswered(key, prefill_key, settlement.decode_key, settlement.outcome),)
 
     async def _charge(self, action: ChargeTenant) -> Sequence[Event]:
-        standing = await self._store.charge_tenant(action.tenant, action.tokens, action.burst)
+        standing = await self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
         return (Charged(action.request_key, standing),)
 
     async def _ask_queue(self) -> Sequence[Event]:

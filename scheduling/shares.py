@@ -13,7 +13,8 @@ Here the counters decide at admission: the further a tenant is ahead of the leas
 shorter the queue that it may still join. With a short queue, or alone, nobody is limited, so that no capacity
 lies idle for fairness. With a long one, those who ask for more than their share meet at one lead, and split
 what is left by weight. Nobody counts as further behind than a band: who asks for less than its share falls
-behind for ever, and is owed nothing for it.
+behind for ever, and is owed nothing for it. How long a queue is depends on who asks: what is short for a
+request that can wait is long for one that cannot.
 
 Two tenants that keep asking stay within the allowed lead and one request's charge of each other, per weight,
 as long as both together fit into the band.
@@ -35,10 +36,12 @@ MAX_DEBTS = 1000
 """Idle tenants remembered because they are ahead; beyond, the smallest leads are forgotten."""
 BAND_S = 4.0
 """Seconds of the whole fleet's work that a tenant counts as ahead by at most: several large requests."""
-BURST_S = 2.0
-"""Of these, what a tenant may be ahead by whatever the queue's length."""
 FREE_S, FULL_S = 1.0, 2.0
-"""Seconds of work in the queue: up to the first anybody may join, from the second only the least served."""
+"""Seconds of prompt work that waits, in the queue or at workers: up to the first anybody may join, from the
+second only the least served."""
+FREE_PART, FULL_PART = 0.125, 0.375
+"""The same as parts of the time to first token that is asked for, where that is sooner: past the second the
+least served must still find room within it."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
@@ -70,11 +73,15 @@ def virtual_tokens(prompt_tokens: int, output_tokens: float, weight: float) -> f
     return (prompt_tokens + OUTPUT_WEIGHT * output_tokens) / weight
 
 
-def allowed_lead(waiting_s: float, band: float) -> float:
-    """Virtual tokens that a tenant may be ahead by to join a queue of `waiting_s` seconds of work."""
-    if waiting_s <= FREE_S:
+def allowed_lead(waiting_s: float, band: float, patience_s: float = math.inf) -> float:
+    """Virtual tokens that a tenant may be ahead by to join a queue of `waiting_s` seconds of work.
+
+    `patience_s` is the time to first token that the request asks for.
+    """
+    free_s, full_s = min(FREE_S, FREE_PART * patience_s), min(FULL_S, FULL_PART * patience_s)
+    if waiting_s <= free_s:
         return math.inf
-    return band * max(0.0, (FULL_S - waiting_s) / (FULL_S - FREE_S))
+    return band * max(0.0, (full_s - waiting_s) / (full_s - free_s))
 
 
 @value

@@ -180,7 +180,7 @@ class SimShell:
         self._store.release_lease(action.request_key, action.worker_key)
 
     def _charge_tenant(self, action: ChargeTenant) -> None:
-        standing = self._store.charge_tenant(action.tenant, action.tokens, action.burst)
+        standing = self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
         self.submit(Charged(action.request_key, standing))
 
     def _refund_tenant(self, action: RefundTenant) -> None:

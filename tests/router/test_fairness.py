@@ -1,9 +1,13 @@
-"""At a busy fleet's door short prompts leave room for long ones that get less than their share."""
+"""At a busy fleet's door short prompts leave room for long ones, and tenants for those that had less."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import pytest
+
+from router.actions import ChargeTenant
 from router.core import RouterCore
 from router.events import StepReported
 from router.fleet import WorkerLoad
@@ -12,6 +16,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost_model import CostModel
 from scheduling.prediction import Ahead, Ask
 from scheduling.request import Slo, SloClass
+from scheduling.shares import BAND_S
 from tests.router.core_driver import ONE, TWO, core_of, judged, tell
 from tests.router.test_shedding import ask
 
@@ -74,3 +79,25 @@ def test_what_could_not_be_in_time_with_nothing_before_it_is_not_counted() -> No
     core = core_of_late(0.9)
     ask(core, 1, SHORT, replace(SLO, ttft_ms=1), 0)
     assert len(core.book.learnt.by_length[SloClass.STANDARD]) == 200
+
+
+def lead(ahead: int, slo: Slo) -> float:
+    """Seconds of the fleet's work that a newcomer's tenant may be ahead by, behind so many tokens."""
+    core = core_of("slack", cost=COST)
+    rate = core.book.outlook.capacity(None).prefill_rate
+    (charged,) = [one for one in ask(core, 1, SHORT, slo, ahead) if isinstance(one, ChargeTenant)]
+    assert charged.band == BAND_S * rate
+    return charged.lead / rate
+
+
+def test_the_longer_the_queue_the_less_a_tenant_may_be_ahead() -> None:
+    assert [lead(ahead, Slo()) for ahead in (1000, 2000, 3000, 4000, 9000)] == pytest.approx(
+        [math.inf, math.inf, BAND_S / 2, 0, 0]
+    )
+
+
+def test_a_queue_is_long_by_what_a_request_can_wait() -> None:
+    soon = Slo(ttft_ms=1000)
+    assert [lead(ahead, soon) for ahead in (200, 250, 500, 750)] == pytest.approx(
+        [math.inf, math.inf, BAND_S / 2, 0]
+    )

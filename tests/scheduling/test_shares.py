@@ -15,6 +15,7 @@ from scheduling.shares import (
     ACTIVE_MS,
     BAND_S,
     FREE_S,
+    FULL_PART,
     FULL_S,
     MAX_DEBTS,
     Standing,
@@ -204,6 +205,15 @@ def test_the_longer_the_queue_the_less_a_tenant_may_be_ahead() -> None:
     assert allowed_lead(FREE_S, 100) == math.inf
     assert allowed_lead((FREE_S + FULL_S) / 2, 100) == pytest.approx(50)
     assert allowed_lead(FULL_S, 100) == allowed_lead(9 * FULL_S, 100) == 0
+
+
+@given(st.floats(0.01, 100), st.floats(0, 100))
+def test_who_cannot_wait_long_finds_a_shorter_queue_long(patience_s: float, waiting_s: float) -> None:
+    lead = allowed_lead(waiting_s, 100, patience_s)
+    assert lead <= allowed_lead(waiting_s, 100)
+    assert lead == math.inf or waiting_s > 0
+    # Past this, whoever has had least must still find room within the time to first token.
+    assert lead == 0 or waiting_s < FULL_PART * patience_s
 
 
 @pytest.mark.parametrize(

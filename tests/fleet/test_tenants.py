@@ -1,0 +1,67 @@
+"""Two tenants of a busy fleet: the small one gets what it asks for, the big one the rest, or all alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from baton import AsyncClient, Slo, Stop
+from baton.errors import Refused
+from baton.fleet import Fleet, FleetSpec
+from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
+
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
+
+PROFILE = "h200-llama-3.1-8b"
+PROMPT_TOKENS = 6000
+"""One takes the worker a sixth of a second, whatever the host's processor does meanwhile."""
+SLO = Slo(ttft_ms=4000)
+SPAN_S = 15.0
+BIG_PER_S, SMALL_PER_S = 18, 2
+
+
+async def one(client: AsyncClient, number: int, end: float) -> tuple[bool, bool]:
+    """Whether the request was served, and whether it was by `end`."""
+    prompt = [16 + (number + place) % 1000 for place in range(PROMPT_TOKENS)]
+    prompt[0] = 16 + number % 1900  # no two share a prefix
+    try:
+        await client.complete(prompt, stop=Stop(max_tokens=4, ignore_eos=True), slo=SLO)
+    except Refused:
+        return False, False
+    return True, asyncio.get_running_loop().time() <= end
+
+
+async def served(client: AsyncClient, per_s: int, first: int) -> tuple[int, int]:
+    """How many requests, sent at an even pace, were served, and how many while others still came."""
+    loop, tasks = asyncio.get_running_loop(), []
+    began = loop.time()
+    for place in range(round(SPAN_S * per_s)):
+        await asyncio.sleep(began + place / per_s - loop.time())
+        tasks.append(asyncio.create_task(one(client, first + place, began + SPAN_S)))
+    found = await asyncio.gather(*tasks)
+    return sum(ever for ever, _ in found), sum(soon for _, soon in found)
+
+
+@pytest.mark.timeout(240)
+async def test_a_tenth_beside_nine_tenths_of_a_fleet_that_carries_a_third(run_dir: Path) -> None:
+    spec = FleetSpec(
+        model=DEMO_MODEL, prefill=0, timed=PROFILE, placement="aggregated", policy="slack", run_dir=run_dir
+    )
+    async with (
+        Fleet(spec) as fleet,
+        AsyncClient(fleet.router_addresses, tenant="big") as big,
+        AsyncClient(fleet.router_addresses, tenant="small") as small,
+    ):
+        of_one, alone = await served(big, BIG_PER_S, 0)
+        assert of_one < 0.8 * BIG_PER_S * SPAN_S, "the fleet is busy"
+        (of_big, big_soon), (of_small, small_soon) = await asyncio.gather(
+            served(big, BIG_PER_S, 1000), served(small, SMALL_PER_S, 5000)
+        )
+        told = f"alone {of_one} ({alone}), beside it {of_big} ({big_soon}) and {of_small} ({small_soon})"
+        assert of_small >= 0.85 * SMALL_PER_S * SPAN_S, told
+        assert of_big < 0.8 * BIG_PER_S * SPAN_S, told
+        # While requests come: a longer queue, as one tenant alone may build up, is served afterwards.
+        assert big_soon + small_soon >= 0.85 * alone, told
+        await assert_all_is_freed(fleet, big)
