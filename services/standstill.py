@@ -13,8 +13,8 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-PERIOD_S = 0.01
-"""What a standstill may be longer than measured. A tick takes some microseconds."""
+PERIOD_S = 0.02
+"""What a standstill may be longer than measured. So many ticks take 0.4 % of a core at most."""
 RECENT_S = 30.0
 """The recent longest one is of the last one to two of these."""
 LONG_S = 0.05
