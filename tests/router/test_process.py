@@ -105,7 +105,7 @@ def test_the_collector_does_not_look_through_what_start_up_made(redis_url: str, 
     ) as process:
         assert process.stdout is not None
         num_imported, num_frozen = int(process.stdout.readline()), int(process.stdout.readline())
-        process.kill()
+        process.terminate()
     assert num_frozen >= num_imported > 10_000
 
 
