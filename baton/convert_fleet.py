@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from baton.operators.v1 import fleet_pb2
-from baton.snapshots import CostState, FleetCounters, FleetFacts, FleetSnapshot, QueueState, Role, WorkerState
+from baton.snapshots import (
+    CostState,
+    FleetCounters,
+    FleetFacts,
+    FleetSnapshot,
+    QueueState,
+    Role,
+    StartingState,
+    WorkerState,
+)
 from baton.worker.v1 import worker_pb2
 
 _ROLES = {
@@ -32,6 +41,18 @@ def snapshot_from_pb(snapshot: fleet_pb2.WatchResponse) -> FleetSnapshot:
         queue=_queue_from_pb(snapshot.queue),
         workers=tuple(_worker_from_pb(worker) for worker in snapshot.workers),
         counters=_counters_from_pb(snapshot.counters),
+        starting=tuple(_starting_from_pb(one) for one in snapshot.starting),
+    )
+
+
+def _starting_from_pb(starting: fleet_pb2.StartingWorker) -> StartingState:
+    return StartingState(
+        worker_id=starting.worker_id,
+        role=_ROLES.get(starting.role),
+        phase=starting.phase,
+        done=starting.done,
+        total=starting.total,
+        silent_s=starting.silent_s,
     )
 
 

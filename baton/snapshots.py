@@ -78,6 +78,25 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
+class StartingState:
+    """A worker that does not serve yet."""
+
+    worker_id: str
+    role: Role | None
+    phase: str
+    done: int
+    total: int
+    """Bytes or steps of the phase; 0 where nobody can say."""
+    silent_s: float
+    """Since its last word. One that is well says something every second."""
+
+    @property
+    def share(self) -> float | None:
+        """Done of the phase, 0 to 1; None where nobody can say."""
+        return self.done / self.total if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetCounters:
     """Since the router started."""
 
@@ -101,3 +120,4 @@ class FleetSnapshot:
     queue: QueueState
     workers: tuple[WorkerState, ...]
     counters: FleetCounters
+    starting: tuple[StartingState, ...] = ()

@@ -84,7 +84,7 @@ def section_of(runs: Sequence[Run]) -> Section:
 async def measure(model: Path, num_streams: int, seed: int) -> Run:
     """One fleet, one leaving."""
     spec = FleetSpec(
-        model=model, decode=2, extra_args={"prefill": EXACT, "decode": EXACT}, start_timeout_s=180.0
+        model=model, decode=2, extra_args={"prefill": EXACT, "decode": EXACT}, standstill_s=180.0
     )
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompts = prompts_of(num_streams, PROMPT_TOKENS, seed)

@@ -212,6 +212,6 @@ class Load:
 
 def _costs(model: Model, max_num_seqs: int) -> CostModel:
     runner = ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), 256))
-    cost = fit(sweep(runner, max_num_seqs=max_num_seqs, token_budget=256))
+    cost = fit(sweep(runner, max_num_seqs=max_num_seqs, token_budget=256).samples)
     assert cost is not None, "the sweep had too little to fit"
     return cost

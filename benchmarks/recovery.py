@@ -92,7 +92,7 @@ async def measure(model: Path, num_streams: int, seed: int) -> Run:
         routers=2,
         decode=2,
         extra_args={"prefill": flags, "decode": flags},
-        start_timeout_s=180.0,
+        standstill_s=180.0,
     )
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompts = prompts_of(num_streams, PROMPT_TOKENS, seed)

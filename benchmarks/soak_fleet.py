@@ -132,7 +132,7 @@ async def measure(setting: Setting, seed: int, run_dir: Path | None = None) -> R
         routers=NUM_ROUTERS,
         timed=setting.profile,
         run_dir=run_dir,
-        start_timeout_s=180.0,
+        standstill_s=180.0,
         extra_args={"prefill": blocks, "decode": blocks},
     )
     async with Fleet(spec) as fleet:

@@ -6,11 +6,13 @@ import sys
 
 from worker.config import config_of_process
 from worker.identity import Role
+from worker.starting import begin
 
 if __name__ == "__main__":
     config = config_of_process(Role.DECODE)
+    start = begin(config, Role.DECODE)
     # Only now: torch takes seconds, and a wrong flag is to be told of at once.
     from decode_worker.build import build
     from worker.main import main
 
-    sys.exit(main(Role.DECODE, build, config))
+    sys.exit(main(Role.DECODE, build, config, start))

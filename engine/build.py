@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,6 @@ import torch
 from engine.admission import EngineLimits
 from engine.block_manager import BlockManager
 from engine.cuda_graphs import CudaGraphs
-from engine.decode_graphs import Progress, untold
 from engine.device_sampler import warm_draws
 from engine.fingerprint import fingerprint
 from engine.kv_pool import BlockLayout, KVPool
@@ -20,8 +20,9 @@ from engine.model_runner import ModelRunner
 from engine.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
 from engine.quantisation import Quantisation
 from engine.sameness import prove_sameness
+from engine.starting import Phase, Tell, untold
 from engine.step_loop import StepLoop
-from engine.sweep import sweep, warm_up
+from engine.sweep import Sweep, sweep, warm_up
 from output_text.detokenizer import Detokenizer
 from scheduling.cost_fit import fit
 from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
@@ -66,17 +67,16 @@ class BuiltEngine:
     """Of a deterministic engine: what its logits for known tokens are, as a digest."""
 
 
-Measure = Callable[[ModelRunner, str], list[Sample]]
+Measure = Callable[[ModelRunner, str], Sweep]
 """What steps of a runner cost, whose engine has this fingerprint."""
 
 
-def build(
-    settings: EngineSettings, measure: Measure | None = None, recording: Progress = untold
-) -> BuiltEngine:
+def build(settings: EngineSettings, measure: Measure | None = None, tell: Tell = untold) -> BuiltEngine:
     """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
     NotDeterministic for sameness that this machine does not keep. Without `measure` a sweep is run.
-    `recording` is told how far the recording of decode steps is.
+    `tell` hears how far it is.
     """
+    tell(Phase.READING, 0, 0)
     model = load_model(
         settings.model,
         settings.dtype,
@@ -85,20 +85,25 @@ def build(
         fused=settings.fusion and settings.device.type == "cuda" and not settings.deterministic,
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
+        tell=tell,
     )
     layout = model.block_layout(settings.block_size)
     pool = KVPool(layout, _num_blocks(settings, model, layout), settings.device)
     runner = ModelRunner(model, pool)
     name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
-    sameness = prove_sameness(runner) if settings.deterministic else ""
+    sameness = prove_sameness(runner, tell) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
     # The kernels do not compute float64; its references read tables on the host, which cannot be recorded.
     if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
+        recording = partial(tell, Phase.RECORDING)
         runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
+    tell(Phase.MEASURING, 0, 0)
     warm_up(runner, **sizes)
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
-    samples = sweep(runner, **sizes) if measure is None else measure(runner, name)
-    cost = fit(samples) or UNKNOWN_COST
+    swept = sweep(runner, **sizes, tell=tell) if measure is None else measure(runner, name)
+    cost = fit(swept.samples) or UNKNOWN_COST
+    if not swept.is_whole:  # nothing is known of large steps: none is planned by what small ones took
+        cost = replace(cost, is_trusted=False)
     loop = StepLoop(
         runner,
         pool.tensor,
@@ -115,7 +120,7 @@ def build(
         cost=cost,
         deterministic=settings.deterministic,
     )
-    return BuiltEngine(runner, loop, name, cost, tuple(samples), sameness)
+    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), sameness)
 
 
 def resolve_device(name: str) -> torch.device:

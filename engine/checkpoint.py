@@ -22,6 +22,11 @@ def check_weights(directory: Path) -> None:
             raise ModelRefused(directory, path.name, f"has {found} bytes", f"{expected}, as its header says")
 
 
+def weight_bytes(directory: Path) -> int:
+    """The size of the files that the weights are in; they were checked before."""
+    return sum(path.stat().st_size for path in _weight_files(directory))
+
+
 def tensor_names(directory: Path) -> set[str]:
     """Of every tensor that the weights' files hold; they were checked before."""
     return {name for path in _weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}

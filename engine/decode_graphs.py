@@ -24,10 +24,6 @@ Progress = Callable[[int, int], None]
 """Told how many sizes are recorded, of how many."""
 
 
-def untold(done: int, total: int) -> None:
-    """Nobody wants to know."""
-
-
 def batch_sizes(max_num_seqs: int) -> list[int]:
     """The sizes that are recorded, ascending; the last is `max_num_seqs`.
 

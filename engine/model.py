@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.allow_list import Config, read_config
 from engine.attention import ATTENTION, AttentionStep
-from engine.checkpoint import check_tokenizer, check_weights, tensor_names
+from engine.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
 from engine.compressed_tensors import loader, unpack_linears
 from engine.dry_run import Asked, dry_run
 from engine.errors import FusionDiffers, ModelRefused
@@ -23,6 +23,7 @@ from engine.invariant_rows import make_rows_invariant
 from engine.kv_pool import BlockLayout
 from engine.quantisation import Quantisation
 from engine.row_tiles import tile_rows
+from engine.starting import Phase, Tell, untold
 from engine.tiled_experts import EXPERTS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -101,12 +102,14 @@ def load_model(
     fused: bool = False,
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
+    tell: Tell = untold,
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
     A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
     Of a `fused` one the parts that fit are replaced by fused ones (`engine.fusion`), where these were seen to
     do the same. With a `random_seed` weights are drawn on the device and none are read: for measuring.
+    `tell` hears how many bytes there are to read.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
@@ -117,6 +120,7 @@ def load_model(
         _check_fp8(device)
     if random_seed is None:
         check_weights(directory)
+        tell(Phase.READING, 0, weight_bytes(directory))
     check_tokenizer(directory)
     if deterministic and device.type != "cpu" and dtype == torch.float64:
         raise ValueError(f"deterministic in {dtype} on {device}; accepted: on a CPU, or float32 or bfloat16")
@@ -131,6 +135,7 @@ def load_model(
         deterministic=deterministic,
         random_seed=random_seed,
         quantisation=quantisation,
+        tell=tell,
     )
     try:
         return load(fused=fused)
@@ -165,6 +170,7 @@ def _load(
     fused: bool,
     random_seed: int | None,
     quantisation: Quantisation,
+    tell: Tell,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
@@ -176,11 +182,11 @@ def _load(
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
     if quantisation.weights:
-        quantise_linears(module, device)
+        quantise_linears(module, device, tell)
     module.to(device)
     quantised = quantised_of(module)
     if deterministic and device.type == "cpu":
-        tile_rows(module)
+        tile_rows(module, tell)
     elif deterministic:
         make_rows_invariant(directory, module)
     asked = dry_run(directory, module, device)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from engine.int8_weights import Int8Linear
+from engine.starting import Phase, Tell, untold
 
 BASE_ROWS = 16
 """With fewer, products with the weights to be read for 16 rows take hardly less time."""
@@ -103,9 +104,11 @@ class TiledModule(nn.Module):
 
 
 @torch.inference_mode()
-def tile_rows(model: nn.Module) -> None:
+def tile_rows(model: nn.Module, tell: Tell = untold) -> None:
     """Replace every module of `model` that multiplies rows by a matrix of its own, experts apart."""
-    for name, module in list(model.named_modules()):
+    modules = list(model.named_modules())
+    for number, (name, module) in enumerate(modules):
+        tell(Phase.PREPARING, number, len(modules))
         replaced = _tiled(module)
         if replaced is not None:
             model.set_submodule(name, replaced)

@@ -8,7 +8,8 @@ chunks, token by token and among each other. All logits have to be equal bit by 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from engine.errors import NotDeterministic
 from engine.model_runner import ModelRunner
+from engine.starting import Phase, Tell, untold
 from engine.step_batch import StepBatch
 
 LENGTHS = (150, 37, 9)
@@ -39,16 +41,24 @@ class Piece:
 Steps = list[list[Piece]]
 
 
-def prove_sameness(runner: ModelRunner) -> str:
+def prove_sameness(runner: ModelRunner, tell: Tell = untold) -> str:
     """A digest of the logits, equal on workers that may be taken for each other; raises NotDeterministic.
 
-    Writes all over the pool: nothing may be in it.
+    `tell` hears of each step. Writes all over the pool: nothing may be in it.
     """
     lengths = _lengths(runner)
     alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
-    expected = _run(runner, lengths, alone)
-    for way, steps in _ways(lengths):
-        found = _run(runner, lengths, steps)
+    ways = list(_ways(lengths))
+    total = len(alone) + sum(len(steps) for _, steps in ways)
+    numbers = itertools.count(1)
+
+    def step_done() -> None:
+        tell(Phase.PROVING, next(numbers), total)
+
+    tell(Phase.PROVING, 0, total)
+    expected = _run(runner, lengths, alone, step_done)
+    for way, steps in ways:
+        found = _run(runner, lengths, steps, step_done)
         for sequence, logits in enumerate(found):
             if not same_bits(logits, expected[sequence]):
                 differ = (logits != expected[sequence]).any(-1).nonzero().view(-1).tolist()
@@ -115,7 +125,9 @@ def _together(cuts: Sequence[Sequence[Piece]]) -> Steps:
     return [[pieces[index] for pieces in cuts if index < len(pieces)] for index in range(longest)]
 
 
-def _run(runner: ModelRunner, lengths: Sequence[int], steps: Steps) -> list[Tensor]:
+def _run(
+    runner: ModelRunner, lengths: Sequence[int], steps: Steps, step_done: Callable[[], None]
+) -> list[Tensor]:
     """Logits of every token of each sequence, [length, vocab]."""
     found: list[list[Tensor]] = [[] for _ in lengths]
     for pieces in steps:
@@ -125,6 +137,7 @@ def _run(runner: ModelRunner, lengths: Sequence[int], steps: Steps) -> list[Tens
             end = begin + piece.end - piece.begin
             found[piece.sequence].append(logits[begin:end])
             begin = end
+        step_done()
     return [torch.cat(parts) for parts in found]
 
 

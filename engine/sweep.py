@@ -1,49 +1,102 @@
-"""Time a grid of real steps at start-up, so that the first request is already judged by measured costs."""
+"""Time a grid of real steps at start-up, so that the first request is already judged by measured costs.
+
+A machine on which the largest step takes many seconds is not made to wait for it: the sweep takes the small
+steps first and stops when its time is over. What larger ones cost is then learnt from those that are served.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import torch
 
 from engine.model_runner import ModelRunner
+from engine.starting import Phase, Tell, untold
 from engine.step_batch import StepBatch
 from engine.sweep_grid import Step, grid
 from scheduling.cost_model import Sample
 
-MAX_SECONDS = 1.5
+SECONDS = 1.5
+"""For a sweep, where one round of the whole grid takes no longer."""
+MOST_SECONDS = 8.0
+"""For a sweep, and for a warm-up, however slow the machine is; one step may go beyond it."""
 MAX_ROUNDS = 6
 
 
-def sweep(
-    runner: ModelRunner, *, max_num_seqs: int, token_budget: int, max_seconds: float = MAX_SECONDS
-) -> list[Sample]:
-    """Measured steps for `scheduling.cost_fit.fit`, in about `max_seconds`; one round at least.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Measured steps for `scheduling.cost_fit.fit`."""
 
-    Each grid point is run once uncounted, then up to MAX_ROUNDS times, round by round, so that what disturbs
-    the machine for a moment does not fall on one point alone. Writes all over the pool: nothing may be in it.
+    samples: list[Sample]
+    is_whole: bool = True
+    """False where there was no time for the larger steps of the grid."""
+
+
+def sweep(
+    runner: ModelRunner,
+    *,
+    max_num_seqs: int,
+    token_budget: int,
+    seconds: float = SECONDS,
+    most_seconds: float = MOST_SECONDS,
+    tell: Tell = untold,
+) -> Sweep:
+    """Run each step of the grid once uncounted, then round by round, as often as `seconds` allow.
+
+    At most MAX_ROUNDS, at least one: in rounds, what disturbs the machine for a moment does not fall on one
+    step alone. Where half of `most_seconds` is too little to run every step once, only the steps that were
+    run are measured; the first always is. Writes all over the pool: nothing may be in it.
     """
-    steps = grid(max_num_seqs, token_budget, _longest(runner))
-    batches = [make_batch(runner, step) for step in steps]
-    left = max_seconds - sum(_run(runner, batch) for batch in batches)
-    samples: list[Sample] = []
+    steps = sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size)
+    batches: list[StepBatch] = []
+    first: list[float] = []
+    for step in steps:
+        tell(Phase.MEASURING, len(first), len(steps))
+        batch = make_batch(runner, step)
+        if first:
+            at_most = first[-1] * len(batch.token_ids) / len(batches[-1].token_ids)
+            if sum(first) + at_most > most_seconds / 2:
+                break
+        batches.append(batch)
+        first.append(_run(runner, batch))
+    is_whole = len(first) == len(steps)
+    left = (seconds if is_whole else most_seconds) - sum(first)
+    shapes = [step.shape for step in steps[: len(first)]]
+    # A first run may take longer than later ones, by little where steps take seconds.
+    samples = [] if is_whole else list(zip(shapes, first, strict=True))
     for _ in range(MAX_ROUNDS):
         measured = [_run(runner, batch) for batch in batches]
-        samples += [(step.shape, seconds) for step, seconds in zip(steps, measured, strict=True)]
+        samples += zip(shapes, measured, strict=True)
         left -= sum(measured)
         if left < sum(measured):
             break
-    return samples
+    return Sweep(samples, is_whole)
 
 
-def warm_up(runner: ModelRunner, *, max_num_seqs: int, token_budget: int) -> None:
-    """The largest steps of the grid, so that what is made on first use is not made while somebody waits."""
+def _size(step: Step) -> tuple[float, ...]:
+    """Orders steps from cheap to dear, as far as that can be said of any machine."""
+    shape = step.shape
+    return shape.num_tokens, shape.decode_context + shape.chunk_attention
+
+
+def warm_up(
+    runner: ModelRunner, *, max_num_seqs: int, token_budget: int, most_seconds: float = MOST_SECONDS
+) -> None:
+    """The largest steps of the grid, so that what is made on first use is not made while somebody waits.
+
+    Not where the smallest step's time for each of their tokens would be over `most_seconds`.
+    """
     steps = grid(max_num_seqs, token_budget, _longest(runner))
+    smallest = make_batch(runner, min(steps, key=_size))
+    _run(runner, smallest)
+    per_token_s = _run(runner, smallest) / len(smallest.token_ids)
     for step in (
         max(steps, key=lambda step: step.num_decodes),
         max(steps, key=lambda step: step.chunk or ()),
     ):
-        _run(runner, make_batch(runner, step))
+        if per_token_s * step.shape.num_tokens <= most_seconds:
+            _run(runner, make_batch(runner, step))
 
 
 def _longest(runner: ModelRunner) -> int:

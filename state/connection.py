@@ -46,6 +46,7 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "register_worker": (),
     "unregister_worker": (),
     "list_workers": (),
+    "list_starting": (),
     "enqueue": ("line",),
     "dequeue": ("line",),
     "grant": ("line", "ledger"),

@@ -28,6 +28,16 @@ def worker_records() -> str:
     return f"{_PREFIX}:worker_records"
 
 
+def starting_expiries() -> str:
+    """zset: id of a worker that starts, scored by when its announcement expires."""
+    return f"{_PREFIX}:starting"
+
+
+def starting_records() -> str:
+    """hash: id of a worker that starts to its announcement in JSON."""
+    return f"{_PREFIX}:starting_records"
+
+
 def queue() -> str:
     """zset: request key, scored by class and due time."""
     return f"{_PREFIX}:queue"

@@ -14,6 +14,8 @@ SILENT_MS = 3000
 """A router that asks for no place and no grants for so long is given none, whoever of its requests waits."""
 MAX_GRANTS_LOST = 2
 """An entry whose grants nobody settled has its place back this often; then its router must ask again."""
+START_TTL_MS = 30_000
+"""A worker that starts and says nothing more is forgotten after this long."""
 PREFIX_TTL_MS = 30_000
 """What a worker that was never announced says of its cache lasts this long."""
 
@@ -38,6 +40,33 @@ class WorkerRecord:
     def key(self) -> str:
         """Names this process of this worker: what a former one held is not its own."""
         return f"{self.worker_id}:{self.incarnation}"
+
+
+@value
+class StartingRecord:
+    """A worker that does not serve yet, as it announces itself."""
+
+    worker_id: str
+    incarnation: str
+    role: str
+    """`prefill` or `decode`"""
+    phase: str
+    done: int
+    total: int
+    """Bytes or steps; 0 where nobody can say."""
+
+    @property
+    def key(self) -> str:
+        """Names this process of this worker."""
+        return f"{self.worker_id}:{self.incarnation}"
+
+
+@value
+class Starting:
+    """A worker that does not serve yet, and how long it has said nothing."""
+
+    record: StartingRecord
+    silent_s: float
 
 
 @value

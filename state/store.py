@@ -22,6 +22,7 @@ from state.connection import Connection
 from state.errors import QueueFull
 from state.records import (
     PREFIX_TTL_MS,
+    START_TTL_MS,
     DecodeRoom,
     Grant,
     Granted,
@@ -34,6 +35,8 @@ from state.records import (
     QueueStatus,
     Settled,
     Settlement,
+    Starting,
+    StartingRecord,
     WorkerRecord,
 )
 
@@ -97,6 +100,32 @@ class Store:
         """Every worker whose announcement is alive, by id."""
         found = await self._run("list_workers", [keys.worker_expiries(), keys.worker_records()], [])
         return sorted((WorkerRecord(**json.loads(one)) for one in found), key=lambda one: one.worker_id)
+
+    async def announce_start(self, record: StartingRecord) -> None:
+        """Say that a worker starts, and how far it is; without another word it is forgotten in the end."""
+        await self._run(
+            "register_worker",
+            [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
+            [record.worker_id, json.dumps(asdict(record)), START_TTL_MS],
+        )
+
+    async def withdraw_start(self, record: StartingRecord) -> None:
+        """The start is over; what a younger process of the same worker announced stays."""
+        await self._run(
+            "unregister_worker",
+            [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
+            [record.worker_id, record.incarnation],
+        )
+
+    async def list_starting(self) -> list[Starting]:
+        """Every worker that is starting, by id."""
+        found = await self._run("list_starting", [keys.starting_expiries(), keys.starting_records()], [])
+        pairs = zip(found[::2], found[1::2], strict=True)
+        starting = [
+            Starting(StartingRecord(**json.loads(one)), max(0, START_TTL_MS - left_ms) / 1000)
+            for one, left_ms in pairs
+        ]
+        return sorted(starting, key=lambda one: one.record.worker_id)
 
     # Queue
 

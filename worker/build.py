@@ -10,18 +10,17 @@ from engine.fusion import NOT_FUSED, FusionReport
 from engine.int8_weights import Quantised
 from engine.model_runner import ModelRunner
 from engine.pool_size import MEBIBYTE
-from engine.sweep import sweep
-from scheduling.cost_model import Sample
+from engine.starting import Tell, untold
+from engine.sweep import Sweep, sweep
 from worker.config import WorkerConfig
 from worker.engine import Engine
-from worker.recording_log import RecordingLog
 from worker.sweep_cache import SweepKey, cached_sweep, device_name
 
 log = structlog.get_logger()
 
 
-def build_engine(config: WorkerConfig) -> Engine:
-    """Raises what `engine.build.build` does."""
+def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
+    """Raises what `engine.build.build` does; `tell` hears how far it is."""
     if config.threads:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
@@ -41,7 +40,7 @@ def build_engine(config: WorkerConfig) -> Engine:
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
     )
-    built = build(settings, lambda runner, name: _measure(config, runner, name), RecordingLog())
+    built = build(settings, lambda runner, name: _measure(config, runner, name, tell), tell)
     runner = built.runner
     if runner.model.fusion != NOT_FUSED:
         _tell_fused(runner.model.fusion)
@@ -75,7 +74,7 @@ def _tell_quantised(done: Quantised) -> None:
     )
 
 
-def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sample]:
+def _measure(config: WorkerConfig, runner: ModelRunner, name: str, tell: Tell) -> Sweep:
     """What steps cost here: measured now, or by an earlier worker like this one."""
     seqs, budget = config.max_num_seqs, config.token_budget
     key = SweepKey(
@@ -91,4 +90,6 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str) -> list[Sampl
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
     )
-    return cached_sweep(config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget))
+    return cached_sweep(
+        config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget, tell=tell)
+    )

@@ -21,13 +21,13 @@ import uvloop
 from engine.commands import Command
 from engine.errors import ModelRefused, NotDeterministic
 from engine.report import StepReport
+from engine.starting import Phase, Tell
 from kvtransfer.fence import FenceGuard
 from scheduling.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
 from services.event_loop import measure_loop, start_threads, watch_loop
 from services.garbage import freeze_garbage
 from services.listening import MetricsServer
-from services.log import configure_logging
 from services.tls import FleetTls
 from services.tls import Role as SecurityRole
 from services.watchdog import Watchdog, leave_stalled
@@ -45,12 +45,13 @@ from worker.identity import Identity, Role
 from worker.metrics import WorkerMetrics
 from worker.preflight import check_kernels
 from worker.probes import ProbeResponder
-from worker.registration import Registration
+from worker.registration import Registration, StartAnnouncement
 from worker.role import RoleSide
 from worker.server import WorkerServer
 from worker.service import WorkerService
 from worker.signals import StopSignals
 from worker.stall_limit import stall_limit_s
+from worker.starting import Start
 
 log = structlog.get_logger()
 
@@ -80,12 +81,11 @@ class StepThreadEndedError(Exception):
     """What must never end by itself has."""
 
 
-def main(role: Role, build_role: BuildRole, config: WorkerConfig) -> int:
+def main(role: Role, build_role: BuildRole, config: WorkerConfig, start: Start) -> int:
     """Runs until drained; the process's exit code."""
     try:
-        configure_logging(config.log_level, config.log_format, worker=config.worker_id)
         check_kernels()
-        uvloop.run(_serve(role, build_role, config))
+        uvloop.run(_serve(role, build_role, config, start))
     except (ModelRefused, NotDeterministic) as error:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
@@ -105,20 +105,29 @@ def _leave(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig) -> None:
+async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
     start_threads()
     signals = StopSignals()
     tls = config.security.load(SecurityRole.WORKER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
+    announcement = StartAnnouncement(store, config.worker_id, role, lambda: start.progress)
+    announcement.begin()
     try:
-        engine = await asyncio.to_thread(_build, config)
+        engine = await asyncio.to_thread(_build, config, start.tell)
+        start.tell(Phase.JOINING)
         async with AsyncExitStack() as cleanup:
-            await _Worker(role, config, engine, cleanup, tls).run(build_role, store, signals)
+            worker = _Worker(role, config, engine, cleanup, tls)
+            await worker.join(build_role, store)
+            await announcement.end()
+            start.end()
+            await worker.serve(signals)
     finally:
+        start.end()
+        await announcement.end()
         await store.close()
 
 
-def _build(config: WorkerConfig) -> Engine:
+def _build(config: WorkerConfig, tell: Tell) -> Engine:
     """Imports only what it builds from: a worker that computes nothing starts without transformers."""
     if config.timed is not None:
         from worker.timed import build_timed_engine  # noqa: PLC0415 - see above
@@ -126,7 +135,7 @@ def _build(config: WorkerConfig) -> Engine:
         return build_timed_engine(config, config.timed)
     from worker.build import build_engine  # noqa: PLC0415 - see above
 
-    return build_engine(config)
+    return build_engine(config, tell)
 
 
 class _Worker:
@@ -156,20 +165,25 @@ class _Worker:
         self._server = WorkerServer(self._tls)
         self._probes = ProbeResponder()
         self._registration: Registration | None = None
+        self._address = self._metrics_address = ""
 
-    async def run(self, build_role: BuildRole, store: Store, signals: StopSignals) -> None:
+    async def join(self, build_role: BuildRole, store: Store) -> None:
+        """Returns when routers may find this worker."""
         self._cleanup.callback(watch_loop().stop)
-        metrics = self._start_metrics()
+        self._metrics_address = self._start_metrics()
         self._start_engine()
         side = await build_role(self._role_context())
         self._cleanup.push_async_callback(side.close)
         self._hub.set_role(side)
         port = await self._start_server()
-        address = self._config.advertise or f"{self._config.host}:{port}"
-        await self._register(store, address)
+        self._address = self._config.advertise or f"{self._config.host}:{port}"
+        await self._register(store, self._address)
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
+
+    async def serve(self, signals: StopSignals) -> None:
+        """Returns when it has been drained."""
         signals.serving = True
-        self._say_ready(address, metrics)
+        self._say_ready()
         await self._until_drained(signals)
 
     def _identify(self, role: Role) -> Identity:
@@ -208,7 +222,9 @@ class _Worker:
         freeze_garbage()
         self._cleanup.push_async_callback(self._costs.settle)
         self._thread.start()
-        limit_s = stall_limit_s(self._engine.samples)
+        limit_s = stall_limit_s(
+            self._engine.samples, max(self._config.token_budget, self._config.max_num_seqs)
+        )
         watchdog = Watchdog(self._thread.turn, limit_s, partial(leave_stalled, "step", self._thread.ident))
         watchdog.start()
         # Stopped after the thread: a step may stall while it is waited for.
@@ -242,7 +258,8 @@ class _Worker:
         self._cleanup.push_async_callback(self._registration.stop)
         await self._server.set_serving(serving=True)
 
-    def _say_ready(self, address: str, metrics: str) -> None:
+    def _say_ready(self) -> None:
+        address, metrics = self._address, self._metrics_address
         kind = f"{self._identity.role.value}_worker"
         log.info("listening", **self._config.security.describe(self._config.listen))
         log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from state.errors import StoreUnavailable
-from state.records import WorkerRecord
+from state.records import StartingRecord, WorkerRecord
 from state.store import Store
+from worker.identity import Role
 from worker.metrics import WorkerMetrics
 from worker.preflight import check_fleet
+from worker.starting import Progress
 
 log = structlog.get_logger()
 
@@ -64,6 +68,43 @@ class PrefixNews:
         told, self._told = self._told, set()
         self._untold.update(dict.fromkeys(told))
         self._gone.clear()
+
+
+class StartAnnouncement:
+    """Tells the fleet every second how far this worker's start is, until it is over."""
+
+    def __init__(self, store: Store, worker_id: str, role: Role, progress: Callable[[], Progress]) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._incarnation = secrets.token_hex(8)
+        self._role = role
+        self._progress = progress
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._beat(), name="start announcement")
+
+    async def end(self) -> None:
+        """The worker serves, or never will. A second call does nothing."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.withdraw_start(self._record())
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.announce_start(self._record())
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _record(self) -> StartingRecord:
+        now = self._progress()
+        return StartingRecord(
+            self._worker_id, self._incarnation, self._role.value, now.phase.value, now.done, now.total
+        )
 
 
 class Registration:

@@ -11,7 +11,13 @@ LONGEST_STEPS = 50
 """Of the longest measured at the start, so many may one step last: a crowded machine is no stalled one."""
 
 
-def stall_limit_s(samples: Iterable[Sample]) -> float:
-    """How long a step may last, from the steps that were measured."""
-    longest_s = max((seconds for _, seconds in samples), default=0.0)
-    return max(LEAST_LIMIT_S, LONGEST_STEPS * longest_s)
+def stall_limit_s(samples: Iterable[Sample], most_tokens: int) -> float:
+    """How long a step of up to `most_tokens` tokens may last, from the steps that were measured.
+
+    Where there was no time to measure the largest, it may last as long as the same tokens would in steps of
+    the largest size that was.
+    """
+    known = list(samples)
+    longest_s = max((seconds for _, seconds in known), default=0.0)
+    tokens, seconds = max(((shape.num_tokens, seconds) for shape, seconds in known), default=(1, 0.0))
+    return max(LEAST_LIMIT_S, LONGEST_STEPS * longest_s, -(-most_tokens // tokens) * seconds)

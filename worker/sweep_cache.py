@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 import torch
 
+from engine.sweep import Sweep
 from scheduling.cost_model import Sample, StepShape, is_usable
 
 log = structlog.get_logger()
@@ -64,14 +65,21 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def cached_sweep(folder: Path, key: SweepKey, measure: Callable[[], list[Sample]]) -> list[Sample]:
-    """What was measured under this key; measured now, and kept, if nothing was or it cannot be read."""
+def cached_sweep(folder: Path, key: SweepKey, measure: Callable[[], Sweep]) -> Sweep:
+    """What was measured under this key; measured now if nothing was or it cannot be read.
+
+    A whole sweep is kept. Another time there may be time for all of one that is not.
+    """
     path = folder / key.file_name
     samples = _load(path, key)
-    if samples is None:
-        samples = measure()
-        _store(path, key, samples)
-    return samples
+    if samples is not None:
+        return Sweep(samples)
+    swept = measure()
+    if swept.is_whole:
+        _store(path, key, swept.samples)
+    else:
+        log.warning("sweep_cut_short", samples=len(swept.samples), reason="steps take long on this machine")
+    return swept
 
 
 def _load(path: Path, key: SweepKey) -> list[Sample] | None:

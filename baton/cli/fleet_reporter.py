@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +20,16 @@ from baton.fleet import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ProcessStarting,
     ReplacementFailed,
     WorkersJoined,
 )
 from baton.fleet.checkout import find_checkout
+
+_SILENT_S = 10.0
+"""A process that starts and says nothing for so long is named."""
+_LINES_EVERY_S = 10.0
+"""How often a start that goes on is told where there is no terminal to show it on."""
 
 
 class FleetReporter:
@@ -30,7 +37,11 @@ class FleetReporter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._awaited: list[str] = []
+        self._awaited: dict[str, str] = {}
+        """Processes that start, and how far each is."""
+        self._named: set[str] = set()
+        """Those that were said to stand still, and have not moved since."""
+        self._told_at = time.monotonic()
         self._status: Status | None = None
         self._stopping = False
 
@@ -47,8 +58,10 @@ class FleetReporter:
     def __call__(self, event: FleetEvent) -> None:
         match event:
             case ProcessStarted(name=name):
-                self._awaited.append(name)
-                self._wait_for(f"starting {', '.join(self._awaited)}")
+                self._awaited[name] = ""
+                self._wait_for_starts()
+            case ProcessStarting():
+                self._starting(event)
             case ProcessReady():
                 self._ready(event)
             case WorkersJoined(workers=workers):
@@ -60,7 +73,7 @@ class FleetReporter:
                 self._line("✓", "green", name, f"replaced; the former one left in {left_s:.1f} s")
                 self.rest()
             case ReplacementFailed(name=name, reason=reason):
-                self._awaited = [one for one in self._awaited if one != name]
+                self._awaited.pop(name, None)
                 self._line("✗", "red", name, f"not replaced, and serves on: {reason}")
                 self.rest()
             case FleetStopping(processes=processes):
@@ -82,14 +95,34 @@ class FleetReporter:
         self._status.update(what)
 
     def _ready(self, event: ProcessReady) -> None:
-        self._awaited.remove(event.name)
+        self._awaited.pop(event.name, None)
         self._line("✓", "green", event.name, f"{event.address:<22} {event.took_s:5.1f} s")
-        self._wait_for(
-            f"starting {', '.join(self._awaited)}" if self._awaited else "waiting for workers to join"
-        )
+        self._wait_for_starts()
+
+    def _wait_for_starts(self) -> None:
+        told = [f"{name} ({doing})" if doing else name for name, doing in self._awaited.items()]
+        self._wait_for(f"starting {', '.join(told)}" if told else "waiting for workers to join")
+
+    def _starting(self, event: ProcessStarting) -> None:
+        is_still = event.silent_s > _SILENT_S
+        if event.name not in self._awaited:
+            return
+        doing = f"{event.doing}, no word for {event.silent_s:.0f} s" if is_still else event.doing
+        self._awaited[event.name] = doing
+        self._wait_for_starts()
+        if is_still and event.name not in self._named:
+            self._named.add(event.name)
+            self._line("!", "yellow", event.name, f"stands still: {doing}")
+        elif not is_still:
+            self._named.discard(event.name)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._told_at >= _LINES_EVERY_S:
+            self._told_at = now
+            for name, at in self._awaited.items():
+                self._line("…", "dim", name, at)
 
     def _died(self, event: ProcessDied) -> None:
-        self._awaited = [one for one in self._awaited if one != event.name]
+        self._awaited.pop(event.name, None)
         self._line("✗", "red", event.name, event.meaning)
         for line in event.tail.splitlines():
             self._console.print(Text(f"  | {line}", style="dim"))

@@ -7,9 +7,19 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.snapshots import CostState, FleetCounters, FleetFacts, FleetSnapshot, QueueState, WorkerState
+from baton.snapshots import (
+    CostState,
+    FleetCounters,
+    FleetFacts,
+    FleetSnapshot,
+    QueueState,
+    StartingState,
+    WorkerState,
+)
 
 _BAR_WIDTH = 12
+SILENT_S = 5.0
+"""A worker that starts and says nothing for so long may stand still; before that the machine may be busy."""
 
 
 def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
@@ -19,6 +29,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
     below = Text(f"{snapshot.router_id} · {facts.placement} · up {_duration(snapshot.uptime_s)}")
     body = Group(
         _workers(snapshot.workers, facts.block_size),
+        *(_starting(one) for one in snapshot.starting),
         Text(),
         _queue(snapshot.queue),
         _counters(snapshot.counters),
@@ -91,6 +102,14 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
         f"{worker.step_seconds * 1000:.1f} ms",
         cost_of(worker.cost),
     )
+
+
+def _starting(worker: StartingState) -> Text:
+    share = "" if worker.share is None else f" {worker.share:.0%}"
+    told = Text.assemble((worker.worker_id, "dim"), " ", ("starting", "yellow"), f" · {worker.phase}{share}")
+    if worker.silent_s > SILENT_S:
+        told.append(f" · no word for {worker.silent_s:.0f} s", "red")
+    return told
 
 
 def _queue(queue: QueueState) -> Text:

@@ -19,6 +19,7 @@ from baton.fleet.events import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ProcessStarting,
     ReplacementFailed,
     WorkersJoined,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "ProcessReady",
     "ProcessReplaced",
     "ProcessStarted",
+    "ProcessStarting",
     "RedisServerNotFound",
     "ReplacementFailed",
     "RestartFailed",

@@ -6,7 +6,7 @@ FleetError
 ├── PortUnusable(address, reason)
 ├── RunDirUnusable(path, reason)
 ├── ProcessFailed(name, exit_code, log_path, tail)
-├── StartTimeout(name, waited_s, log_path, tail)
+├── StartTimeout(name, doing, waited_s, log_path, tail)
 ├── NoFleetRunning(searched)
 └── RestartFailed(reason)
 """
@@ -98,14 +98,15 @@ class ProcessFailed(FleetError):
 
 
 class StartTimeout(FleetError):
-    """A process, or the joining of all workers, took too long."""
+    """A process that starts, or the joining of all workers, has stood still for too long."""
 
-    def __init__(self, name: str, waited_s: float, log_path: Path, tail: str) -> None:
+    def __init__(self, name: str, doing: str, waited_s: float, log_path: Path, tail: str) -> None:
         self.name = name
+        self.doing = doing
         self.waited_s = waited_s
         self.log_path = log_path
         self.tail = tail
-        super().__init__(f"{name} was not ready after {waited_s:.0f} s; its log is {log_path}")
+        super().__init__(f"{name} stood still for {waited_s:.0f} s ({doing}); its log is {log_path}")
 
 
 class NoFleetRunning(FleetError):

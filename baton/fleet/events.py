@@ -15,6 +15,16 @@ class ProcessStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessStarting:
+    """How far a process's start is; comes with each of its words, and every second in which there is none."""
+
+    name: str
+    doing: str
+    silent_s: float
+    """Since it last said that it goes on; one that is well does so every second."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReady:
     name: str
     address: str
@@ -69,6 +79,7 @@ class FleetStopping:
 
 FleetEvent = (
     ProcessStarted
+    | ProcessStarting
     | ProcessReady
     | WorkersJoined
     | ProcessDied

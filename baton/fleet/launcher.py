@@ -29,6 +29,7 @@ from baton.fleet.events import (
     ProcessReady,
     ProcessReplaced,
     ProcessStarted,
+    ProcessStarting,
     ReplacementFailed,
     WorkersJoined,
 )
@@ -40,6 +41,7 @@ from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
 from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
 
 _REDIS_PORT_TRIES = 3
+_TELL_S = 1.0
 # Beyond the services' own grace, for their last words.
 _KILL_MARGIN_S = 2.0
 
@@ -213,12 +215,12 @@ class Fleet:
         asked = [one.address for one in routers if one.running and (new in workers or one is new)]
         credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
         connecting = (wait_until_connected(address, frozenset(awaited), credentials) for address in asked)
-        limit_s = self.spec.start_timeout_s
+        limit_s = self.spec.standstill_s
         try:
             async with asyncio.timeout(limit_s):
                 await asyncio.gather(*connecting)
         except TimeoutError:
-            raise StartTimeout(new.name, limit_s, new.log_path, new.log_tail()) from None
+            raise StartTimeout(new.name, "joining", limit_s, new.log_path, new.log_tail()) from None
 
     async def _start(self) -> None:
         checkout = self.spec.checkout or find_checkout()
@@ -294,8 +296,17 @@ class Fleet:
         return process
 
     async def _wait_ready(self, process: ManagedProcess) -> None:
-        took_s = await process.wait_ready(self.spec.start_timeout_s)
+        telling = asyncio.create_task(self._tell_progress(process))
+        try:
+            took_s = await process.wait_ready(self.spec.standstill_s)
+        finally:
+            telling.cancel()
         self._say(ProcessReady(process.name, process.address, took_s))
+
+    async def _tell_progress(self, process: ManagedProcess) -> None:
+        while True:
+            await process.next_word(_TELL_S)
+            self._say(ProcessStarting(process.name, str(process.progress), process.silent_s))
 
     async def _await_connections(self) -> None:
         began = time.monotonic()
@@ -307,7 +318,7 @@ class Fleet:
         dying = asyncio.ensure_future(self.next_death())
         try:
             await asyncio.wait(
-                (joining, dying), timeout=self.spec.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
+                (joining, dying), timeout=self.spec.standstill_s, return_when=asyncio.FIRST_COMPLETED
             )
             if dying.done():
                 death = dying.result()
@@ -315,7 +326,8 @@ class Fleet:
             if not joining.done():
                 router = self._processes[self.spec.router_names[0]]
                 waited_s = time.monotonic() - began
-                raise StartTimeout("the joining of all workers", waited_s, router.log_path, router.log_tail())
+                log = router.log_path, router.log_tail()
+                raise StartTimeout("the fleet", "workers joining their routers", waited_s, *log)
             joining.result()
         finally:
             await _cancel(joining)

@@ -1,7 +1,8 @@
 """One process of a fleet: started in a group of its own, watched until it ends, logged into a file.
 
 STARTING ──ready line──▶ READY ──▶ ENDED
-    └──────────────────────────────▶ ENDED
+  │  ▲ └─────────────────────────▶ ENDED
+  └──┘ a line that says how far it is
 """
 
 from __future__ import annotations
@@ -27,6 +28,26 @@ _ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
 READY_LINE = re.compile(
     r"^READY (?P<kind>\S+) (?P<id>\S+) address=(?P<address>\S+)(?: metrics=(?P<metrics>\S+))?"
 )
+STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
+
+_LATE_LINES_S = 0.2
+"""A launcher that was stopped itself finds what was said meanwhile unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a process's start is; `done` of `total` are bytes or steps, 0 where nobody can say."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        if not self.total:
+            return self.phase
+        if self.total < 10_000:
+            return f"{self.phase}, {self.done} of {self.total}"
+        return f"{self.phase}, {self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +93,10 @@ class ManagedProcess:
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = 0.0
+        self._moved_at = 0.0
+        self._moved = asyncio.Event()
+        self.progress = Progress("starting")
+        """How far its start is, by its last word."""
 
     @property
     def pid(self) -> int:
@@ -83,7 +108,7 @@ class ManagedProcess:
         return self._process is not None and self.exit_code is None
 
     async def start(self) -> None:
-        self._started_at = time.monotonic()
+        self._started_at = self._moved_at = time.monotonic()
         # A pipe of our own: asyncio's would make waiting for the process wait for its children as well.
         read_fd, write_fd = os.pipe()
         try:
@@ -109,12 +134,31 @@ class ManagedProcess:
             start_new_session=True,
         )  # fmt: skip
 
-    async def wait_ready(self, timeout_s: float) -> float:
-        """Seconds from the start until it served. Raises `ProcessFailed` or `StartTimeout`."""
+    @property
+    def serving(self) -> bool:
+        """It has said that it is ready, and runs."""
+        return self.running and self._ready.is_set()
+
+    @property
+    def silent_s(self) -> float:
+        """Since it last said that its start goes on."""
+        return time.monotonic() - self._moved_at
+
+    async def wait_ready(self, standstill_s: float) -> float:
+        """Seconds from the start until it served, however long that is while it says that it goes on.
+
+        Raises `ProcessFailed`, or `StartTimeout` when it has said nothing for `standstill_s`.
+        """
         waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._ended)]
-        left_s = self._started_at + timeout_s - time.monotonic()
         try:
-            await asyncio.wait(waits, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+            looked_again = False
+            while not any(wait.done() for wait in waits):
+                left_s = standstill_s - self.silent_s
+                if left_s <= 0 and looked_again:
+                    break
+                looked_again = left_s <= 0
+                timeout_s = max(left_s, _LATE_LINES_S)
+                await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -122,7 +166,14 @@ class ManagedProcess:
             return time.monotonic() - self._started_at
         if self.exit_code is not None:
             raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
-        raise StartTimeout(self.name, timeout_s, self.log_path, self.log_tail())
+        raise StartTimeout(self.name, str(self.progress), self.silent_s, self.log_path, self.log_tail())
+
+    async def next_word(self, timeout_s: float) -> None:
+        """Returns when its start has moved since the last call, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+        self._moved.clear()
 
     async def wait(self) -> int:
         """The exit code, once it has ended."""
@@ -215,7 +266,14 @@ class ManagedProcess:
     def _look_for_ready(self, data: bytes) -> bytes:
         *lines, rest = data.split(b"\n")
         for line in lines:
-            found = self.spec.ready.search(line.decode(errors="replace"))
+            text = line.decode(errors="replace")
+            starting = STARTING_LINE.search(text)
+            if starting is not None:
+                self._moved_at = time.monotonic()
+                self._moved.set()
+                self.progress = Progress(starting["phase"], int(starting["done"]), int(starting["total"]))
+                continue
+            found = self.spec.ready.search(text)
             if found is not None:
                 said = found.groupdict()
                 self.address = said.get("address") or self.address

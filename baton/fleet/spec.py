@@ -28,6 +28,7 @@ class FleetSpec:
     come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
     `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
     `secure` is a folder for certificates and keys, made where they are missing, and turns on TLS everywhere.
+    A process may take any time to start while it says that it goes on, and be silent for `standstill_s`.
     A process told to leave has `drain_s` to hand over what it has; a fleet that stops waits `stop_grace_s`.
     `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
     are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
@@ -53,7 +54,7 @@ class FleetSpec:
     checkout: Path | None = None
     run_dir: Path | None = None
     secure: Path | None = None
-    start_timeout_s: float = 60.0
+    standstill_s: float = 120.0
     stop_grace_s: float = 5.0
     drain_s: float = 20.0
     await_connections: bool = True

@@ -98,7 +98,7 @@ async def _serve(bench: Bench, asked: Sequence[Asked]) -> list[list[RequestRecor
         placement="aggregated",
         extra_args={"decode": worker_flags(bench)},
         run_dir=bench.folder / "fleet",
-        start_timeout_s=START_TIMEOUT_S,
+        standstill_s=START_TIMEOUT_S,
     )
     async with Fleet(spec) as fleet, reached(fleet.router_addresses, "fleet", ()) as target:
         return [await _offer(target, requests, bench.seed + place) for place, requests in enumerate(asked)]

@@ -60,7 +60,7 @@ async def _serve(bench: Bench, transport: str) -> tuple[float, float, float]:
         placement="disaggregated",
         extra_args={"prefill": flags, "decode": flags},
         run_dir=bench.folder / f"handoff-{transport}",
-        start_timeout_s=START_TIMEOUT_S,
+        standstill_s=START_TIMEOUT_S,
     )
     async with Fleet(spec) as fleet, reached(fleet.router_addresses, "handoff") as target:
         work = jobs(

@@ -17,6 +17,7 @@ from router.model_facts import ModelFacts
 from router.shell import Shell
 from services.convert import cost_to_pb
 from state.errors import StoreUnavailable
+from state.records import Starting
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -72,8 +73,9 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
         book = self._shell.core.book
         try:
             queue, reachable = await self._shell.store.queue_status(), True
+            starting = await self._shell.store.list_starting()
         except StoreUnavailable:
-            queue, reachable = book.queue, False
+            queue, reachable, starting = book.queue, False, []
         counters = book.counters
         return fleet_pb2.WatchResponse(
             router_id=book.config.router_id,
@@ -86,6 +88,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 redis_reachable=reachable,
             ),
             workers=[_worker_to_pb(worker) for worker in book.fleet.workers.values()],
+            starting=[_starting_to_pb(one) for one in starting],
             counters=fleet_pb2.Counters(
                 accepted=counters.accepted,
                 refused=counters.refused,
@@ -98,6 +101,18 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 ttft_promises_broken=counters.ttft_promises_broken,
             ),
         )
+
+
+def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
+    record = starting.record
+    return fleet_pb2.StartingWorker(
+        worker_id=record.worker_id,
+        role=role_to_pb(record.role),
+        phase=record.phase,
+        done=record.done,
+        total=record.total,
+        silent_s=starting.silent_s,
+    )
 
 
 def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:

@@ -12,7 +12,7 @@ from baton.cli.fleet_reporter import FleetReporter
 from baton.cli.status_view import bar, render
 from baton.convert import event_from_pb
 from baton.convert_fleet import facts_from_pb, snapshot_from_pb
-from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted
+from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
 from baton.types import Finished, Queued, Tokens
 from baton.worker.v1 import worker_pb2
@@ -135,6 +135,37 @@ def test_a_starting_fleet_is_told_line_by_line() -> None:
     assert "| last [words]" in text
     assert "its log is x.log" in text
     assert text.endswith("All processes have stopped.\n")
+
+
+def test_a_start_that_stands_still_is_named_once_and_again_when_it_has_moved() -> None:
+    file = io.StringIO()
+    with FleetReporter(Console(file=file, width=80)) as report:
+        report(ProcessStarted("decode-0", 1))
+        for silent_s in (0.5, 11.0, 12.0, 0.5, 11.0):
+            report(ProcessStarting("decode-0", "reading weights, 3 of 8 MB", silent_s))
+    line = "! decode-0   stands still: reading weights, 3 of 8 MB, no word for 11 s\n"
+    assert file.getvalue() == line + line
+
+
+def test_a_terminal_shows_how_far_each_start_is() -> None:
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+    with FleetReporter(console) as report:
+        report(ProcessStarted("decode-0", 1))
+        report(ProcessStarted("prefill-0", 1))
+        report(ProcessStarting("decode-0", "measuring steps, 3 of 27", 0.5))
+    assert isinstance(console.file, io.StringIO)
+    assert "starting decode-0 (measuring steps, 3 of 27), prefill-0" in console.file.getvalue()
+
+
+def test_status_shows_workers_that_start() -> None:
+    starting = [
+        fleet_pb2.StartingWorker(worker_id="decode-0", phase="reading weights", done=42, total=100),
+        fleet_pb2.StartingWorker(worker_id="prefill-0", phase="importing", silent_s=12.4),
+    ]
+    facts = facts_from_pb(fleet_pb2.DescribeResponse(model_name="demo", block_size=16))
+    text = shown(render(facts, snapshot_from_pb(fleet_pb2.WatchResponse(starting=starting))))
+    assert "decode-0 starting · reading weights 42%" in text
+    assert "prefill-0 starting · importing · no word for 12 s" in text
 
 
 def test_nothing_is_said_to_have_stopped_that_never_started() -> None:

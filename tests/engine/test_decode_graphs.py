@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.cuda_graphs import CudaGraphs
-from engine.decode_graphs import Run, batch_sizes, untold
+from engine.decode_graphs import Run, batch_sizes
 from engine.errors import ModelRefused
 from engine.kv_pool import KVPool
 from engine.model import Model, load_model
@@ -106,7 +106,7 @@ def test_steps_around_every_size_equal_eager_ones(name: str, fused: bool, zoo: C
     scene = make_scene(zoo(name), [1 + 3 * place for place in range(MAX_NUM_SEQS)], fused=fused)
     eager, graphs = scene.runners
     replayer = Replayer()
-    graphs.record_decodes(MAX_NUM_SEQS, replayer, untold)
+    graphs.record_decodes(MAX_NUM_SEQS, replayer, lambda _done, _total: None)
     assert replayer.recorded == SIZES[::-1]
     scene.assert_same_pools()
     around = {size + by for size in SIZES for by in (-1, 0, 1)} & set(range(1, MAX_NUM_SEQS + 1))
@@ -124,7 +124,7 @@ def test_what_is_not_decodes_alone_runs_as_it_is(zoo: Callable[[str], Path]) -> 
     scene = make_scene(zoo("llama"), [9, 30, 6, 12])
     eager, graphs = scene.runners
     replayer = Replayer()
-    graphs.record_decodes(2, replayer, untold)
+    graphs.record_decodes(2, replayer, lambda _done, _total: None)
     pieces = [
         Piece(length - 1, [7], table) for length, table in zip(scene.lengths, scene.tables, strict=True)
     ]
@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_recorded_is_refused_with_the_way_out(zoo: Callab
 
     _, graphs = make_scene(zoo("llama"), [3]).runners
     with pytest.raises(ModelRefused, match=r"capturing\); accepted: --no-cuda-graphs"):
-        graphs.record_decodes(3, refuse, untold)
+        graphs.record_decodes(3, refuse, lambda _done, _total: None)
 
 
 @given(st.integers(1, 1024))
@@ -184,7 +184,7 @@ def test_cuda_graphs_equal_eager_steps(
     model = load_model(zoo(name), dtype, torch.device("cuda"), fused=fused)
     scene = Scene(model, [1 + 12 * place for place in range(MAX_NUM_SEQS)])
     eager, graphs = scene.runners
-    graphs.record_decodes(MAX_NUM_SEQS, CudaGraphs(model.device), untold)
+    graphs.record_decodes(MAX_NUM_SEQS, CudaGraphs(model.device), lambda _done, _total: None)
     for count in [20, 1, 7, 16, 3, 17, 2, 20]:
         batch = scene.decodes(count, seed=count)
         want = eager.forward(batch)

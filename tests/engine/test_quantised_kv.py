@@ -25,6 +25,7 @@ from engine.quantisation import Quantisation
 from engine.quantised_rows import QuantisedRows
 from engine.sameness import prove_sameness
 from engine.step_batch import StepBatch
+from engine.sweep import Sweep
 from engine.tiled_attention import Heights, TiledAttention
 from kernels.paged_attention.arguments import Softmax as OpSoftmax
 from kernels.paged_attention.reference import attend
@@ -220,7 +221,7 @@ def test_the_same_memory_holds_more_blocks(directory: Path) -> None:
             EngineSettings(
                 directory, torch.float32, CPU, 4, None, 1, 2, 8, "chunked", quantisation=quantisation
             ),
-            lambda _runner, _name: [],
+            lambda _runner, _name: Sweep([]),
         )
         for quantisation in (Quantisation.NONE, Quantisation.KV8, Quantisation.KVFP8)
     )

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from engine.kv_pool import KVPool
 from engine.model import load_model
 from engine.model_runner import ModelRunner
+from engine.step_batch import StepBatch
 from engine.sweep import make_batch, sweep, warm_up
 from engine.sweep_grid import Step, grid
 from scheduling.cost_fit import fit
@@ -25,7 +29,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
 
 
 def test_a_sweep_is_enough_for_a_fit(runner: ModelRunner) -> None:
-    samples = sweep(runner, max_num_seqs=16, token_budget=64, max_seconds=0.5)
+    samples = sweep(runner, max_num_seqs=16, token_budget=64, seconds=0.5).samples
     assert all(seconds > 0 for _, seconds in samples)
     model = fit(samples)
     assert model is not None
@@ -34,8 +38,49 @@ def test_a_sweep_is_enough_for_a_fit(runner: ModelRunner) -> None:
 
 
 def test_without_time_there_is_still_one_round(runner: ModelRunner) -> None:
-    samples = sweep(runner, max_num_seqs=4, token_budget=16, max_seconds=0.0)
-    assert [shape for shape, _ in samples] == [step.shape for step in grid(4, 16, 256)]
+    swept = sweep(runner, max_num_seqs=4, token_budget=16, seconds=0.0)
+    assert swept.is_whole
+    assert {shape for shape, _ in swept.samples} == {step.shape for step in grid(4, 16, 256)}
+
+
+def test_a_slow_machine_measures_the_small_steps_and_stops(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps take a second for each token, by a clock that they move."""
+    clock = Clock()
+    monkeypatch.setattr("engine.sweep.time.perf_counter", clock)
+    monkeypatch.setattr(runner, "forward", clock.taking(runner.forward))
+    told: list[tuple[int, int]] = []
+    steps = grid(64, 256, 256)
+    swept = sweep(
+        runner,
+        max_num_seqs=64,
+        token_budget=256,
+        most_seconds=8.0,
+        tell=lambda _phase, done, total: told.append((done, total)),
+    )
+    assert not swept.is_whole
+    assert {shape.num_tokens for shape, _ in swept.samples} == {1}
+    assert clock.now_s <= 8.0
+    assert told == [(done, len(steps)) for done in range(len(told))]
+    clock.now_s = 0.0
+    warm_up(runner, max_num_seqs=64, token_budget=256, most_seconds=8.0)
+    assert clock.now_s == 2.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def taking(self, forward: Callable[[StepBatch], Tensor]) -> Callable[[StepBatch], Tensor]:
+        def run(batch: StepBatch) -> Tensor:
+            self.now_s += len(batch.token_ids)
+            return forward(batch)
+
+        return run
 
 
 def test_a_warm_up_stays_within_the_model_s_longest_context(runner: ModelRunner) -> None:

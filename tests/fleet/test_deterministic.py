@@ -43,7 +43,6 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
         threads=1,
         extra_args=SPEC_ARGS,
         run_dir=run_dir,
-        start_timeout_s=120.0,
     )
     async with (
         Fleet(spec) as fleet,

@@ -33,7 +33,7 @@ def spec(run_dir: Path, **counts: int) -> FleetSpec:
         run_dir=run_dir,
         placement="disaggregated" if counts.get("prefill", 1) else None,
         extra_args={"prefill": ARGS, "decode": ARGS},
-        start_timeout_s=150.0,  # many processes on few cores
+        standstill_s=150.0,  # many processes on few cores
         **counts,  # type: ignore[arg-type]
     )
 

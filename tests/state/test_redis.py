@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from state import keys
 from state.errors import StoreUnavailable
-from state.records import DecodeRoom, PrefillRoom
+from state.records import START_TTL_MS, DecodeRoom, PrefillRoom, StartingRecord
 from state.store import PREFIX_QUESTIONS, Store
 from tests.patience import PATIENCE_S
 from tests.state.common import entry, subscribed
@@ -35,6 +36,27 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     for stream in notices.values():
         await stream.aclose()
     await other.close()
+
+
+async def test_a_start_is_listed_with_its_silence_until_it_is_over(store: Store) -> None:
+    old = StartingRecord("decode-0", "old", "decode", "reading weights", 3, 10)
+    new = dataclasses.replace(old, incarnation="new", phase="measuring steps")
+    await store.announce_start(old)
+    async with asyncio.timeout(10):
+        while True:
+            [found] = await store.list_starting()
+            assert found.record == old
+            if found.silent_s > 0.05:
+                break
+    await store.announce_start(new)
+    [found] = await store.list_starting()
+    assert found.record == new
+    assert found.silent_s < START_TTL_MS / 1000
+    await store.withdraw_start(old)
+    assert [one.record for one in await store.list_starting()] == [new]
+    assert await store.list_workers() == []
+    await store.withdraw_start(new)
+    assert await store.list_starting() == []
 
 
 async def test_a_router_that_takes_over_does_not_begin_empty(redis_url: str, store: Store) -> None:

@@ -32,6 +32,8 @@ class WorkerProcess:
     worker_id: str = ""
     address: str = ""
     metrics: str = ""
+    starting: list[str] = field(default_factory=list)
+    """What it said of its start."""
 
     async def terminate(self) -> int:
         self.process.terminate()
@@ -67,7 +69,11 @@ class Workshop:
         ]
         for worker in workers:
             assert worker.process.stdout is not None
-            ready = READY.fullmatch(worker.process.stdout.readline().decode())
+            line = worker.process.stdout.readline()
+            while line.startswith(b"STARTING "):
+                worker.starting.append(line.decode())
+                line = worker.process.stdout.readline()
+            ready = READY.fullmatch(line.decode())
             if ready is None:
                 worker.process.wait()
             else:

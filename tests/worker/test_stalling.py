@@ -104,8 +104,13 @@ def test_turns_that_end_are_no_stall_however_long_they_go_on() -> None:
 
 def test_patience_follows_the_longest_step_and_has_a_floor() -> None:
     shape = StepShape.of(1, 10, [])
-    assert stall_limit_s([]) == stall_limit_s([(shape, 0.01)]) == LEAST_LIMIT_S
-    assert stall_limit_s([(shape, 2.0), (shape, 0.1)]) == 2.0 * LONGEST_STEPS
+    assert stall_limit_s([], 256) == stall_limit_s([(shape, 0.01)], 256) == LEAST_LIMIT_S
+    assert stall_limit_s([(shape, 2.0), (shape, 0.1)], 2) == 2.0 * LONGEST_STEPS
+
+
+def test_patience_reaches_for_steps_that_there_was_no_time_to_measure() -> None:
+    measured = [(StepShape.of(1, 10, []), 3.0), (StepShape.of(4, 40, []), 5.0)]
+    assert stall_limit_s(measured, 256) == 64 * 5.0 > LONGEST_STEPS * 5.0
 
 
 def test_a_stalled_worker_ends_and_says_where_it_stood() -> None:

@@ -1,6 +1,8 @@
 """What keeps a worker from serving ends its process with a code of its own and one sentence."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -8,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.starting import Phase
 from tests.worker.conftest import Pair, WorkerProcess, Workshop
 
 pytestmark = pytest.mark.integration
+
+STARTING = re.compile(r"STARTING decode_worker \S+ done=(\d+) total=(\d+) phase=(?P<phase>.+)\n")
 
 
 def said(worker: WorkerProcess) -> str:
@@ -18,6 +23,19 @@ def said(worker: WorkerProcess) -> str:
     lines = [line for line in worker.log.read_text().splitlines() if not line.startswith("{")]
     assert len(lines) == 1, lines
     return lines[0]
+
+
+def test_a_start_is_told_phase_by_phase_on_stdout_and_in_the_log(workshop: Workshop) -> None:
+    worker = workshop.start("decode", "--deterministic")
+    told = [STARTING.fullmatch(line) for line in worker.starting]
+    assert all(told), worker.starting
+    phases = list(dict.fromkeys(line["phase"] for line in told if line is not None))
+    assert phases == [phase.value for phase in Phase if phase.value in phases]
+    assert {"importing", "reading weights", "proving determinism", "measuring steps"} <= set(phases)
+    worker.process.terminate()
+    worker.process.wait()  # its log is whole
+    logged = [json.loads(line) for line in worker.log.read_text().splitlines() if line.startswith("{")]
+    assert list(dict.fromkeys(one["phase"] for one in logged if one["event"] == "starting")) == phases
 
 
 def test_redis_that_does_not_answer(workshop: Workshop) -> None:

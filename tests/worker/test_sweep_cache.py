@@ -9,40 +9,48 @@ from typing import Any
 import pytest
 import torch
 
-from scheduling.cost_model import Sample
+from engine.sweep import Sweep
 from tests.scheduling.steps import DEMO, measure
 from worker.sweep_cache import SweepKey, cached_sweep, device_name
 
 KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True)
 
 
-class Sweep:
+class Measuring:
     """Measures, and counts how often it had to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool = True) -> None:
         self.runs = 0
+        self._is_whole = is_whole
 
-    def __call__(self) -> list[Sample]:
+    def __call__(self) -> Sweep:
         self.runs += 1
-        return measure(DEMO)
+        return Sweep(measure(DEMO), self._is_whole)
 
 
 def test_a_second_start_finds_what_the_first_measured(tmp_path: Path) -> None:
-    sweep = Sweep()
+    sweep = Measuring()
     first = cached_sweep(tmp_path / "new" / "folder", KEY, sweep)
-    assert cached_sweep(tmp_path / "new" / "folder", KEY, sweep) == first == measure(DEMO)
+    assert cached_sweep(tmp_path / "new" / "folder", KEY, sweep) == first == Sweep(measure(DEMO))
     assert sweep.runs == 1
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(SweepKey)])
 def test_another_worker_measures_for_itself(field: str, tmp_path: Path) -> None:
-    sweep = Sweep()
+    sweep = Measuring()
     cached_sweep(tmp_path, KEY, sweep)
     value = getattr(KEY, field)
     changes: dict[str, Any] = {field: value + 1 if isinstance(value, int) else f"{value}!"}
     other = dataclasses.replace(KEY, **changes)
     cached_sweep(tmp_path, other, sweep)
     assert sweep.runs == 2
+
+
+def test_a_sweep_that_was_cut_short_is_measured_again_another_time(tmp_path: Path) -> None:
+    hurried, sweep = Measuring(is_whole=False), Measuring()
+    assert not cached_sweep(tmp_path, KEY, hurried).is_whole
+    assert cached_sweep(tmp_path, KEY, sweep).is_whole
+    assert (hurried.runs, sweep.runs) == (1, 1)
 
 
 def damages() -> dict[str, bytes]:
@@ -65,22 +73,22 @@ def damages() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("damage", damages().values(), ids=damages())
 def test_a_damaged_file_is_measured_over(damage: bytes, tmp_path: Path) -> None:
-    sweep = Sweep()
+    sweep = Measuring()
     path = tmp_path / KEY.file_name
     path.write_bytes(damage)
-    assert cached_sweep(tmp_path, KEY, sweep) == measure(DEMO)
-    assert cached_sweep(tmp_path, KEY, sweep) == measure(DEMO)
+    assert cached_sweep(tmp_path, KEY, sweep) == Sweep(measure(DEMO))
+    assert cached_sweep(tmp_path, KEY, sweep) == Sweep(measure(DEMO))
     assert sweep.runs == 1
 
 
 def test_a_folder_that_cannot_be_is_no_reason_not_to_start(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("", encoding="utf-8")
-    assert cached_sweep(in_the_way, KEY, Sweep()) == measure(DEMO)
+    assert cached_sweep(in_the_way, KEY, Measuring()) == Sweep(measure(DEMO))
 
 
 def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:
-    cached_sweep(tmp_path, KEY, Sweep())
+    cached_sweep(tmp_path, KEY, Measuring())
     assert [path.name for path in tmp_path.iterdir()] == [KEY.file_name]
 
 

@@ -13,18 +13,20 @@ class WatchRequest(_message.Message):
     def __init__(self, interval_ms: _Optional[int] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("router_id", "uptime_s", "queue", "workers", "counters")
+    __slots__ = ("router_id", "uptime_s", "queue", "workers", "counters", "starting")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    STARTING_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     uptime_s: float
     queue: QueueStatus
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     counters: Counters
-    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ...) -> None: ...
+    starting: _containers.RepeatedCompositeFieldContainer[StartingWorker]
+    def __init__(self, router_id: _Optional[str] = ..., uptime_s: _Optional[float] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., starting: _Optional[_Iterable[_Union[StartingWorker, _Mapping]]] = ...) -> None: ...
 
 class QueueStatus(_message.Message):
     __slots__ = ("waiting", "waiting_tokens", "capacity", "running_sessions", "redis_reachable")
@@ -63,6 +65,22 @@ class WorkerStatus(_message.Message):
     step_seconds: float
     cost_model: _worker_pb2.CostModel
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., connected: bool = ..., load: _Optional[_Union[_worker_pb2.WorkerLoad, _Mapping]] = ..., num_blocks: _Optional[int] = ..., leased_blocks: _Optional[int] = ..., step_seconds: _Optional[float] = ..., cost_model: _Optional[_Union[_worker_pb2.CostModel, _Mapping]] = ...) -> None: ...
+
+class StartingWorker(_message.Message):
+    __slots__ = ("worker_id", "role", "phase", "done", "total", "silent_s")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    role: _worker_pb2.WorkerRole
+    phase: str
+    done: int
+    total: int
+    silent_s: float
+    def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[_Union[_worker_pb2.WorkerRole, str]] = ..., phase: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., silent_s: _Optional[float] = ...) -> None: ...
 
 class Counters(_message.Message):
     __slots__ = ("accepted", "refused", "finished", "failed", "cancelled", "relayed_tokens", "retried_attempts", "ttft_promises_kept", "ttft_promises_broken")

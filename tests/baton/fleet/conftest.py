@@ -37,7 +37,13 @@ if args.act == "semaphore":
     import multiprocessing
     semaphore = multiprocessing.get_context("spawn").Semaphore()
     print("semaphore:", semaphore._semlock.name, file=sys.stderr, flush=True)
-if args.act != "mute":
+if args.act == "slow":
+    for done in range(8):
+        print(f"STARTING stand-in 1 done={done} total=8 phase=reading weights", flush=True)
+        time.sleep(0.5)
+if args.act == "stall":
+    print("STARTING stand-in 1 done=340000000 total=803000000 phase=reading weights", flush=True)
+if args.act not in ("mute", "stall"):
     print(f"READY stand-in {os.getpid()} address=127.0.0.1:1 metrics=127.0.0.1:2", flush=True)
 if args.act == "die-soon":
     print("out of luck", file=sys.stderr, flush=True)
@@ -64,7 +70,7 @@ def make_spec(checkout: Path, tmp_path: Path) -> Callable[..., FleetSpec]:
             "checkout": checkout,
             "run_dir": tmp_path / "run",
             "await_connections": False,
-            "start_timeout_s": 30.0,
+            "standstill_s": 30.0,
             "stop_grace_s": 1.0,
         }
         return FleetSpec(**{**settings, **changes})  # type: ignore[arg-type]  # settings by name

@@ -20,6 +20,7 @@ from baton.fleet import (
     ProcessFailed,
     ProcessReady,
     ProcessStarted,
+    ProcessStarting,
     RunDirUnusable,
     StartTimeout,
 )
@@ -139,13 +140,36 @@ def _pid(event: FleetEvent) -> list[int]:
 
 
 async def test_a_process_that_never_gets_ready_is_given_up_and_the_rest_stopped(make_spec: MakeSpec) -> None:
-    spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, start_timeout_s=8.0)
+    spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, standstill_s=8.0)
     pids: list[int] = []
     with pytest.raises(StartTimeout) as timeout:
         await Fleet(spec, lambda event: pids.extend(_pid(event))).__aenter__()
     assert timeout.value.name == "prefill-0"
     assert len(pids) == 4
     await until_gone(pids)
+
+
+async def test_a_start_that_goes_on_is_waited_for_beyond_any_limit(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"prefill-0": ("--act", "slow")}, standstill_s=3.0)
+    events: list[FleetEvent] = []
+    async with Fleet(spec, events.append):
+        pass
+    [ready] = [one for one in events if isinstance(one, ProcessReady) and one.name == "prefill-0"]
+    assert ready.took_s > spec.standstill_s
+    told = [one.doing for one in events if isinstance(one, ProcessStarting) and one.name == "prefill-0"]
+    assert told[-1] == "reading weights, 7 of 8"
+
+
+async def test_a_start_that_stands_still_is_named_with_what_it_was_at(make_spec: MakeSpec) -> None:
+    spec = make_spec(extra_args={"prefill-0": ("--act", "stall")}, standstill_s=3.0)
+    events: list[FleetEvent] = []
+    with pytest.raises(
+        StartTimeout, match=r"prefill-0 stood still for 3 s \(reading weights, 340 of 803 MB\)"
+    ):
+        await Fleet(spec, events.append).__aenter__()
+    silences = [one.silent_s for one in events if isinstance(one, ProcessStarting)]
+    assert max(silences) > 1.0
+    await until_gone([pid for event in events for pid in _pid(event)])
 
 
 async def test_a_killed_process_is_reported_and_the_others_go_on(make_spec: MakeSpec) -> None:

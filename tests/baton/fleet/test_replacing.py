@@ -42,7 +42,7 @@ def alive(pid: int) -> bool:
 
 async def replace_in_vain(fleet: Fleet, name: str) -> None:
     """Its successor serves, but no router ever says that it is connected: stand-ins have no calls."""
-    fleet.spec = dataclasses.replace(fleet.spec, start_timeout_s=0.5)
+    fleet.spec = dataclasses.replace(fleet.spec, standstill_s=0.5)
     with pytest.raises(StartTimeout):
         await fleet.replace(name)
 

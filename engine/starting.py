@@ -1,0 +1,28 @@
+"""The phases of a worker's start, and how an engine being built says how far it is."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+
+class Phase(enum.StrEnum):
+    """In this order; those that a worker does not need are left out."""
+
+    IMPORTING = "importing"
+    READING = "reading weights"
+    """Counted in bytes, which the worker looks up itself."""
+    PREPARING = "preparing layers"
+    """Quantising them, or choosing the tiles of deterministic products."""
+    PROVING = "proving determinism"
+    RECORDING = "recording decode steps"
+    MEASURING = "measuring steps"
+    JOINING = "joining the fleet"
+
+
+Tell = Callable[[Phase, int, int], None]
+"""Called with a phase, how much of it is done, and of how much; 0 of 0 where nobody can say."""
+
+
+def untold(phase: Phase, done: int, total: int) -> None:
+    """For callers that nobody waits for."""
