@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -39,11 +38,9 @@ def test_a_start_is_told_phase_by_phase_on_stdout_and_in_the_log(workshop: Works
 
 
 def test_redis_that_does_not_answer(workshop: Workshop) -> None:
-    started = time.monotonic()
     worker = workshop.start("decode", redis_url="redis://127.0.0.1:1/0")
     assert worker.process.returncode == 3
     assert "Redis at redis://127.0.0.1:1/0 does not answer" in said(worker)
-    assert time.monotonic() - started < 30  # 5 s of it waiting; the rest is starting up on a busy machine
 
 
 def test_a_model_directory_that_is_missing(workshop: Workshop, tmp_path: Path) -> None:
