@@ -10,6 +10,7 @@ from baton.credentials import Credentials
 from baton.errors import BatonError
 from baton.types import (
     Accepted,
+    Chat,
     ChatMessage,
     ChoiceFinished,
     Completion,
@@ -29,6 +30,7 @@ __all__ = [
     "Accepted",
     "AsyncClient",
     "BatonError",
+    "Chat",
     "ChatMessage",
     "ChoiceFinished",
     "Client",

@@ -12,6 +12,7 @@ from baton.errors import FieldViolation, Internal, InvalidRequest
 from baton.types import (
     Accepted,
     Attainable,
+    Chat,
     ChatMessage,
     ChoiceFinished,
     Delivery,
@@ -120,6 +121,9 @@ def put_prompt(
     if isinstance(prompt, str):
         _put(request, "", text=prompt)
         return
+    if isinstance(prompt, Chat):
+        _put_chat_options(request.chat, prompt)
+        prompt = prompt.messages
     if prompt and all(isinstance(part, ChatMessage) for part in prompt):
         messages = [inference_pb2.ChatMessage() for _ in prompt]
         for position, (message, part) in enumerate(zip(messages, prompt, strict=True)):
@@ -139,6 +143,19 @@ def detokenize_to_pb(
     request = inference_pb2.DetokenizeRequest(model=model, skip_special_tokens=skip_special_tokens)
     _extend(request.token_ids, "token_ids", token_ids)
     return request
+
+
+def _put_chat_options(chat: inference_pb2.ChatInput, options: Chat) -> None:
+    _put(
+        chat,
+        "chat.",
+        add_generation_prompt=options.add_generation_prompt,
+        continue_final_message=options.continue_final_message,
+    )
+    try:
+        chat.template_arguments.update(options.template_arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _invalid("chat.template_arguments", options.template_arguments, str(error)) from None
 
 
 def resume_to_pb(

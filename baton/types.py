@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class SloClass(enum.StrEnum):
@@ -49,8 +50,23 @@ class ChatMessage:
     content: str
 
 
-Prompt = str | Sequence[ChatMessage] | Sequence[int]
-"""Text, the messages of a chat, or token ids."""
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat with what the model's chat template is to know besides its messages.
+
+    template_arguments      variables of the template, such as enable_thinking; what JSON can say
+    add_generation_prompt   begin the assistant's answer; by default unless the last message is continued
+    continue_final_message  the answer goes on with the last message
+    """
+
+    messages: Sequence[ChatMessage]
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+
+Prompt = str | Sequence[ChatMessage] | Chat | Sequence[int]
+"""Text, the messages of a chat, a chat with arguments for its template, or token ids."""
 
 
 @dataclass(frozen=True, slots=True)

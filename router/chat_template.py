@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jinja2
@@ -62,6 +63,23 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     return environment
 
 
+_CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Marks the end of the last message while the template runs, as in transformers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How a conversation is rendered, besides its messages."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """The caller's variables for the template."""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+DEFAULT_OPTIONS = ChatOptions()
+
+
 class ChatTemplate:
     """A model's template, compiled once in each process."""
 
@@ -73,16 +91,32 @@ class ChatTemplate:
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[str, dict[str, Any]]]:
         return ChatTemplate, (self._source, self._special_tokens)
 
-    def render(self, messages: Sequence[tuple[str, str]]) -> str:
-        """The prompt's text for (role, content) pairs, up to where the assistant speaks next."""
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Variables that a caller's arguments may not set."""
+        return frozenset({"messages", "add_generation_prompt", *self._special_tokens})
+
+    def render(self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS) -> str:
+        """Return the prompt's text for (role, content) pairs. Raises `TemplateRefused`."""
         conversation = [{"role": role, "content": content} for role, content in messages]
+        if options.continue_final_message:
+            conversation[-1]["content"] += _CONTINUE_HERE
+        variables = {"tools": None, "documents": None, **options.arguments, **self._special_tokens}
+        variables["messages"] = conversation
+        variables["add_generation_prompt"] = options.add_generation_prompt
         try:
-            return self._template.render(
-                messages=conversation,
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._special_tokens,
-            )
-        except (jinja2.TemplateError, TypeError) as error:
+            text = self._template.render(variables)
+        except Exception as error:
             raise TemplateRefused(str(error)) from error
+        return _up_to_mark(text) if options.continue_final_message else text
+
+
+def _up_to_mark(text: str) -> str:
+    """The text up to the end of the last message, without spaces that the template trimmed."""
+    mark = text.rfind(_CONTINUE_HERE.strip())
+    if mark < 0:
+        raise TemplateRefused(
+            "the last message, which is to be continued, is not in what it makes of the chat"
+        )
+    is_whole = text.startswith(_CONTINUE_HERE, mark)
+    return text[:mark] if is_whole else text[:mark].rstrip()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
+
+from google.protobuf import struct_pb2
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from router.actions import (
@@ -19,6 +21,7 @@ from router.actions import (
     TellQuoted,
     TellRetrying,
 )
+from router.chat_template import ChatOptions
 from router.errors import SloRefused
 from router.keeping import kept
 from router.relay import StreamItem, TokenRun
@@ -44,6 +47,7 @@ def request_from_pb(
         tenant=message.tenant,
         text=message.text if kind == "text" else None,
         messages=chat_from_pb(message.chat) if kind == "chat" else None,
+        chat_options=chat_options_from_pb(message.chat),
         token_ids=tuple(message.tokens.token_ids) if kind == "tokens" else None,
         temperature=sampling.temperature if sampling.HasField("temperature") else None,
         top_k=sampling.top_k if sampling.HasField("top_k") else None,
@@ -84,6 +88,32 @@ def request_from_pb(
 def chat_from_pb(message: inference_pb2.ChatInput) -> tuple[tuple[str, str], ...]:
     """(role, content) pairs."""
     return tuple((one.role, one.content) for one in message.messages)
+
+
+def chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
+    """How a chat is to be rendered; the generation prompt is left out where a message is to be continued."""
+    continues = message.continue_final_message
+    adds = message.add_generation_prompt if message.HasField("add_generation_prompt") else not continues
+    arguments = {name: _value_from_pb(value) for name, value in message.template_arguments.fields.items()}
+    return ChatOptions(arguments, adds, continues)
+
+
+def _value_from_pb(value: struct_pb2.Value) -> Any:
+    """As JSON has it: a number without a fraction is an integer."""
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "struct_value":
+            return {name: _value_from_pb(one) for name, one in value.struct_value.fields.items()}
+        case "list_value":
+            return [_value_from_pb(one) for one in value.list_value.values]
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case _:
+            return None
 
 
 def content_digest(message: inference_pb2.GenerateRequest) -> bytes:

@@ -123,7 +123,7 @@ class Intake:
             return await self._pool.encode(raw.text, add_special_tokens=True)
         assert raw.messages is not None, "checked before"
         try:
-            return await self._pool.encode_chat(raw.messages)
+            return await self._pool.encode_chat(raw.messages, raw.chat_options)
         except TemplateRefused as refused:
             accepted = f"a conversation the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.messages, accepted) from refused

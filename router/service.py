@@ -13,6 +13,7 @@ from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.arriving import Arriving
 from router.convert import (
+    chat_options_from_pb,
     content_digest,
     event_to_pb,
     finished_to_pb,
@@ -114,6 +115,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             model=request.model,
             text=request.text if kind == "text" else None,
             messages=messages if kind == "chat" else None,
+            chat_options=chat_options_from_pb(request.chat),
         )
         await self._admit(Patience())
         check_before_tokenising(raw, self._facts, inputs=("text", "chat"))

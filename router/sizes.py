@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
+from google.protobuf import struct_pb2
+
 from baton.v1 import generation_pb2, inference_pb2
 from router.errors import ValidationError
 from router.model_facts import ModelFacts
 from router.validation import MAX_N, check_prompt_tokens
 
 MAX_MESSAGES = 4096
+MAX_TEMPLATE_BYTES = 64 << 10
+MAX_TEMPLATE_DEPTH = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 1024
@@ -35,6 +39,28 @@ def check_sizes(
 def check_chat_size(chat: inference_pb2.ChatInput) -> None:
     """The part that concerns any message with a chat; raises `ValidationError`."""
     _check_count("chat.messages", chat.messages, MAX_MESSAGES, "messages")
+    field, arguments = "chat.template_arguments", chat.template_arguments
+    num_bytes = arguments.ByteSize()
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        accepted = f"at most {MAX_TEMPLATE_BYTES} bytes"
+        raise ValidationError(field, f"{num_bytes} bytes", accepted, limit=MAX_TEMPLATE_BYTES)
+    if not _is_within(arguments, MAX_TEMPLATE_DEPTH):
+        raise ValidationError(
+            field, f"over {MAX_TEMPLATE_DEPTH} levels deep", "fewer levels", limit=MAX_TEMPLATE_DEPTH
+        )
+
+
+def _is_within(struct: struct_pb2.Struct, depth: int) -> bool:
+    """Whether values are nested no deeper than this; level by level, without recursion."""
+    values = list(struct.fields.values())
+    while values and depth:
+        depth -= 1
+        inner: list[struct_pb2.Value] = []
+        for one in values:
+            inner.extend(one.struct_value.fields.values() if one.HasField("struct_value") else ())
+            inner.extend(one.list_value.values if one.HasField("list_value") else ())
+        values = inner
+    return not values
 
 
 def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from output_text.detokenizer import Detokenizer
 from output_text.output import OutputRules, end_of
-from router.chat_template import ChatTemplate
+from router.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
 from router.errors import Overloaded, Reason, Unavailable
 from router.limits import MAX_WAITING_BYTES
 from router.tokenizer_line import Place, TokenizerLine
@@ -56,10 +56,10 @@ def _encode(text: str, add_special_tokens: bool) -> list[int]:
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
-def _encode_chat(messages: Sequence[tuple[str, str]]) -> list[int]:
+def _encode_chat(messages: Sequence[tuple[str, str]], options: ChatOptions) -> list[int]:
     assert _template is not None, "checked before"
     # The template writes the special tokens itself.
-    return _encode(_template.render(messages), add_special_tokens=False)
+    return _encode(_template.render(messages, options), add_special_tokens=False)
 
 
 def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
@@ -115,10 +115,12 @@ class TokenizerPool:
         """Token ids of a text. `Overloaded` if too many bytes wait already."""
         return await self._run(len(text.encode()), _encode, text, add_special_tokens)
 
-    async def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+    async def encode_chat(
+        self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS
+    ) -> list[int]:
         """Token ids of a chat, rendered by the template; raises `TemplateRefused`, and as `encode`."""
         num_bytes = sum(len(part.encode()) for message in messages for part in message)
-        return await self._run(num_bytes, _encode_chat, messages)
+        return await self._run(num_bytes, _encode_chat, messages, options)
 
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids. Raises as `encode`."""

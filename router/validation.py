@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from router.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
 from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
 from router.events import Received
 from router.model_facts import ModelFacts
@@ -29,6 +30,7 @@ class RawRequest:
     tenant: str = ""
     text: str | None = None
     messages: tuple[tuple[str, str], ...] | None = None
+    chat_options: ChatOptions = DEFAULT_OPTIONS
     token_ids: Sequence[int] | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -118,11 +120,23 @@ def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) ->
             raise ValidationError("chat", "set", f"{others}: this model has no chat template")
         if not raw.messages:
             raise ValidationError("chat.messages", [], "at least one message")
+        _check_chat_options(raw.chat_options, facts.chat_template)
         for place, (role, _) in enumerate(raw.messages):
             if not role:
                 raise ValidationError(
                     f"chat.messages[{place}].role", role, "a role of the chat template, such as user"
                 )
+
+
+def _check_chat_options(options: ChatOptions, template: ChatTemplate) -> None:
+    for name in options.arguments:
+        if name in template.reserved:
+            taken = ", ".join(sorted(template.reserved))
+            raise ValidationError("chat.template_arguments", name, f"names other than {taken}")
+    if options.add_generation_prompt and options.continue_final_message:
+        raise ValidationError(
+            "chat.continue_final_message", True, "true only without chat.add_generation_prompt"
+        )
 
 
 def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:

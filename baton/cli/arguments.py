@@ -9,7 +9,7 @@ from typing import NoReturn
 from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
-from baton.cli.values import address, bias, count, decimal, seconds, unsigned
+from baton.cli.values import address, bias, count, decimal, named_json, seconds, unsigned
 from baton.credentials import Credentials
 from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS
 from baton.types import Sampling, Slo, SloClass, Stop
@@ -185,6 +185,14 @@ def _add_quote(command: argparse.ArgumentParser) -> None:
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
     command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+    command.add_argument(
+        "--template-argument",
+        type=named_json,
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="a variable for the chat template, such as enable_thinking=false",
+    )
     command.add_argument(
         "--truncate-prompt-tokens", type=unsigned, metavar="N", help="use the prompt's last N tokens"
     )

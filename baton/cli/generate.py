@@ -13,7 +13,7 @@ from baton.cli.exits import FAILED, OK
 from baton.cli.running import async_client_of, run_to_the_end
 from baton.cli.summary import split_line
 from baton.stream import GenerationStream
-from baton.types import ChatMessage, ChoiceFinished, Event, Finished, FinishReason, Prompt, Tokens
+from baton.types import Chat, ChatMessage, ChoiceFinished, Event, Finished, FinishReason, Prompt, Tokens
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ async def _generate(args: argparse.Namespace) -> int:
 def prompt_of(args: argparse.Namespace) -> Prompt:
     """What was typed, or came by stdin."""
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    return [ChatMessage("user", text)] if args.chat else text
+    return Chat([ChatMessage("user", text)], dict(args.template_argument)) if args.chat else text
 
 
 async def _show(stream: GenerationStream, show: Callable[[Event], None]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
+from typing import Any
 
 # HOST:PORT as gRPC takes it: a name, an IPv4 address, or an IPv6 one in brackets.
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
@@ -62,3 +64,14 @@ def bias(text: str) -> tuple[int, float]:
         return int(token), float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not ID=X, such as 17=-2.5") from None
+
+
+def named_json(text: str) -> tuple[str, Any]:
+    """A variable's name and value."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=JSON, such as enable_thinking=false"
+        ) from None

@@ -3,7 +3,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
-from baton import AsyncClient, BatonError, ChatMessage, Sampling, Slo, SloClass, Stop, Timeout
+from baton import AsyncClient, BatonError, Chat, ChatMessage, Sampling, Slo, SloClass, Stop, Timeout
 from baton.errors import (
     Conflict,
     DeadlineExceeded,
@@ -307,3 +307,21 @@ def test_a_client_needs_an_address() -> None:
         AsyncClient([])
     with pytest.raises(ValueError, match=r"addresses is \[''\]: each must be a router's host:port"):
         AsyncClient("")
+
+
+async def test_a_chat_carries_what_its_template_is_told() -> None:
+    router = ScriptedRouter(CountTokens=inference_pb2.CountTokensResponse(count=1, token_ids=[4]))
+    arguments = {"enable_thinking": False, "tools": [{"name": "f"}], "level": 3}
+    chat = Chat([ChatMessage("assistant", "so")], arguments, continue_final_message=True)
+    async with router, AsyncClient(router.address) as client:
+        await client.count_tokens(chat)
+        await client.count_tokens(Chat([ChatMessage("user", "hi")], add_generation_prompt=False))
+        for wrong in ({"when": object()}, {5: "five"}, "text"):
+            with pytest.raises(InvalidRequest, match=r"chat\.template_arguments"):
+                await client.count_tokens(Chat([ChatMessage("user", "hi")], wrong))  # type: ignore[arg-type]
+    told, other = (call.chat for call in router.calls("CountTokens"))
+    assert dict(told.template_arguments)["enable_thinking"] is False
+    assert told.template_arguments["level"] == 3
+    assert told.template_arguments["tools"][0]["name"] == "f"
+    assert (told.HasField("add_generation_prompt"), told.continue_final_message) == (False, True)
+    assert (other.add_generation_prompt, other.HasField("add_generation_prompt")) == (False, True)

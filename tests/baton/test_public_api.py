@@ -9,6 +9,7 @@ def test_all_names_are_there_sorted_and_no_more_than_agreed() -> None:
         "Accepted",
         "AsyncClient",
         "BatonError",
+        "Chat",
         "ChatMessage",
         "ChoiceFinished",
         "Client",

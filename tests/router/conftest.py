@@ -30,7 +30,7 @@ from tests.router.scripted_worker import Handoffs, ScriptedWorker
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
-    "{% if add_generation_prompt %}assistant{% endif %}"
+    "{% if words %}{{ words | join(' ') }} {% endif %}{% if add_generation_prompt %}assistant{% endif %}"
 )
 
 

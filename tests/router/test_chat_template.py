@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from router.chat_template import ChatTemplate, TemplateRefused
+from router.chat_template import ChatOptions, ChatTemplate, TemplateRefused
 from router.model_facts import read_model_facts
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
@@ -90,3 +91,54 @@ def test_what_a_template_refuses_is_said_in_its_words() -> None:
 def test_template_stays_in_its_sandbox(source: str) -> None:
     with pytest.raises(TemplateRefused):
         ChatTemplate(source, {}).render([("user", "hello")])
+
+
+WITH_ARGUMENTS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content | trim if trims else m.content }}|{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{{ level }}"
+    "{% if not enable_thinking %}<no think>{% endif %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"enable_thinking": True, "level": 3},
+        {"level": 2.5, "trims": True},
+        {"level": "high", "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+    ],
+)
+@pytest.mark.parametrize("last", ["a  ", " a", "twice a", "ends\n"])
+@pytest.mark.parametrize(("adds", "continues"), [(True, False), (False, False), (False, True)])
+def test_arguments_and_the_end_of_the_prompt_are_those_of_transformers(
+    arguments: dict[str, Any], last: str, adds: bool, continues: bool, tokenizer: Any
+) -> None:
+    chat = [("user", "twice a"), ("assistant", last)]
+    expected = tokenizer.apply_chat_template(
+        [{"role": role, "content": content} for role, content in chat],
+        chat_template=WITH_ARGUMENTS,
+        tokenize=False,
+        add_generation_prompt=adds,
+        continue_final_message=continues,
+        **arguments,
+    )
+    options = ChatOptions(arguments, adds, continues)
+    assert ChatTemplate(WITH_ARGUMENTS, {}).render(chat, options) == expected
+
+
+def test_a_last_message_that_the_template_drops_cannot_be_continued() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    with pytest.raises(TemplateRefused, match="to be continued"):
+        template.render([("user", "a"), ("assistant", "b")], ChatOptions({}, False, True))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"tools": 5}, {"tools": [1, None]}, {"level": {}}, {"range": 1}, {"raise_exception": "x"}]
+)
+def test_arguments_that_make_no_sense_are_refused_or_harmless(arguments: dict[str, Any]) -> None:
+    source = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ level + 1 if level else '' }}"
+    template = ChatTemplate(source + "{{ range(2) | list }}{{ raise_exception is defined }}", {})
+    with contextlib.suppress(TemplateRefused):
+        template.render([("user", "a")], ChatOptions(arguments))

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from google.protobuf import struct_pb2
 
 from baton.operators.v1 import fleet_pb2
 from baton.v1 import generation_pb2, inference_pb2
@@ -84,6 +85,68 @@ async def test_text_and_chat_are_tokenised_as_the_model_does(fleet: RunningFleet
     assert list(counted.token_ids) == [100, 7, 101]
     counted = await fleet.inference.CountTokens(inference_pb2.CountTokensRequest(text="w5 w6"))
     assert list(counted.token_ids) == [5, 6]
+
+
+async def test_a_chat_template_is_told_what_the_caller_says(fleet: RunningFleet) -> None:
+    _, decode = await fleet.pair()
+
+    async def tokens_of_chat(role: str = "user", **fields: Any) -> list[int]:
+        chat = inference_pb2.ChatInput(
+            messages=[inference_pb2.ChatMessage(role=role, content="w7")], **fields
+        )
+        counted = await fleet.inference.CountTokens(inference_pb2.CountTokensRequest(chat=chat))
+        await events_of(fleet.inference.Generate(inference_pb2.GenerateRequest(chat=chat)))
+        sent = [one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive"]
+        assert list(sent[-1].prompt_token_ids) == list(counted.token_ids)
+        return list(counted.token_ids)
+
+    words = struct_pb2.Struct()
+    words.update({"words": ["w8", "w9"]})
+    assert await tokens_of_chat() == [100, 7, 101]
+    assert await tokens_of_chat(template_arguments=words) == [100, 7, 8, 9, 101]
+    assert await tokens_of_chat(add_generation_prompt=False) == [100, 7]
+    assert await tokens_of_chat("assistant", continue_final_message=True) == [101, 7]
+
+
+def arguments(**values: Any) -> inference_pb2.ChatInput:
+    chat = inference_pb2.ChatInput(messages=[inference_pb2.ChatMessage(role="user", content="w7")])
+    chat.template_arguments.update(values)
+    return chat
+
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    ("chat", "field"),
+    [
+        (arguments(messages=[]), "chat.template_arguments"),
+        (arguments(add_generation_prompt=True), "chat.template_arguments"),
+        (arguments(words="x" * 70_000), "chat.template_arguments"),
+        (arguments(words=nested(30)), "chat.template_arguments"),
+        (arguments(words=5), "chat.messages"),
+        (
+            inference_pb2.ChatInput(
+                messages=[inference_pb2.ChatMessage(role="user", content="w7")],
+                add_generation_prompt=True,
+                continue_final_message=True,
+            ),
+            "chat.continue_final_message",
+        ),
+    ],
+)
+async def test_what_a_chat_template_cannot_be_told_is_named(
+    fleet: RunningFleet, chat: inference_pb2.ChatInput, field: str
+) -> None:
+    for call in (
+        lambda: fleet.inference.CountTokens(inference_pb2.CountTokensRequest(chat=chat)),
+        lambda: events_of(fleet.inference.Generate(inference_pb2.GenerateRequest(chat=chat))),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (refused.value.details() or "").startswith(f"{field} is ")
 
 
 async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_truncated(
