@@ -101,6 +101,8 @@ def request_to_pb(
     put_prompt(request, prompt)
     _put(request.sampling, "sampling.", **{name: getattr(sampling, name) for name in _SAMPLING_FIELDS})
     _put_bias(request.sampling, sampling.logit_bias)
+    _extend(request.sampling.allowed_token_ids, "sampling.allowed_token_ids", sampling.allowed_token_ids)
+    _extend(request.sampling.bad_words, "sampling.bad_words", sampling.bad_words)
     _put_stop(request.stop, stop)
     _put(
         request.slo,

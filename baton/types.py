@@ -72,7 +72,8 @@ Prompt = str | Sequence[ChatMessage] | Chat | Sequence[int]
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is drawn. `temperature` 0 is greedy; `logprobs` n asks for n alternatives each, and
-    `prompt_logprobs` for the same of the prompt's own tokens.
+    `prompt_logprobs` for the same of the prompt's own tokens. Only `allowed_token_ids` are drawn if there are
+    any, and `bad_words` are not completed.
     """
 
     temperature: float | None = None
@@ -87,6 +88,8 @@ class Sampling:
     n: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from engine.report import Failure
 from engine.sequence import Goal, SequenceGroup
 from output_text.output import output_rules
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
+from scheduling.token_bans import leaves_a_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def _refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str
         _check_choices(spec, limits),
         _check_token_ids(spec, limits),
         _check_text(spec, has_text=has_text),
+        _check_bans(spec, limits),
     )
     return next(sentences, None)
 
@@ -120,6 +122,8 @@ def _check_token_ids(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
         ("output_token_ids", spec.output_token_ids),
         ("stop_token_ids", spec.stop.stop_token_ids),
         ("logit_bias", bias_ids),
+        ("allowed_token_ids", spec.sampling.allowed_token_ids),
+        ("bad_words", [token_id for one in spec.sampling.bad_words for token_id in one]),
     )
     for name, token_ids in fields:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
@@ -132,3 +136,10 @@ def _check_text(spec: SequenceSpec, *, has_text: bool) -> Iterator[str]:
         yield "stop_strings needs a tokenizer, and this model has none; use stop_token_ids"
     if "" in spec.stop.stop_strings:
         yield "stop_strings holds an empty string; each must have at least one character"
+
+
+def _check_bans(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
+    if () in spec.sampling.bad_words:
+        yield "bad_words holds an empty sequence; each must have at least one token"
+    elif not leaves_a_token(spec.sampling, spec.stop, limits.eos_token_ids, limits.vocab_size):
+        yield "allowed_token_ids, bad_words and min_tokens leave no token to draw; one must be left"

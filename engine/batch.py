@@ -135,6 +135,18 @@ class Batch:
         full = np.flatnonzero(self.num_outputs[rows] >= self._limits[rows])
         return [self.sequences[first_row + place] for place in full.tolist()]
 
+    def ban_bad_words(self, first_row: int) -> None:
+        """Find the tokens that would complete bad words in rows from `first_row`; their output is known."""
+        for place in np.flatnonzero(self.sampling.has_bad_words[first_row : self.num_rows]).tolist():
+            row = first_row + place
+            output = self.sequences[row].output_token_ids
+            self.sampling.banned_now[row] = self.sampling.bad_words[row].banned_after(output)
+
+    @property
+    def depends_on_newest(self) -> bool:
+        """Some row's next token cannot be drawn before the host knows the one before it."""
+        return bool(self.sampling.has_bad_words[: self.num_rows].any())
+
     def landed(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """The tokens of `rows` that were in flight; no later step has appended to these."""
         self.token_ids[rows] = token_ids

@@ -90,6 +90,7 @@ def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDAr
         Way.REPETITION: table.repetition[rows],
         Way.PRESENCE: table.presence[rows],
         Way.FREQUENCY: table.frequency[rows],
+        Way.OTHERS: table.others[rows],
         Way.NOISE: uniforms(table.seed[rows], table.choice[rows], indexes.astype(np.uint64)),
     }
     return np.stack([columns[way] for way in Way]).astype(np.float64)
@@ -98,7 +99,7 @@ def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDAr
 def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Tokens, values and offsets of `Edits`; nothing where no row has any."""
     is_banning = indexes < table.min_tokens[rows]
-    edited = np.flatnonzero(table.has_bias[rows] | is_banning)
+    edited = np.flatnonzero(table.has_bias[rows] | is_banning | table.has_bad_words[rows])
     if not len(edited):
         return []
     lengths = np.zeros(len(indexes) + 1, dtype=np.int32)
@@ -106,6 +107,8 @@ def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> lis
     for place in edited.tolist():
         row = rows.start + place
         one = table.bias_and_banned[row] if is_banning[place] else table.bias[row]
+        if table.has_bad_words[row] and table.banned_now[row]:
+            one = one.with_banned(table.banned_now[row])
         edits.append(one)
         lengths[place + 1] = len(one.token_ids)
     return [

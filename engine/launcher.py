@@ -141,6 +141,7 @@ class Launcher:
         flight.token_indexes = batch.num_outputs[rows].tolist()
         flight.positions = batch.positions[rows].copy()
         flight.num_logprobs = batch.sampling.num_logprobs[: batch.num_rows].copy()
+        batch.ban_bad_words(first_row)
         flight.drawn = self._draw(logits, batch.sampling, batch.num_outputs[rows], first_row)
         for choice in batch.launched(first_row):
             self._leave(flight, choice)

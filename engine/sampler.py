@@ -1,10 +1,10 @@
 """The next token of every row, drawn at once.
 
-Order: logit bias, repetition, presence and frequency penalties, tokens banned until min_tokens, temperature,
-top-k, top-p, min-p. The draw is the inverse of the distribution function, summed in vocabulary order in
-float64, at a number that depends on (seed, choice, index) alone; so a token does not depend on who else is in
-the batch. Log-probabilities are the log-softmax of the model's own logits, before temperature, bias and
-penalties.
+Order: allowed tokens and logit bias, repetition, presence and frequency penalties, tokens banned until
+min_tokens or as the end of a bad word, temperature, top-k, top-p, min-p. The draw is the inverse of the
+distribution function, summed in vocabulary order in float64, at a number that depends on (seed, choice,
+index) alone; so a token does not depend on who else is in the batch. Log-probabilities are the log-softmax
+of the model's own logits, before temperature, bias and penalties.
 """
 
 from __future__ import annotations
@@ -168,7 +168,11 @@ def _process(
     for place in np.flatnonzero(table.has_bias[rows]):
         edits = table.bias[rows[place]]
         values = torch.from_numpy(edits.values).to(logits.device, logits.dtype)
-        logits[place, torch.from_numpy(edits.token_ids).to(logits.device)] += values
+        token_ids = torch.from_numpy(edits.token_ids).to(logits.device)
+        edited = logits[place, token_ids] + values
+        if table.others[rows[place]] < 0:
+            logits[place] = float("-inf")
+        logits[place, token_ids] = edited
     is_penalised = table.has_penalties[rows]
     if is_penalised.any():
         places = torch.from_numpy(np.flatnonzero(is_penalised)).to(logits.device)
@@ -183,6 +187,8 @@ def _process(
     for place in np.flatnonzero(indexes < table.min_tokens[rows]):
         banned = torch.from_numpy(table.banned[rows[place]].token_ids).to(logits.device)
         logits[place, banned] = float("-inf")
+    for place in np.flatnonzero(table.has_bad_words[rows]):
+        logits[place, table.banned_now[rows[place]]] = float("-inf")
     return logits
 
 

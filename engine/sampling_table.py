@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.bad_words import BadWords
 from engine.host_copies import StepUpload
 from engine.penalties import TokenCounts
 from scheduling.request import SamplingParams
@@ -29,14 +30,32 @@ class Edits:
         """Ascending, each once."""
         self.values: NDArray[np.float64] = np.array([value for _, value in ordered], dtype=np.float64)
 
+    def with_banned(self, token_ids: Sequence[int]) -> Edits:
+        """These, with some more tokens banned."""
+        values = dict(zip(self.token_ids.tolist(), self.values.tolist(), strict=True))
+        return Edits(values | dict.fromkeys(token_ids, float("-inf")))
+
 
 NO_EDITS = Edits({})
+NO_BAD_WORDS = BadWords(())
 
 
 @lru_cache(maxsize=64)
-def _edits(bias: tuple[tuple[int, float], ...], banned: tuple[int, ...]) -> tuple[Edits, Edits, Edits]:
-    """Bias, bans, and both: the choices of a request share them."""
-    values, bans = dict(bias), dict.fromkeys(banned, float("-inf"))
+def _edits(
+    bias: tuple[tuple[int, float], ...],
+    allowed: tuple[int, ...],
+    bad_words: tuple[tuple[int, ...], ...],
+    banned: tuple[int, ...],
+) -> tuple[Edits, Edits, Edits]:
+    """Edits of every draw, bans until `min_tokens`, and both: the choices of a request share them.
+
+    If only some tokens may be drawn, all of these have an edit, of 0 at least, and no other has one.
+    """
+    values = dict(bias)
+    if allowed:
+        values = {token_id: values.get(token_id, 0.0) for token_id in allowed}
+    values |= {sequence[0]: float("-inf") for sequence in bad_words if len(sequence) == 1}
+    bans = dict.fromkeys(banned, float("-inf"))
     return Edits(values), Edits(bans), Edits(values | bans)
 
 
@@ -57,6 +76,11 @@ class SamplingTable:
         self.min_tokens = np.zeros(max_rows, dtype=np.int64)
         self.has_penalties = np.zeros(max_rows, dtype=np.bool_)
         self.has_bias = np.zeros(max_rows, dtype=np.bool_)
+        """Some token's logit is edited at every place of the output."""
+        self.others = np.zeros(max_rows)
+        """Added to logits that are not edited: 0, or -inf where only edited tokens may be drawn."""
+        self.has_bad_words = np.zeros(max_rows, dtype=np.bool_)
+        """Some token is banned by what stands before it."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         """Greedy, and nothing else: the token is the largest logit's."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
@@ -65,6 +89,9 @@ class SamplingTable:
         """Tokens that may not be drawn while fewer than `min_tokens` are out."""
         self.bias_and_banned = [NO_EDITS] * max_rows
         """Both in one."""
+        self.bad_words = [NO_BAD_WORDS] * max_rows
+        self.banned_now: dict[int, list[int]] = {}
+        """By row: tokens that would complete a bad word with the next draw."""
         self.counts = TokenCounts(max_rows, vocab_size, device)
         self._upload = None if device.type == "cpu" else StepUpload(device)
 
@@ -91,13 +118,18 @@ class SamplingTable:
         self.choice[row] = choice
         self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self.min_tokens[row] = min_tokens if banned else 0
-        self.bias[row], self.banned[row], self.bias_and_banned[row] = _edits(params.logit_bias, banned)
-        self.has_bias[row] = bool(params.logit_bias)
+        edits = _edits(params.logit_bias, params.allowed_token_ids, params.bad_words, banned)
+        self.bias[row], self.banned[row], self.bias_and_banned[row] = edits
+        self.has_bias[row] = bool(len(self.bias[row].token_ids))
+        self.others[row] = float("-inf") if params.allowed_token_ids else 0.0
+        self.bad_words[row] = BadWords(params.bad_words) if params.bad_words else NO_BAD_WORDS
+        self.has_bad_words[row] = bool(self.bad_words[row])
         penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
         self.has_penalties[row] = penalties != (1.0, 0.0, 0.0)
         if self.has_penalties[row]:
             self.counts.set(row, prompt_token_ids, output_token_ids)
-        is_as_is = not (self.has_penalties[row] or self.has_bias[row] or self.min_tokens[row])
+        has_edits = self.has_bias[row] or self.has_bad_words[row]
+        is_as_is = not (self.has_penalties[row] or has_edits or self.min_tokens[row])
         self.is_plain[row] = is_as_is and params.temperature == 0 and params.logprobs is None
 
     def move(self, source: int, target: int) -> None:
@@ -107,6 +139,7 @@ class SamplingTable:
         self.bias[target] = self.bias[source]
         self.banned[target] = self.banned[source]
         self.bias_and_banned[target] = self.bias_and_banned[source]
+        self.bad_words[target] = self.bad_words[source]
         if self.has_penalties[source]:
             self.counts.move(source, target)
 

@@ -17,6 +17,8 @@ one step to the next on the device. What might go wrong in between, and why it d
 * Whoever is to lose its blocks to others or to go on elsewhere does so with all its tokens: the step in
   flight is waited for first. So it is before the loop waits for commands, and when a launch fails: the
   tokens of the step before are right. A step that fails on the device fails those that it computed for.
+* A token that would complete a bad word depends on those before it: while a row has bad words of several
+  tokens, the step in flight is waited for first.
 * Steps are timed by the device. What the step in flight will bring is foreseen where a policy asks when the
   next tokens are due; when they came is written down once they are known.
 
@@ -171,6 +173,8 @@ class StepLoop:
         self._groups.apply(command)
 
     def _go_on(self) -> float:
+        if self._flight is not None and self._batch.depends_on_newest:
+            self._land()
         mark = self._new_mark()
         self._make_room()
         plan = self._policy.plan(self._view())

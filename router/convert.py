@@ -61,6 +61,8 @@ def request_from_pb(
         n=sampling.n if sampling.HasField("n") else None,
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+        allowed_token_ids=tuple(sampling.allowed_token_ids),
+        bad_words=tuple(sampling.bad_words),
         max_tokens=stop.max_tokens if stop.HasField("max_tokens") else None,
         min_tokens=stop.min_tokens,
         stop_strings=tuple(stop.stop_strings),

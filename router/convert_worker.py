@@ -71,6 +71,7 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         cache_salt=spec.cache_salt,
         tpot_ms=spec.tpot_ms,
         itl_ms=spec.itl_ms,
+        bad_words=[worker_pb2.TokenSequence(token_ids=one) for one in spec.sampling.bad_words],
     )
 
 
@@ -89,6 +90,7 @@ def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
         n=sampling.n,
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
+        allowed_token_ids=sampling.allowed_token_ids,
     )
 
 

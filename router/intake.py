@@ -18,6 +18,7 @@ from router.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
 from router.validation import (
     DEFAULT_MAX_TOKENS,
     RawRequest,
+    check_bans,
     check_before_tokenising,
     check_resumption,
     check_stop,
@@ -69,6 +70,9 @@ class Intake:
             await self._refuse_late(raw, sampling, slo)
         token_ids = await self.tokenise(raw)
         prompt = checked_prompt(raw, token_ids, facts)
+        if raw.bad_words:
+            sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
+        check_bans(sampling, prompt.stop, facts)
         received = await self._ended_by_text(prompt.received, prompt.stop, len(prompt.token_ids))
         request_id = raw.request_id or secrets.token_hex(16)
         return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)

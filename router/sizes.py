@@ -18,6 +18,9 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED = 8192
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
 
 
 def check_sizes(
@@ -30,10 +33,24 @@ def check_sizes(
     if not message.HasField("truncate_prompt_tokens"):
         check_prompt_tokens("tokens.token_ids", len(message.tokens.token_ids), facts)
     _check_count("sampling.logit_bias", message.sampling.logit_bias, MAX_LOGIT_BIAS, "entries")
+    _check_ban_sizes(message.sampling)
     _check_stop_sizes(message.stop)
     _check_count("received", received, MAX_N, "entries")
     for place, one in enumerate(received):
         _check_count(f"received[{place}].token_ids", one.token_ids, facts.max_context_tokens - 1, "tokens")
+
+
+def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
+    _check_count("sampling.allowed_token_ids", sampling.allowed_token_ids, MAX_ALLOWED, "token ids")
+    _check_count("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS, "words")
+    for place, word in enumerate(sampling.bad_words):
+        if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
+            raise ValidationError(
+                f"sampling.bad_words[{place}]",
+                f"{len(word)} characters",
+                f"1 to {MAX_BAD_WORD_CHARS} characters",
+                limit=MAX_BAD_WORD_CHARS,
+            )
 
 
 def check_chat_size(chat: inference_pb2.ChatInput) -> None:

@@ -56,6 +56,12 @@ def _encode(text: str, add_special_tokens: bool) -> list[int]:
     return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
+def _encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word.lstrip(" ")))
+    found = (tuple(_encode(one, add_special_tokens=False)) for one in spellings)
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
 def _encode_chat(messages: Sequence[tuple[str, str]], options: ChatOptions) -> list[int]:
     assert _template is not None, "checked before"
     # The template writes the special tokens itself.
@@ -121,6 +127,10 @@ class TokenizerPool:
         """Token ids of a chat, rendered by the template; raises `TemplateRefused`, and as `encode`."""
         num_bytes = sum(len(part.encode()) for message in messages for part in message)
         return await self._run(num_bytes, _encode_chat, messages, options)
+
+    async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Token ids of each word as it is, and after a space. Raises as `encode`."""
+        return await self._run(sum(2 * len(word.encode()) for word in words), _encode_words, words)
 
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids. Raises as `encode`."""

@@ -11,6 +11,7 @@ from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationErro
 from router.events import Received
 from router.model_facts import ModelFacts
 from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules, matched
+from scheduling.token_bans import leaves_a_token
 
 _T = TypeVar("_T")
 
@@ -44,6 +45,8 @@ class RawRequest:
     n: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
     max_tokens: int | None = None
     min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
@@ -154,6 +157,7 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
         n=_or(raw.n, 1),
         logprobs=raw.logprobs,
         prompt_logprobs=raw.prompt_logprobs,
+        allowed_token_ids=tuple(sorted(set(raw.allowed_token_ids))),
     )
     if not 0 < sampling.top_p <= 1:
         raise ValidationError("sampling.top_p", sampling.top_p, "over 0, up to 1")
@@ -164,12 +168,26 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
         _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
     if sampling.prompt_logprobs is not None:
         _check_range("sampling.prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
+    _check_token_ids("sampling.allowed_token_ids", raw.allowed_token_ids, vocab_size)
     for token_id, bias in sampling.logit_bias:
         name = f"sampling.logit_bias[{token_id}]"
         if token_id >= vocab_size:
             raise ValidationError(name, bias, f"token ids of 0 to {vocab_size - 1} as keys")
         _check_range(name, bias, -100, 100)
     return sampling
+
+
+def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> None:
+    """Something can be drawn at every place, once the bad words are tokens."""
+    if leaves_a_token(sampling, stop, facts.eos_token_ids, facts.vocab_size):
+        return
+    field = "sampling.allowed_token_ids" if sampling.allowed_token_ids else "sampling.bad_words"
+    raise ValidationError(
+        field,
+        "such that no token can be drawn",
+        "a token that no bad word ends with and that, with min_tokens, does not end the choice",
+        also=("stop.min_tokens",) if stop.min_tokens else (),
+    )
 
 
 def checked_slo(raw: RawRequest) -> Slo:

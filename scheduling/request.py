@@ -26,6 +26,10 @@ class SamplingParams:
     """Alternatives per token; None when no log-probabilities are wanted."""
     prompt_logprobs: int | None = None
     """The same for each token of the prompt but the first."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only tokens that may be drawn; empty when all may."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that must not be completed, each of at least one token."""
 
 
 @value

@@ -102,7 +102,7 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         prompt_token_ids=tuple(message.prompt_token_ids),
         output_token_ids=tuple(message.output_token_ids),
         choices=tuple(message.choices),
-        sampling=_sampling_from_pb(handle, message.sampling),
+        sampling=_sampling_from_pb(handle, message.sampling, message.bad_words),
         stop=_stop_from_pb(handle, message.stop),
         cache_salt=message.cache_salt,
         tpot_ms=message.tpot_ms if message.HasField("tpot_ms") else None,
@@ -110,7 +110,11 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
     )
 
 
-def _sampling_from_pb(handle: int, message: generation_pb2.SamplingParams) -> SamplingParams:
+def _sampling_from_pb(
+    handle: int,
+    message: generation_pb2.SamplingParams,
+    bad_words: Iterable[worker_pb2.TokenSequence],
+) -> SamplingParams:
     for field in _SAMPLING_FIELDS:
         if not message.HasField(field):
             raise MalformedCommandError(handle, f"sampling.{field} is not set; accepted: every field set")
@@ -127,6 +131,8 @@ def _sampling_from_pb(handle: int, message: generation_pb2.SamplingParams) -> Sa
         n=message.n,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        bad_words=tuple(tuple(one.token_ids) for one in bad_words),
     )
 
 

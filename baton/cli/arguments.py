@@ -59,6 +59,8 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
         n=args.n,
         logprobs=args.logprobs,
         prompt_logprobs=args.prompt_logprobs,
+        allowed_token_ids=tuple(args.allowed_token_id),
+        bad_words=tuple(args.bad_word),
     )
 
 
@@ -270,6 +272,12 @@ def _add_sampling_flags(command: argparse.ArgumentParser) -> None:
     group.add_argument("--frequency-penalty", type=decimal, metavar="X", help="per occurrence in the answer")
     group.add_argument(
         "--logit-bias", type=bias, action="append", default=[], metavar="ID=X", help="add X to one token's"
+    )
+    group.add_argument(
+        "--allowed-token-id", type=unsigned, action="append", default=[], metavar="ID", help="draw no other"
+    )
+    group.add_argument(
+        "--bad-word", action="append", default=[], metavar="TEXT", help="do not complete this word"
     )
     group.add_argument("--seed", type=unsigned, metavar="N", help="the same seed draws the same answer")
     group.add_argument(

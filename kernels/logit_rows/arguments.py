@@ -24,6 +24,9 @@ class Way(IntEnum):
     FREQUENCY = 6
     NOISE = 7
     """Of (0, 1): where in the distribution function the token is."""
+    OTHERS = 8
+    """Added to logits without an edit: 0, or -inf where only tokens with edits may be drawn. It does not
+    count without any edits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ TEMPERATURE = tl.constexpr(int(Way.TEMPERATURE))
 REPETITION = tl.constexpr(int(Way.REPETITION))
 PRESENCE = tl.constexpr(int(Way.PRESENCE))
 FREQUENCY = tl.constexpr(int(Way.FREQUENCY))
+OTHERS = tl.constexpr(int(Way.OTHERS))
 LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 
@@ -45,8 +46,8 @@ def is_penalised(ways_ptr, num_rows, row):
 
 
 @triton.jit
-def _edit(x, token, tokens_ptr, values_ptr, begin, end):
-    """Add what is said of the tokens among the edits from `begin` to `end`."""
+def _edit(x, token, tokens_ptr, values_ptr, begin, end, others):
+    """Add what is said of the tokens among the edits from `begin` to `end`, and `others` to the rest."""
     low = tl.zeros_like(token) + begin
     high = tl.zeros_like(token) + end
     size = end - begin
@@ -59,7 +60,7 @@ def _edit(x, token, tokens_ptr, values_ptr, begin, end):
         size = size // 2
     is_found = low < end
     is_found &= tl.load(tokens_ptr + low, mask=is_found, other=-1) == token
-    return x + tl.load(values_ptr + low, mask=is_found, other=0.0)
+    return x + tl.where(is_found, tl.load(values_ptr + low, mask=is_found, other=0.0), others)
 
 
 @triton.jit
@@ -102,7 +103,8 @@ def load_logits(
     if edit_tokens_ptr is not None:
         begin = tl.load(offsets_ptr + row)
         end = tl.load(offsets_ptr + row + 1)
-        x = _edit(x, token, edit_tokens_ptr, edit_values_ptr, begin, end)
+        others = load_way(ways_ptr, num_rows, row, OTHERS).to(tl.float32)
+        x = _edit(x, token, edit_tokens_ptr, edit_values_ptr, begin, end, others)
     if counts_ptr is not None:
         own = row * vocab
         x = _penalise(x, token, real, ways_ptr, in_prompt_ptr + own, counts_ptr + own, num_rows, row)

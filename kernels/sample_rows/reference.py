@@ -44,7 +44,10 @@ def penalise(x: Tensor, row: int, way: list[float], edits: Edits | None, seen: S
     """Logits [vocab] of a row after its edits and penalties."""
     if edits is not None:
         own = slice(*edits.offsets[row : row + 2].tolist())
-        x[edits.tokens[own].long()] += edits.values[own].double()
+        tokens = edits.tokens[own].long()
+        edited = x[tokens] + edits.values[own].double()
+        x = x + way[Way.OTHERS]
+        x[tokens] = edited
     if seen is not None and is_penalised(way):
         counts, in_prompt = seen.counts[row], seen.in_prompt[row]
         repeated = torch.where(x < 0, x * way[Way.REPETITION], x / way[Way.REPETITION])

@@ -40,6 +40,10 @@ def params(rng: random.Random) -> SamplingParams:
         ),
         seed=rng.getrandbits(64),
         logprobs=rng.choice((None, 0, 5)),
+        allowed_token_ids=tuple(rng.sample(range(6, VOCAB - 10), rng.choice((0, 0, 7)))),
+        bad_words=tuple(
+            tuple(rng.choices((0, 1, 3, 4), k=rng.choice((1, 2)))) for _ in range(rng.choice((0, 4)))
+        ),
     )
 
 
@@ -56,6 +60,7 @@ def filled_table(rows: list[SamplingParams]) -> SamplingTable:
             min_tokens=rng.choice((0, 4)),
             banned=(5, 41, 2),
         )
+        table.banned_now[row] = table.bad_words[row].banned_after([rng.choice((0, 1, 3, 4))])
     return table
 
 

@@ -16,6 +16,8 @@ from scipy import stats
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
@@ -28,7 +30,8 @@ from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.noise import uniforms
 from engine.sampler import Sampled, sample
 from engine.sampling_table import SamplingTable
-from scheduling.request import SamplingParams
+from scheduling.request import SamplingParams, StopRules
+from scheduling.token_bans import leaves_a_token
 
 VOCAB = 40
 CPU = torch.device("cpu")
@@ -63,6 +66,7 @@ def draw(rows: list[Row], dtype: torch.dtype = torch.float64) -> Sampled:
             min_tokens=row.min_tokens,
             banned=row.banned,
         )
+        table.banned_now[place] = table.bad_words[place].banned_after(row.output)
     logits = torch.stack([row.logits() for row in rows]).to(dtype)
     before = logits.clone()
     sampled = sample(logits, table, np.array([len(row.output) for row in rows]))
@@ -80,6 +84,8 @@ def reference(row: Row) -> int:
     """The same with transformers' processors, one row at a time, and a sum in plain Python."""
     params, length = row.params, len(row.prompt)
     processors = LogitsProcessorList()
+    if params.allowed_token_ids:
+        processors.append(PrefixConstrainedLogitsProcessor(lambda *_: list(params.allowed_token_ids), 1))
     if params.logit_bias:
         processors.append(SequenceBiasLogitsProcessor([[[token], bias] for token, bias in params.logit_bias]))
     processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
@@ -91,8 +97,14 @@ def reference(row: Row) -> int:
     if row.min_tokens and row.banned:
         ends = list(row.banned)
         processors.append(MinNewTokensLengthLogitsProcessor(length, row.min_tokens, ends, device="cpu"))
+    scores = _apply(processors, scores, tokens)
+    if params.bad_words:
+        # It leaves alone what is as long as all tokens are: one more at the beginning, which is in no word.
+        no_bad_words = NoBadWordsLogitsProcessor([list(word) for word in params.bad_words])
+        scores = _apply(no_bad_words, scores, torch.tensor([[VOCAB, *row.output]]))
+    processors = LogitsProcessorList()
     if params.temperature == 0:
-        return int(_apply(processors, scores, tokens).argmax())
+        return int(scores.argmax())
     processors.append(TemperatureLogitsWarper(params.temperature))
     if params.top_k:
         processors.append(TopKLogitsWarper(params.top_k))
@@ -122,8 +134,11 @@ PARAMS = st.builds(
     ),
     seed=st.integers(0, 2**64 - 1),
     logprobs=st.sampled_from([None, 0, 3]),
+    allowed_token_ids=st.just(()) | st.sets(st.integers(0, VOCAB - 1), min_size=1, max_size=9).map(tuple),
+    # A few tokens, so that outputs hold what comes before the last.
+    bad_words=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple), max_size=4).map(tuple),
 )
-TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=8).map(tuple)
+TOKENS = st.lists(st.integers(0, VOCAB - 1) | st.integers(1, 5), max_size=8).map(tuple)
 ROWS = st.builds(
     Row,
     params=PARAMS,
@@ -133,7 +148,7 @@ ROWS = st.builds(
     min_tokens=st.integers(0, 8),
     banned=st.sets(st.integers(0, VOCAB - 1), max_size=3).map(tuple),
     logits_seed=st.integers(0, 10_000),
-)
+).filter(lambda row: leaves_a_token(row.params, StopRules(9, row.min_tokens, (), row.banned), (), VOCAB))
 
 
 @settings(max_examples=200)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import NoBadWordsLogitsProcessor
 
 from baton import (
     AsyncClient,
@@ -177,3 +178,55 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(run_dir: Path)
                 choice.token_ids for choice in undisturbed.choices
             ]
             await assert_all_is_freed(fleet, client)
+
+
+async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(run_dir: Path) -> None:
+    placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
+    both = FleetSpec(
+        model=DEMO_MODEL,
+        run_dir=run_dir,
+        routers=2,
+        decode=2,
+        extra_args={"prefill": ARGS, "decode": ARGS, **placements},
+    )
+    async with Fleet(both) as fleet:
+        addresses = fleet.router_addresses
+        async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
+            prompt = await client.count_tokens("def add(a, b):\n    return")
+            free = (await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=STOP)).text
+            word = max((one for one in free.split() if one.isalpha()), key=free.count)
+            banning = Sampling(temperature=0.0, bad_words=[word])
+            sequences = [await client.count_tokens(one) for one in (word, f" {word}")]
+            ids = stock_without(prompt, sequences, STOP.max_tokens or 0)
+            for asked in (client, aggregated):
+                found = await asked.complete(prompt, sampling=banning, stop=STOP)
+                assert list(found.choices[0].token_ids) == ids
+            digits = [(await client.count_tokens(digit))[0] for digit in "0123456789"]
+            only = Sampling(temperature=1.0, seed=1, allowed_token_ids=digits)
+            found = await client.complete(prompt, sampling=only, stop=STOP)
+            assert set(found.choices[0].token_ids) <= set(digits)
+            assert found.text.isdigit()
+
+            received: list[int] = []
+            struck = False
+            async for event in client.generate(prompt, sampling=banning, stop=STOP):
+                if isinstance(event, Tokens):
+                    received += event.token_ids
+                    if len(received) > 5 and not struck:
+                        struck = True
+                        await kill_busy(fleet, client)
+            assert received == ids
+
+
+def stock_without(prompt: Sequence[int], words: Sequence[Sequence[int]], num_tokens: int) -> list[int]:
+    """What transformers generates greedily where these are bad words of the output."""
+    no_bad_words = NoBadWordsLogitsProcessor([list(word) for word in words])
+    model = load_stock(DEMO_MODEL)
+    output: list[int] = []
+    while len(output) < num_tokens:
+        logits = (
+            model(torch.tensor([[*prompt, *output]]), use_cache=False, logits_to_keep=1).logits[0].detach()
+        )
+        # It leaves alone what is as long as all tokens are: one more at the beginning, which is in no word.
+        output.append(int(no_bad_words(torch.tensor([[-1, *output]]), logits).argmax()))
+    return output

@@ -23,6 +23,7 @@ PLAIN = {
     Way.PRESENCE: 0.0,
     Way.FREQUENCY: 0.0,
     Way.NOISE: 0.5,
+    Way.OTHERS: 0.0,
 }
 # Every filter alone and with others; top_k as large as anybody asks for; more kept than a pass holds.
 WAYS: dict[str, dict[Way, float]] = {
@@ -34,6 +35,9 @@ WAYS: dict[str, dict[Way, float]] = {
     "top_k_of_all": {Way.TOP_K: 2**32 - 1, Way.TEMPERATURE: 0.5},
     "top_p": {Way.TOP_P: 0.83},
     "min_p": {Way.MIN_P: 0.2, Way.TEMPERATURE: 1.3},
+    "only_edited": {Way.OTHERS: float("-inf")},
+    "only_edited_filtered": {Way.OTHERS: float("-inf"), Way.TOP_K: 4, Way.TOP_P: 0.9, Way.MIN_P: 0.01},
+    "only_edited_greedy": {Way.OTHERS: float("-inf"), Way.TEMPERATURE: 0.0, Way.REPETITION: 1.2},
     "every_filter": {Way.TOP_K: 10, Way.TOP_P: 0.7, Way.MIN_P: 0.03, Way.TEMPERATURE: 1.7},
     "penalties": {Way.REPETITION: 1.3, Way.PRESENCE: -1.1, Way.FREQUENCY: 0.4, Way.TOP_K: 12},
     "penalties_hot": {Way.REPETITION: 0.7, Way.TEMPERATURE: 2.5, Way.TOP_P: 0.97},
@@ -102,6 +106,8 @@ def make_rows(vocab: int, dtype: torch.dtype = torch.float32) -> Rows:
         logits = peaked_logits(vocab, seed, dtype)
         likely = logits.topk(min(3, vocab)).indices.tolist()
         edits = {likely[0]: -1.5, likely[-1]: float("-inf"), vocab - 1: 2.5} if seed % 3 == 1 else {}
+        if Way.OTHERS in way:
+            edits = dict.fromkeys(logits.topk(min(6, vocab)).indices.tolist()[1:], 0.5) | {0: 0.0}
         for place in range(3):
             row = len(rows.ways)
             rows.add(logits, way, edits, seed)
@@ -200,8 +206,8 @@ def test_logits_may_be_rows_of_something_wider(interpreter: Interpreter) -> None
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "too_wide": ({"logits": torch.zeros(2, 2**18 + 1)}, "logits has vocab 262145; accepted: 1 to 262144"),
     "ints": ({"logits": torch.zeros(2, 5).int()}, "logits has dtype torch.int32"),
-    "ways_float32": ({"ways": torch.zeros(8, 2)}, "ways has dtype torch.float32"),
-    "ways_of_others": ({"ways": torch.zeros(8, 3).double()}, r"ways has shape \[8, 3\]; accepted: \[8, 2\]"),
+    "ways_float32": ({"ways": torch.zeros(9, 2)}, "ways has dtype torch.float32"),
+    "ways_of_others": ({"ways": torch.zeros(9, 3).double()}, r"ways has shape \[9, 3\]; accepted: \[9, 2\]"),
     "counts_of_others": (
         {"seen": Seen(torch.zeros(2, 5).bool(), torch.zeros(2, 4).int())},
         r"seen.counts has shape \[2, 4\]",
@@ -212,7 +218,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("bad", BAD_ARGUMENTS)
 def test_refuses(bad: str) -> None:
     changed, message = BAD_ARGUMENTS[bad]
-    good: dict[str, Any] = {"logits": torch.zeros(2, 5), "ways": torch.zeros(8, 2).double()}
+    good: dict[str, Any] = {"logits": torch.zeros(2, 5), "ways": torch.zeros(9, 2).double()}
     with pytest.raises(ValueError, match=message):
         sample_rows(**{**good, **changed})
 

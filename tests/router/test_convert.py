@@ -44,7 +44,9 @@ def test_worker_that_measured_nothing_is_taken_to_cost_nothing() -> None:
 
 
 def test_spec_says_every_field() -> None:
-    sampling = SamplingParams(0.5, 40, 0.9, 0.1, 1.1, 0.2, 0.3, ((7, -1.5),), 99, 2, 3, 4)
+    sampling = SamplingParams(
+        0.5, 40, 0.9, 0.1, 1.1, 0.2, 0.3, ((7, -1.5),), 99, 2, 3, 4, (5, 6), ((7,), (8, 9))
+    )
     stop = StopRules(10, 2, ("a", "b"), (4,), ignore_eos=True, include_stop=True, skip_special_tokens=False)
     spec = SequenceSpec(1, Fence("t", "r", 2, 3, 4, "s", "d"), (1, 2), (3,), (4,), sampling, stop, b"salt")
     message = spec_to_pb(spec)
@@ -54,8 +56,10 @@ def test_spec_says_every_field() -> None:
         [3],
     )
     assert (message.fence.session, message.fence.attempt, message.fence.target_incarnation) == (2, 3, "d")
-    for field in generation_pb2.SamplingParams.DESCRIPTOR.fields:
-        assert field.name == "logit_bias" or message.sampling.HasField(field.name), field.name
+    said = {field.name for field, _ in message.sampling.ListFields()}
+    # Workers have no tokenizer to ask for a word's tokens.
+    assert said | {"bad_words"} == {field.name for field in generation_pb2.SamplingParams.DESCRIPTOR.fields}
+    assert [list(one.token_ids) for one in message.bad_words] == [[7], [8, 9]]
     assert dict(message.sampling.logit_bias) == {7: -1.5}
     assert message.stop == stop_to_pb(stop)
     assert {field.name for field, _ in message.stop.ListFields()} == {

@@ -171,6 +171,34 @@ async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_trunc
     assert list(sequence.prompt_token_ids) == [6, 7]
 
 
+async def test_bad_words_go_to_workers_as_tokens_and_what_leaves_none_is_refused(fleet: RunningFleet) -> None:
+    decode = await fleet.add("decode", "d0")
+    sampling = generation_pb2.SamplingParams(allowed_token_ids=[9, 5, 9], bad_words=["w5 w6", "w7"])
+    await events_of(fleet.inference.Generate(request(3, sampling=sampling)))
+    [sequence] = [one.decode.sequence for one in decode.commands if one.WhichOneof("command") == "decode"]
+    assert list(sequence.sampling.allowed_token_ids) == [5, 9]
+    assert [list(one.token_ids) for one in sequence.bad_words] == [[5, 6], [7]]
+    eos_alone = generation_pb2.SamplingParams(allowed_token_ids=[0])
+    wrongs: list[tuple[inference_pb2.GenerateRequest, str]] = [
+        (
+            request(3, sampling=generation_pb2.SamplingParams(allowed_token_ids=[7], bad_words=["w7"])),
+            "allowed",
+        ),
+        (request(3, sampling=eos_alone), "allowed"),
+        (request(3, sampling=generation_pb2.SamplingParams(allowed_token_ids=[128])), "allowed"),
+        (request(3, sampling=generation_pb2.SamplingParams(allowed_token_ids=[5] * 8193)), "allowed"),
+        (request(3, sampling=generation_pb2.SamplingParams(bad_words=["w5", ""])), "bad_words"),
+        (request(3, sampling=generation_pb2.SamplingParams(bad_words=["w5"] * 129)), "bad_words"),
+        (request(3, sampling=generation_pb2.SamplingParams(bad_words=["w" * 257])), "bad_words"),
+    ]
+    wrongs[1][0].stop.min_tokens = 1
+    for wrong, field in wrongs:
+        with pytest.raises(grpc.aio.AioRpcError, match=rf"sampling\.{field}") as refused:
+            await events_of(fleet.inference.Generate(wrong))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await events_of(fleet.inference.Generate(request(3, sampling=eos_alone)))
+
+
 async def test_token_ids_become_text_as_the_tokenizer_decodes_them(fleet: RunningFleet) -> None:
     async def text_of_ids(token_ids: Any, **fields: Any) -> str:
         asked = inference_pb2.DetokenizeRequest(token_ids=token_ids, **fields)

@@ -67,6 +67,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("sampling.n", {"n": 17}),
     ("sampling.logprobs", {"logprobs": 21}),
     ("sampling.prompt_logprobs", {"prompt_logprobs": 21}),
+    ("sampling.allowed_token_ids[1]", {"allowed_token_ids": (5, 128)}),
     ("received_prompt_logprobs", {"received_prompt_logprobs": 1}),
     ("received_prompt_logprobs", {"received_prompt_logprobs": 3, "prompt_logprobs": 1}),
     ("stop.max_tokens", {"max_tokens": 0}),

@@ -42,6 +42,8 @@ samplings = st.builds(
     n=small,
     logprobs=st.none() | small,
     prompt_logprobs=st.none() | small,
+    allowed_token_ids=tokens,
+    bad_words=st.lists(tokens, max_size=3).map(tuple),
 )
 stops = st.builds(
     StopRules,
