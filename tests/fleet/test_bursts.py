@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton import AsyncClient, Completion, Slo, Stop
+from baton import AsyncClient, Completion, Slo, Stop, Timeout
 from baton.errors import Overloaded, Refused
 from baton.fleet import Fleet, FleetSpec
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.integration
 
 PROFILE = "h200-llama-3.1-8b"
 MEGABYTE = "a list of words, and then some more " * 28_000
-WAITING_BYTES = 12 << 20
+WAITING_BYTES = 6 << 20
+PATIENT = Timeout(total_s=150.0)
+"""How soon a text is tokenised is the machine's affair, and not judged here."""
 
 
 def spec(run_dir: Path, *router_args: str) -> FleetSpec:
@@ -35,7 +37,7 @@ async def ask(client: AsyncClient, prompt: str, slo: Slo | None = None) -> Compl
 
 
 async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
-    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses, timeout=PATIENT) as client:
         for count in (256, 1000):
             found = await asyncio.gather(
                 *(ask(client, f"The list is {number}") for number in range(count)), return_exceptions=True
@@ -46,12 +48,15 @@ async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
 
 async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_dir: Path) -> None:
     limit = f"--max-waiting-prompt-bytes={WAITING_BYTES}"
-    async with Fleet(spec(run_dir, limit)) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with (
+        Fleet(spec(run_dir, limit)) as fleet,
+        AsyncClient(fleet.router_addresses, timeout=PATIENT) as client,
+    ):
         await ask(client, "The list is")
-        flood = [asyncio.create_task(client.count_tokens(MEGABYTE)) for _ in range(40)]
+        flood = [asyncio.create_task(client.count_tokens(MEGABYTE)) for _ in range(20)]
         await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
         assert (await ask(client, "The list is")).finished.usage.output_tokens == 2
-        assert sum(not task.done() for task in flood) > 5, "a short request passes them"
+        assert sum(not task.done() for task in flood) > 2, "a short request passes them"
         found = await asyncio.gather(*flood, return_exceptions=True)
         refused = [one for one in found if isinstance(one, BaseException)]
         assert refused
@@ -65,7 +70,7 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_di
 
 @pytest.mark.alone
 async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(run_dir: Path) -> None:
-    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses, timeout=PATIENT) as client:
         prompt, soon = MEGABYTE[: 1 << 16], Slo(ttft_ms=3000)
         assert (await ask(client, prompt, soon)).finished.promise.ttft_ms == 3000
         flood = [asyncio.create_task(client.count_tokens(prompt)) for _ in range(800)]
