@@ -19,7 +19,7 @@ from router.convert_worker import (
 )
 from router.events import Event, WorkerHeld, WorkerLost
 from router.probing import Prober
-from router.silence import LEAST_TICKS, UNHEARD, Silence
+from router.silence import ASK_TICKS, LEAST_TICKS, UNHEARD, Silence
 from router.ticker import TICK_S, Ticker
 from services.calls import cancel
 from services.numbering import Incoming, Outgoing, OutOfOrder
@@ -163,17 +163,19 @@ class WorkerLink:
         """Until the worker has been silent for too long."""
         silence = self._silence
         while not silence.is_too_long(tick := await self._ticker.next()):
-            if silence.is_to_be_asked(tick):
+            if silence.is_to_be_asked(tick) or self._outgoing.waited(tick) >= ASK_TICKS:
                 self._prober.ask()
         length = silence.length(tick)
         silence.heard(tick)  # for the next stream to the same process
         raise LinkBroken(f"silent for {length * TICK_S:.1f} s")
 
     def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
-        """The worker answers beside its stream: excuse its silence unless the stream itself is at fault."""
-        if ack.written > self._incoming.taken:
-            return
+        """The worker answers beside its stream: excuse a silence unless the stream itself is at fault."""
         tick = self._ticker.num_ticks
+        # Its responses tell an old count where many of them wait for this router to read them.
+        self._outgoing.hear(ack.taken, tick)
+        if ack.written > self._incoming.taken or not self._silence.is_to_be_asked(tick):
+            return
         self._silence.excuse(tick)
         self._outgoing.excuse(tick)
         if self._joined and not self._held and self._silence.length(tick) >= LEAST_TICKS:
@@ -201,7 +203,9 @@ class WorkerLink:
         except OutOfOrder as error:
             raise LinkBroken(f"a report is missing: {error}") from error
         patience = UNHEARD * self._silence.bound
-        lost = self._outgoing.lost(response.taken, self._ticker.num_ticks, patience)
+        tick = self._ticker.num_ticks
+        self._outgoing.hear(response.taken, tick)
+        lost = self._outgoing.lost(tick, patience)
         if lost is not None:
             raise LinkBroken(f"command {lost} was not taken within {patience * TICK_S:.1f} s")
 

@@ -52,15 +52,22 @@ class Outgoing:
         """The other side could take nothing until now."""
         self._moved_at = now
 
-    def lost(self, taken: int, now: float, patience: float) -> int | None:
-        """The number of a message that is lost, given how many the other side says it has taken.
-
-        Lost is what it did not take for longer than `patience` while it took nothing else either: a gap would
-        have ended the stream, so who takes messages, however slowly, has lost none.
-        """
+    def hear(self, taken: int, now: float) -> None:
+        """Learn how many messages the other side has taken. An older count changes nothing."""
         while self._unheard and self._sent - len(self._unheard) < taken:
             self._unheard.popleft()
             self._moved_at = now
-        if self._unheard and now - max(self._unheard[0], self._moved_at) > patience:
+
+    def waited(self, now: float) -> float:
+        """How long a message has waited while no other one was taken either; 0 without one."""
+        return now - max(self._unheard[0], self._moved_at) if self._unheard else 0.0
+
+    def lost(self, now: float, patience: float) -> int | None:
+        """Return the number of a message that is lost, or None.
+
+        A message is lost if it was not taken for longer than `patience`, and no other message was either.
+        Where messages are taken, however slowly, none is lost: a gap would have ended the stream.
+        """
+        if self.waited(now) > patience:
             return self._sent - len(self._unheard) + 1
         return None

@@ -22,11 +22,12 @@ from services.probe import KEY_BYTES, MAX_BYTES, seal, unseal
 
 @dataclass(slots=True)
 class ProbedStream:
-    """How far one stream is written. The event loop writes this, the responder's thread reads it."""
+    """How far one stream is written and read. The event loop writes this, the responder's thread reads it."""
 
     number: int
     key: bytes = field(repr=False)
     written: int = 0
+    taken: int = 0
     written_at: float = 0.0
 
     def advance(self) -> int:
@@ -93,6 +94,7 @@ class ProbeResponder:
             number=probe.number,
             written=stream.written,
             unwritten_seconds=time.monotonic() - stream.written_at,
+            taken=stream.taken,
         )
         return seal(ack, stream.key)
 

@@ -36,6 +36,7 @@ class _Stream:
 
     def take(self, request: pb.WorkRequest) -> None:
         self._incoming.take(request.number)
+        self.probed.taken = self._incoming.taken
 
     async def write(self, response: pb.WorkResponse) -> None:
         response.number, response.taken = self.probed.advance(), self._incoming.taken

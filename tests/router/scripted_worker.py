@@ -13,6 +13,7 @@ from baton.v1 import generation_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2, worker_pb2_grpc
 from state.records import WorkerRecord
 from state.store import Store
+from worker.probes import ProbeResponder
 
 FINGERPRINT = "scripted"
 BLOCK_SIZE = 4
@@ -69,6 +70,11 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.lose_commands = self.lose_reports = 0
         """So many of the next messages never arrive, on a stream that lives."""
         self.taken = 0
+        self.tells_taken = True
+        """Otherwise its reports are like those that a busy router reads late: more of them are written than
+        were read, and they tell what it had taken at first."""
+        self._probes = ProbeResponder()
+        self._probed = self._probes.open()
         self.go = asyncio.Event()
         self.go.set()
         self.tell = asyncio.Event()
@@ -84,6 +90,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
         port = self._server.add_insecure_port("127.0.0.1:0")
         self.address = f"127.0.0.1:{port}"
+        self._probes.start("127.0.0.1", port)
         await self._server.start()
 
     async def stop(self) -> None:
@@ -91,6 +98,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._probes.stop()
         if self._server is not None:
             await self._server.stop(grace=None)
 
@@ -114,6 +122,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         hello = await anext(aiter(requests))
         assert hello.WhichOneof("command") == "hello"
         self._reports = asyncio.Queue()
+        self._probed = self._probes.open()
         self._reports.put_nowait(worker_pb2.WorkResponse(welcome=self._welcome()))
         self.taken = hello.number
         written = 0
@@ -128,7 +137,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
                     written += 1
                     continue
                 written += 1
-                response.number, response.taken = written, self.taken
+                response.number, response.taken = written, self.taken if self.tells_taken else hello.number
+                self._probed.written = written if self.tells_taken else written + 10
                 yield response
         finally:
             self.running.clear()
@@ -144,6 +154,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     def _welcome(self) -> worker_pb2.Welcome:
         role = f"WORKER_ROLE_{self.role.upper()}"
         return worker_pb2.Welcome(
+            stream=self._probed.number,
+            probe_key=self._probed.key,
             worker_id=self.worker_id,
             incarnation=self.incarnation,
             role=role,
@@ -184,6 +196,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
                 self.lose_commands -= 1
                 continue
             self.taken = request.number
+            self._probed.taken = request.number
             self.commands.append(request)
             match request.WhichOneof("command"):
                 case "prefill":

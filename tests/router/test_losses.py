@@ -9,6 +9,8 @@ import pytest
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
 from router.metrics import NAMESPACE
+from router.silence import LEAST_TICKS, UNHEARD
+from router.ticker import TICK_S
 from tests.router.calls import events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 
@@ -22,6 +24,16 @@ async def test_a_message_lost_on_a_living_stream_loses_no_token(fleet: RunningFl
     events = await events_of(fleet.inference.Generate(request(5)))
     assert tokens_of(events) == expected(5)
     assert finished_of(events).usage.attempts == 2
+    await until(fleet.nothing_is_held)
+
+
+async def test_commands_that_reports_tell_late_are_not_lost(fleet: RunningFleet) -> None:
+    await fleet.add("decode", "d0", tells_taken=False, step_s=0.02)
+    events = await events_of(fleet.inference.Generate(request(200)))
+    finished = finished_of(events)
+    lost_after_s = UNHEARD * LEAST_TICKS * TICK_S
+    assert finished.delivery.e2e_ms > lost_after_s * 1000, "long enough to be taken for lost"
+    assert finished.usage.attempts == 1
     await until(fleet.nothing_is_held)
 
 

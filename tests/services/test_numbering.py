@@ -26,6 +26,12 @@ PATIENCE = 6.0
 TIMES = st.floats(0, 2 * PATIENCE)
 
 
+def lost(outgoing: Outgoing, taken: int, now: float) -> int | None:
+    """What is lost once the other side has said how many it has taken."""
+    outgoing.hear(taken, now)
+    return outgoing.lost(now, PATIENCE)
+
+
 def send_all(outgoing: Outgoing, gaps: list[float]) -> list[float]:
     """When each was sent."""
     sent_at: list[float] = []
@@ -41,7 +47,7 @@ def test_the_oldest_message_not_taken_in_time_is_the_lost_one(gaps: list[float],
     sent_at = send_all(outgoing, gaps)
     now = sent_at[-1] + later
     late = now - sent_at[0] > PATIENCE
-    assert outgoing.lost(0, now, PATIENCE) == (1 if late else None)
+    assert lost(outgoing, 0, now) == (1 if late else None)
 
 
 @given(gaps=st.lists(TIMES, min_size=2, max_size=8), data=st.data(), later=TIMES, idle=TIMES)
@@ -51,17 +57,17 @@ def test_who_takes_messages_however_slowly_has_lost_none(
     outgoing = Outgoing()
     taken_at = send_all(outgoing, gaps)[-1] + later
     taken = data.draw(st.integers(1, len(gaps) - 1))
-    assert outgoing.lost(taken, taken_at, PATIENCE) is None
+    assert lost(outgoing, taken, taken_at) is None
     now = taken_at + idle
     late = now - taken_at > PATIENCE
-    assert outgoing.lost(taken, now, PATIENCE) == (taken + 1 if late else None)
+    assert lost(outgoing, taken, now) == (taken + 1 if late else None)
 
 
 def test_what_was_taken_is_never_lost_again() -> None:
     outgoing = Outgoing()
     outgoing.next(0.0)
-    assert outgoing.lost(1, 0.1, PATIENCE) is None
-    assert outgoing.lost(0, 100.0, PATIENCE) is None
+    assert lost(outgoing, 1, 0.1) is None
+    assert lost(outgoing, 0, 100.0) is None
 
 
 @given(gaps=st.lists(TIMES, min_size=1, max_size=8), excused=TIMES, later=TIMES)
@@ -73,4 +79,4 @@ def test_nothing_is_lost_while_the_other_side_could_take_nothing(
     outgoing.excuse(excused_at)
     now = excused_at + later
     late = now - excused_at > PATIENCE
-    assert outgoing.lost(0, now, PATIENCE) == (1 if late else None)
+    assert lost(outgoing, 0, now) == (1 if late else None)

@@ -340,13 +340,15 @@ class Probe(_message.Message):
     def __init__(self, stream: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ProbeAck(_message.Message):
-    __slots__ = ("stream", "number", "written", "unwritten_seconds")
+    __slots__ = ("stream", "number", "written", "unwritten_seconds", "taken")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     UNWRITTEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     stream: int
     number: int
     written: int
     unwritten_seconds: float
-    def __init__(self, stream: _Optional[int] = ..., number: _Optional[int] = ..., written: _Optional[int] = ..., unwritten_seconds: _Optional[float] = ...) -> None: ...
+    taken: int
+    def __init__(self, stream: _Optional[int] = ..., number: _Optional[int] = ..., written: _Optional[int] = ..., unwritten_seconds: _Optional[float] = ..., taken: _Optional[int] = ...) -> None: ...
