@@ -120,6 +120,11 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--secure", action="store_true", help="with TLS, certificates, an API key and a Redis password"
     )
+    command.add_argument(
+        "--no-restart",
+        action="store_true",
+        help="leave what dies dead: the fleet ends with its last router or decode worker",
+    )
     _add_fleet_flags(command)
 
 

@@ -16,7 +16,7 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.fleet.errors import FleetError, ProcessFailed, StartTimeout
+from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
 from baton.types import Attainable
 
 OK = 0
@@ -34,7 +34,7 @@ EXIT_CODES_HELP = """exit codes:
   2    a wrong argument, or a request that would always be refused
   3    no router in reach
   4    refused for now: over capacity, or the promise asked for cannot be kept
-  5    a process of the fleet did not start
+  5    a process of the fleet did not start, or kept dying
   130  interrupted (143: terminated)
 """
 
@@ -59,7 +59,7 @@ def explain(error: BatonError | FleetError | ValueError) -> str:
         return f"not done within {error.waited_s:g} s"
     if isinstance(error, Unsupported):
         return "that server does not know this call; is it a worker's address, where a router's belongs?"
-    if isinstance(error, (ProcessFailed, StartTimeout)) and error.tail:
+    if isinstance(error, (ProcessFailed, ProcessKeepsDying, StartTimeout)) and error.tail:
         return f"{error}\n{_indented(error.tail)}"
     return str(error)
 

@@ -19,6 +19,8 @@ from baton.fleet import (
     ProcessDied,
     ProcessReady,
     ProcessReplaced,
+    ProcessRestarted,
+    ProcessRestarting,
     ProcessStarted,
     ProcessStarting,
     ReplacementFailed,
@@ -69,6 +71,12 @@ class FleetReporter:
                 self.rest()
             case ProcessDied():
                 self._died(event)
+            case ProcessRestarting(name=name, pause_s=pause_s):
+                self._line("↻", "yellow", name, f"is started again in {pause_s:g} s")
+            case ProcessRestarted(name=name):
+                self._line("✓", "green", name, "serves again")
+                if not self._awaited:
+                    self.rest()
             case ProcessReplaced(name=name, left_s=left_s):
                 self._line("✓", "green", name, f"replaced; the former one left in {left_s:.1f} s")
                 self.rest()
@@ -123,6 +131,8 @@ class FleetReporter:
 
     def _died(self, event: ProcessDied) -> None:
         self._awaited.pop(event.name, None)
+        if not self._awaited:
+            self.rest()
         self._line("✗", "red", event.name, event.meaning)
         for line in event.tail.splitlines():
             self._console.print(Text(f"  | {line}", style="dim"))

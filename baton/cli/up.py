@@ -14,7 +14,7 @@ from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.fleet_reporter import FleetReporter, spec_of
 from baton.cli.running import run_to_the_end
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import Fleet, FleetSpec, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
 
@@ -34,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
         deterministic=args.deterministic,
         quantisation=args.quantisation,
     )
-    return run_to_the_end(_up(spec, Console()))
+    return run_to_the_end(_up(spec, Console(), restarts=not args.no_restart))
 
 
-async def _up(spec: FleetSpec, console: Console) -> int:
+async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
     began = time.monotonic()
     up = False
     with FleetReporter(console) as report:
@@ -47,7 +47,7 @@ async def _up(spec: FleetSpec, console: Console) -> int:
                 up = True
                 report.rest()
                 _invite(fleet, time.monotonic() - began, console)
-                await _until_useless(fleet)
+                await Keeper(fleet, report, restarts=restarts).keep()
             return FLEET_FAILED
         except asyncio.CancelledError:
             if not up:
@@ -77,17 +77,6 @@ def _how_redis_is_reached(fleet: Fleet) -> str:
         return "\nredis   with TLS, both sides with certificates"
     whose = "of your own" if fleet.spec.redis_url else "that only you can open, and with a password"
     return f"\nredis   without TLS, on a unix socket {whose}; nothing of it is on a network"
-
-
-async def _until_useless(fleet: Fleet) -> None:
-    """Returns when what is left cannot serve anybody; each death is reported as it comes."""
-    kinds = [("router",), ("decode",)]
-    while all(_any_running(fleet, kind) for kind in kinds):
-        await fleet.next_death()
-
-
-def _any_running(fleet: Fleet, kinds: tuple[str, ...]) -> bool:
-    return any(process.running for process in fleet.processes if process.name.startswith(kinds))
 
 
 def _invite(fleet: Fleet, took_s: float, console: Console) -> None:

@@ -6,6 +6,7 @@ from baton.fleet.errors import (
     NoFleetRunning,
     PortUnusable,
     ProcessFailed,
+    ProcessKeepsDying,
     RedisServerNotFound,
     RestartFailed,
     RunDirUnusable,
@@ -18,11 +19,14 @@ from baton.fleet.events import (
     ProcessDied,
     ProcessReady,
     ProcessReplaced,
+    ProcessRestarted,
+    ProcessRestarting,
     ProcessStarted,
     ProcessStarting,
     ReplacementFailed,
     WorkersJoined,
 )
+from baton.fleet.keeping import Keeper
 from baton.fleet.launcher import Fleet
 from baton.fleet.process import ManagedProcess
 from baton.fleet.spec import FleetSpec
@@ -34,13 +38,17 @@ __all__ = [
     "FleetEvent",
     "FleetSpec",
     "FleetStopping",
+    "Keeper",
     "ManagedProcess",
     "NoFleetRunning",
     "PortUnusable",
     "ProcessDied",
     "ProcessFailed",
+    "ProcessKeepsDying",
     "ProcessReady",
     "ProcessReplaced",
+    "ProcessRestarted",
+    "ProcessRestarting",
     "ProcessStarted",
     "ProcessStarting",
     "RedisServerNotFound",

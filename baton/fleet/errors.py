@@ -7,6 +7,7 @@ FleetError
 ├── RunDirUnusable(path, reason)
 ├── ProcessFailed(name, exit_code, log_path, tail)
 ├── StartTimeout(name, doing, waited_s, log_path, tail)
+├── ProcessKeepsDying(name, times, exit_code, log_path, tail)
 ├── NoFleetRunning(searched)
 └── RestartFailed(reason)
 """
@@ -107,6 +108,21 @@ class StartTimeout(FleetError):
         self.log_path = log_path
         self.tail = tail
         super().__init__(f"{name} stood still for {waited_s:.0f} s ({doing}); its log is {log_path}")
+
+
+class ProcessKeepsDying(FleetError):
+    """A process died again and again soon after its start, and is not started once more."""
+
+    def __init__(self, name: str, times: int, exit_code: int, log_path: Path, tail: str) -> None:
+        self.name = name
+        self.times = times
+        self.exit_code = exit_code
+        self.log_path = log_path
+        self.tail = tail
+        super().__init__(
+            f"{name} died {times} times soon after its start, the last time: {describe_exit(exit_code)}; "
+            f"its log is {log_path}"
+        )
 
 
 class NoFleetRunning(FleetError):

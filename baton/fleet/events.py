@@ -54,6 +54,21 @@ class ProcessDied:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessRestarting:
+    """A process that died is started again after a pause."""
+
+    name: str
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRestarted:
+    """A process that had died serves again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReplaced:
     """A process has made room for a new one of its name, which serves."""
 
@@ -83,6 +98,8 @@ FleetEvent = (
     | ProcessReady
     | WorkersJoined
     | ProcessDied
+    | ProcessRestarting
+    | ProcessRestarted
     | ProcessReplaced
     | ReplacementFailed
     | FleetStopping

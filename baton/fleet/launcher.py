@@ -14,6 +14,7 @@ import os
 import socket
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -74,6 +75,8 @@ class Fleet:
         self._watches: dict[ManagedProcess, asyncio.Task[None]] = {}
         self._leaving: set[ManagedProcess] = set()
         """Whose end is wanted, and those whose name another one has."""
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By name: a process is revived or replaced, never both at once."""
         self._stopping = False
         self._reaper: Reaper | None = None
         self._run_dir: Path | None = None
@@ -104,11 +107,21 @@ class Fleet:
         return await self._deaths.get()
 
     async def revive(self, name: str) -> None:
-        """Starts a process that has ended again, as it was, and waits until it serves."""
+        """Starts a process that has ended again, where it listened, and waits until it serves.
+
+        Raises `ProcessFailed` or `StartTimeout`; what did not start has ended.
+        """
         process = self.process(name)
-        await process.wait()
-        await self._see_off(process)
-        await self._start_all([process.spec])
+        async with self._changing[name]:
+            if self.process(name) is not process:  # it was replaced meanwhile
+                return
+            await process.wait()
+            await self._see_off(process)
+            try:
+                await self._start_all([self._spec_after(process)])
+            except FleetError:
+                await self.process(name).close()
+                raise
 
     async def __aenter__(self) -> Self:
         try:
@@ -149,10 +162,14 @@ class Fleet:
         A worker that is the only one of its kind leaves when its successor serves. A router leaves first: its
         successor listens where it did.
         """
-        old, began = self.process(name), time.monotonic()
+        async with self._changing[name]:
+            await self._replace(self.process(name))
+
+    async def _replace(self, old: ManagedProcess) -> None:
+        name, began = old.name, time.monotonic()
         kind = name.partition("-")[0]
         peers = [one for one in self.processes if one.name.startswith(f"{kind}-") and one is not old]
-        if kind != "router" and not any(one.running for one in peers):
+        if kind != "router" and not any(one.serving for one in peers):
             await self._start_in_place_of(old)
             left_s = await self._retire(old)
         else:
@@ -177,9 +194,7 @@ class Fleet:
         self._leaving.discard(process)
 
     async def _start_in_place_of(self, old: ManagedProcess) -> None:
-        spec = old.spec
-        if old.name in self.spec.router_names:
-            spec = dataclasses.replace(spec, command=(*spec.command, "--listen", old.address))
+        spec = self._spec_after(old)
         if old.running:
             self._leaving.add(old)  # it loses its name, and is stopped with the fleet all the same
         try:
@@ -197,6 +212,13 @@ class Fleet:
             await self._put_back(old)
             raise
 
+    def _spec_after(self, old: ManagedProcess) -> ProcessSpec:
+        """A router listens where the one before it did: clients know the address."""
+        listen = ("--listen", old.address)
+        if old.name not in self.spec.router_names or not old.address or old.spec.command[-2:] == listen:
+            return old.spec
+        return dataclasses.replace(old.spec, command=(*old.spec.command, *listen))
+
     async def _put_back(self, old: ManagedProcess) -> None:
         """Its successor did not come up: that one ends, and `old` has its name again if it still runs."""
         failed = self.process(old.name)
@@ -211,8 +233,8 @@ class Fleet:
     async def _await_connections_of(self, new: ManagedProcess) -> None:
         routers = [self.process(name) for name in self.spec.router_names]
         workers = [self.process(name) for name in self.spec.worker_names]
-        awaited = [one.address for one in workers if one.running and (new in routers or one is new)]
-        asked = [one.address for one in routers if one.running and (new in workers or one is new)]
+        awaited = [one.address for one in workers if one.serving and (new in routers or one is new)]
+        asked = [one.address for one in routers if one.serving and (new in workers or one is new)]
         credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
         connecting = (wait_until_connected(address, frozenset(awaited), credentials) for address in asked)
         limit_s = self.spec.standstill_s

@@ -94,6 +94,7 @@ class ManagedProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = 0.0
         self._moved_at = 0.0
+        self._ready_at = self._ended_at = 0.0
         self._moved = asyncio.Event()
         self.progress = Progress("starting")
         """How far its start is, by its last word."""
@@ -138,6 +139,13 @@ class ManagedProcess:
     def serving(self) -> bool:
         """It has said that it is ready, and runs."""
         return self.running and self._ready.is_set()
+
+    @property
+    def served_s(self) -> float:
+        """From being ready until its end, or now; 0 for one that was never ready."""
+        if not self._ready.is_set():
+            return 0.0
+        return (self._ended_at or time.monotonic()) - self._ready_at
 
     @property
     def silent_s(self) -> float:
@@ -234,6 +242,7 @@ class ManagedProcess:
         await asyncio.wait(
             [copying], timeout=1.0
         )  # its last words belong into the log before anyone reads it
+        self._ended_at = time.monotonic()
         self.exit_code = exit_code
         self._ended.set()
 
@@ -278,6 +287,7 @@ class ManagedProcess:
                 said = found.groupdict()
                 self.address = said.get("address") or self.address
                 self.metrics_address = said.get("metrics") or ""
+                self._ready_at = time.monotonic()
                 self._ready.set()
                 break
         return rest

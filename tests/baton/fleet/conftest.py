@@ -43,6 +43,12 @@ if args.act == "slow":
         time.sleep(0.5)
 if args.act == "stall":
     print("STARTING stand-in 1 done=340000000 total=803000000 phase=reading weights", flush=True)
+if args.act == "die-twice":
+    with Path(args.note).open("a") as file:
+        file.write("x")
+    if len(Path(args.note).read_text()) in (2, 3):
+        print("not yet", file=sys.stderr, flush=True)
+        sys.exit(3)
 if args.act not in ("mute", "stall"):
     print(f"READY stand-in {os.getpid()} address=127.0.0.1:1 metrics=127.0.0.1:2", flush=True)
 if args.act == "die-soon":

@@ -1,0 +1,110 @@
+"""Keeps a fleet running: a process that dies is started again, after a pause.
+
+A process that ends with exit code 0 was told to leave, by a signal or `Drain`, and is not started again.
+Redis is, since nobody drains it. A process that keeps dying soon after its start ends the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
+from baton.fleet.launcher import Fleet
+
+SOON_S = 60.0
+"""A process that served for less died soon."""
+MOST_EARLY_DEATHS = 5
+"""In a row, of one process; after one more it is not started again."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+def pause_s(served_s: Sequence[float]) -> float | None:
+    """How long to wait before the next start of a process; None: no more.
+
+    `served_s` is how long each former process of its name served, the latest last; 0 for one that never did.
+    """
+    num_early = 0
+    for served in reversed(served_s):
+        if served >= SOON_S:
+            break
+        num_early += 1
+    if num_early > MOST_EARLY_DEATHS:
+        return None
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** max(0, num_early - 1))
+
+
+class Keeper:
+    """Restarts what dies of a fleet; without `restarts` it only watches. `say` hears of what it does."""
+
+    def __init__(self, fleet: Fleet, say: Callable[[FleetEvent], None], *, restarts: bool = True) -> None:
+        self._fleet = fleet
+        self._say = say
+        self._restarts = restarts
+        self._served_s: defaultdict[str, list[float]] = defaultdict(list)
+        self._returning: set[asyncio.Task[None]] = set()
+        self._gone: set[str] = set()
+        """Names of processes that ended and are not started again."""
+
+    async def keep(self) -> None:
+        """Returns when what is left, or comes back, cannot serve anybody. Raises `ProcessKeepsDying`."""
+        dying = asyncio.create_task(self._fleet.next_death())
+        try:
+            while self._is_useful():
+                await asyncio.wait({dying, *self._returning}, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self._returning if task.done()]:
+                    self._returning.discard(task)
+                    task.result()
+                if dying.done():
+                    self._take(dying.result())
+                    dying = asyncio.create_task(self._fleet.next_death())
+        finally:
+            await _call_off([dying, *self._returning])
+
+    def _is_useful(self) -> bool:
+        names = [one.name for one in self._fleet.processes if one.running or one.name not in self._gone]
+        return all(any(name.startswith(kind) for name in names) for kind in ("router-", "decode-"))
+
+    def _take(self, death: ProcessDied) -> None:
+        was_told_to_leave = death.exit_code == 0 and death.name != "redis"
+        if self._restarts and not was_told_to_leave:
+            self._returning.add(asyncio.create_task(self._bring_back(death)))
+        else:
+            self._gone.add(death.name)
+
+    async def _bring_back(self, death: ProcessDied) -> None:
+        name = death.name
+        served_s = self._served_s[name]
+        served_s.append(self._fleet.process(name).served_s)
+        while True:
+            wait_s = pause_s(served_s)
+            if wait_s is None:
+                times = MOST_EARLY_DEATHS + 1
+                raise ProcessKeepsDying(name, times, death.exit_code, death.log_path, death.tail)
+            self._say(ProcessRestarting(name, wait_s))
+            await asyncio.sleep(wait_s)
+            if self._fleet.process(name).running:  # an order to replace it was quicker
+                return
+            try:
+                await self._fleet.revive(name)
+            except (ProcessFailed, StartTimeout) as error:
+                served_s.append(0.0)
+                death = ProcessDied(name, _exit_code(error), error.log_path, error.tail)
+                self._say(death)
+            else:
+                self._say(ProcessRestarted(name))
+                return
+
+
+def _exit_code(error: FleetError) -> int:
+    """The process's own, or that of the signal which ended a start that stood still."""
+    return error.exit_code if isinstance(error, ProcessFailed) else -9
+
+
+async def _call_off(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
