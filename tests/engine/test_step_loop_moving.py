@@ -118,6 +118,9 @@ EVERYTHING = SamplingParams(
     seed=3,
     n=2,
     logprobs=1,
+    prompt_logprobs=1,
+    allowed_token_ids=tuple(range(90)),
+    bad_words=((4,), (11, 12)),
 )
 
 
@@ -131,7 +134,7 @@ def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
     probe = Driver(detokenizer=detokenizer)
     probe.finish(Decode(request))
     text = probe.text(7)
-    stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), ignore_eos=True)
+    stop = StopRules(30, 2, (text[num_turns - 1 : num_turns + 2],), (96,), True, True, False)
     assert text.index(stop.stop_strings[0]) == num_turns - 1, "it stands where the choice is moved"
     for rules in (EVERYTHING, stop):
         usual = StopRules(max_tokens=0) if isinstance(rules, StopRules) else SamplingParams()
