@@ -190,7 +190,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Of consecutive tokens of the prompt; `first_index` is 1 in the first of these events."""
+    """Log-probabilities of consecutive prompt tokens; `first_index` is 1 in the first of these events."""
 
     first_index: int
     logprobs: tuple[TokenLogprobs, ...]
@@ -228,9 +228,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What was delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens.
+    """The latencies that were delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens.
 
-    What was not promised counts as kept; `ttft_kept` is False without any token.
+    A limit that was not promised counts as kept; `ttft_kept` is False without any token.
     """
 
     ttft_ms: float
@@ -332,4 +332,4 @@ class Model:
     vocab_size: int
     has_chat_template: bool
     fingerprint: str = ""
-    """As in `Accepted`; empty until its router has seen a worker."""
+    """The same as in `Accepted`; empty until the router has seen a worker."""

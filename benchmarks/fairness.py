@@ -1,7 +1,7 @@
-"""What a tenant gets of a busy fleet beside one that asks for nine times as much, in simulation.
+"""Simulate how much of a busy fleet a tenant gets beside one that asks for nine times as much.
 
-Each cell plays the same requests twice: as those of two tenants, and as those of one. What the small tenant
-gains is what fairness gives; what all good requests together lose in work is what it costs.
+Each cell plays the same requests twice: once as two tenants', once as one tenant's. The small tenant's gain
+is what fairness gives; the work that all good requests together lose is what it costs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROFILE = "h200-llama-3.1-8b"
 FLEET = FleetShape(0, 2)
 SMALL_SHARE = 0.1
 LOADS = (0.8, 1.5, 3.0)
-"""Of what arithmetic says the fleet carries: below that, past it, and far past it."""
+"""Loads as shares of the rate that arithmetic says the fleet carries: below it, past it, far past it."""
 TTFT_RATIOS = (10.0, 50.0)
 """In median prompts without load: a queue that may be short, and one that may be long."""
 TPOT_RATIO = 2.5
@@ -75,7 +75,7 @@ def small_ones(count: int, seed: int) -> list[bool]:
 
 
 def shares(result: SimResult, is_small: Sequence[bool], span_s: float) -> Shares:
-    """What came of a run."""
+    """Return each tenant's share of good requests, and the good work per second."""
     good = [one.good for one in result.requests]
     by_tenant = [
         statistics.fmean(met for met, small in zip(good, is_small, strict=True) if small is which)

@@ -28,7 +28,7 @@ from reporting.section import Goal, Section, markdown
 
 STANDSTILL_GOAL_MS = 50.0
 MEMORY_GOAL = 1.05
-"""Of each process: its memory in the last tenth, by what it was two thirds into the run."""
+"""The most a process may grow: its memory in the last tenth / its memory two thirds into the run."""
 LEAST_MINUTES_FOR_MEMORY = 8.0
 """In a shorter run caches still fill, and memory is told but not judged."""
 NUM_COMPILERS = 2

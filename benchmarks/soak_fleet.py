@@ -28,7 +28,7 @@ SHAPE = FleetShape(prefill=1, decode=2)
 NUM_ROUTERS = 2
 PACE_S = 0.02
 CPU_S_PER_REQUEST = 0.17
-"""Of routers, workers, Redis and clients together, for one unscaled request of `chat` or `shared`."""
+"""Routers, workers, Redis and clients together, for one unscaled request of `chat` or `shared`."""
 LOOK_S = 5.0
 START_S = 5.0
 DRAW_S = 0.006
@@ -55,7 +55,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a soak is made of; `rate` is of all clients together."""
+    """The settings of a soak; `rate` counts all clients together."""
 
     model: Path
     rate: float
@@ -86,7 +86,7 @@ class ProcessReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a soak."""
+    """The results of a soak."""
 
     outcomes: dict[str, Outcome]
     """By workload."""
@@ -235,7 +235,7 @@ def _more(first: _Look, last: _Look, name: str) -> float:
 
 
 def _median_memory(looks: Sequence[_Look], begin_s: float, end_s: float) -> float:
-    """Of the looks in that time; of the last before its end, where there was none."""
+    """Return the median over the looks in that time, or the last look before its end if there was none."""
     found = [one.memory for one in looks if begin_s <= one.at_s <= end_s]
     return statistics.median(found or [[one.memory for one in looks if one.at_s <= end_s][-1]])
 

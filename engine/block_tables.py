@@ -52,8 +52,9 @@ class BlockTables:
         return hashes
 
     def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
-        """What may come from the cache if logits are wanted: the last token is computed in any case, and so
-        are those whose logits are wanted for the prompt's own tokens.
+        """Return the hashes of the blocks that may come from the cache.
+
+        The last token is always computed, and so is every token whose logits give prompt log-probabilities.
         """
         num_tokens = len(group.context) - 1
         if group.num_launched_prompt_rows < group.num_prompt_rows:

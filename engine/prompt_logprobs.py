@@ -67,7 +67,7 @@ class TakenRows:
         ]
 
     def wait(self) -> PromptLogprobs | None:
-        """What to report, once it is on the host; None where logits were not finite."""
+        """Wait for the copies to the host and return the report; None if logits were not finite."""
         chosen, tokens, values = (wait() for wait in self._waits)
         # A single logit may be -inf. A row with NaN or an infinite largest logit has no finite sum.
         if np.isnan(chosen).any():
@@ -83,7 +83,7 @@ class TakenRows:
 
 
 def _columns(logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of rows [r]: the targets' log-probabilities [r], and the likeliest tokens and theirs [r, num_top]."""
+    """Return the targets' log-probabilities [r], and the likeliest tokens and their own [r, num_top]."""
     logprobs = torch.log_softmax(logits.clone().double(), dim=-1)
     top = torch.topk(logprobs, num_top, dim=-1)
     return logprobs.gather(-1, targets).squeeze(-1), top.indices, top.values

@@ -86,7 +86,7 @@ class StepReport:
     """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
     prefilled: list[Prefilled] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    """Of prompts whose own log-probabilities are wanted; in order for each handle."""
+    """Log-probabilities of prompt tokens, for requests that ask for them; in order for each handle."""
     failures: list[Failure] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     """Handles that gave up their blocks."""

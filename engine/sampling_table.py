@@ -20,7 +20,7 @@ NO_LOGPROBS = -1
 
 
 class Edits:
-    """What a request does to the logits of single tokens, as columns: made once, when its row joins."""
+    """A request's changes to the logits of single tokens, as columns: made once, when its row joins."""
 
     __slots__ = ("token_ids", "values")
 

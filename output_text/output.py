@@ -22,7 +22,7 @@ class OutputRules:
     stop_token_ids: frozenset[int]
     stop_strings: tuple[StopString, ...]
     include_stop: bool = False
-    """What ends the choice is part of its text."""
+    """Keep the stop string or stop token that ends the choice in its text."""
 
 
 def output_rules(

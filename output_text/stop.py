@@ -74,12 +74,12 @@ class StopMatcher:
         return text[:num_free], None
 
     def flush(self) -> str:
-        """What was held back, when no more text will come."""
+        """Return the text that was held back, when no more will come."""
         held, self._held = self._held, ""
         return held
 
     def _follow(self, place: int, text: str, can_stop: bool) -> int | None:
-        """Where the stop string begins, relative to `text` (negative: in what was held), if it ends in it."""
+        """Return where a stop string that ends in `text` begins; negative if it begins in the held text."""
         stop, matched = self._stop_strings[place], self._matched[place]
         pattern = stop.text
         for end, character in enumerate(text, 1):

@@ -29,7 +29,7 @@ def read(document: dict[str, Any]) -> Results:
 
 
 def _asked(document: dict[str, Any]) -> dict[str, str]:
-    """What was asked of the fleet, by a workload or by a recorded trace."""
+    """Return the workload or the recorded trace that the fleet was asked to serve, as facts."""
     trace = document.get("trace")
     if trace is None:
         return {
@@ -46,7 +46,7 @@ def _asked(document: dict[str, Any]) -> dict[str, str]:
 
 
 def promises(document: dict[str, Any]) -> str:
-    """What the requests ask for: all the same, or each its own where a trace was recorded."""
+    """Return the promises that requests ask for: one for all, or a spread for a recorded trace."""
     trace = document.get("trace")
     if trace is None:
         asked = [f"{name[:-3].upper()} {ms} ms" for name, ms in document["promises"].items() if ms]

@@ -245,9 +245,9 @@ class ChargeTenant:
     tokens: float
     """Virtual ones, as in `scheduling.shares`."""
     lead: float
-    """What the tenant may be ahead of the least served one; infinite while little waits."""
+    """The longest lead over the least served tenant that is allowed; infinite while little waits."""
     band: float
-    """What anybody counts as ahead at most."""
+    """The longest lead that is counted for any tenant."""
 
 
 @value

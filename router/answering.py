@@ -86,7 +86,7 @@ class UnknownMethods(grpc.GenericRpcHandler):
 
 
 def within(request: object, field: str) -> str:
-    """What leads from `request` to the message that `field` is a path in: `request.`, or nothing."""
+    """Return the prefix that makes `field` a path in `request`: `request.`, or nothing."""
     if not isinstance(request, Message):
         return ""
     fields = request.DESCRIPTOR.fields_by_name

@@ -98,7 +98,7 @@ class Learnt:
         learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
 
     def fixed_s(self, own_s: float, now: float) -> float:
-        """What the first token of a prompt that takes `own_s` by itself takes besides."""
+        """Return the time that a first token takes beyond `own_s`, the time to compute its prompt."""
         return self.fixed.seconds(own_s * TTFT_SCALE, now)
 
     def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
@@ -233,7 +233,7 @@ class Book:
         self.fleet.join(worker)
 
     def promise(self, session: Session, decision: Decision, aim: Slo) -> None:
-        """What was decided on a session, and what the fleet aims at for it, count from now on."""
+        """Set what was decided on a session, and the SLO that the fleet aims at for it."""
         waiting = [group for group in session.groups if group in self.waiting]
         for group in waiting:
             self.waiting.remove(group)

@@ -101,7 +101,7 @@ def chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
 
 
 def _value_from_pb(value: struct_pb2.Value) -> Any:
-    """As JSON has it: a number without a fraction is an integer."""
+    """Convert as JSON does: a number without a fraction becomes an integer."""
     match value.WhichOneof("kind"):
         case "number_value":
             number = value.number_value

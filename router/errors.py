@@ -70,7 +70,7 @@ class RouterError(Exception):
         self.reason = reason
         self.fields = fields
         self.limit = limit
-        """What was exceeded, if a number was."""
+        """The number that was exceeded, if one was."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == getattr(other, "args", None)

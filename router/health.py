@@ -1,4 +1,4 @@
-"""What a router's health says: SERVING if a request sent now could run."""
+"""Decide a router's health: SERVING if a request sent now could run."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from router.events import Granted
 
 MAX_ATTEMPTS = 3
-"""That fail at their workers: then a request is taken to be what is wrong."""
+"""Attempts that may fail at their workers; then the request itself is taken to be at fault."""
 MAX_LOST = 5
-"""That fail at their workers or lose them, at whichever router. Workers also die of other things: in an hour
-in which one was killed every seven seconds, two of 20 746 requests had three die under them."""
+"""Attempts that may fail at their workers or lose them, over all routers. Workers also die of other things:
+in an hour in which one was killed every seven seconds, two of 20 746 requests had three die under them."""
 MAX_CALLS = 8
-"""That hear one request at once; one more ends the oldest, which may be a connection that broke unnoticed."""
+"""Calls that may hear one request at once; one more ends the oldest, which may be a broken connection."""
 MAX_FAILURES = 10
 """Attempts that fail at one router for whatever reason: what breaks links, and no worker, ends too."""
 
@@ -154,7 +154,7 @@ class Group:
     lease_on: str | None = None
     decode_reported: bool = False
     early: list[TokenColumns] = field(default_factory=list)
-    """What the decode worker said before the prefill worker had told of all of the prompt."""
+    """Tokens from the decode worker that arrived before the prefill worker had reported the whole prompt."""
     avoided: frozenset[str] = frozenset()
 
     def part(self) -> None:
@@ -232,7 +232,7 @@ class Session:
     charged_tokens: float = 0.0
     """Virtual tokens; to be returned if it is refused."""
     aim: Slo = field(init=False)
-    """What of the SLO the fleet aims at: less than was asked of it once a request at risk is given up."""
+    """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
     cached_tokens: int = 0
     path: Path = Path.UNSPECIFIED
     attempts: int = 0

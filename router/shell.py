@@ -140,7 +140,7 @@ class Shell:
         waited_s: float,
         hits: Mapping[str, int],
     ) -> TellQuoted:
-        """What a request would be promised now; raises RouterError as sending it would.
+        """Return what a request would be promised now; raise RouterError where sending it would.
 
         `waited_s` passes from its receipt until it is judged; `hits` are blocks of the prompt, by worker.
         """

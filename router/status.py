@@ -18,7 +18,7 @@ from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailab
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "baton.v1"
-"""Of every ErrorInfo."""
+"""The domain of every ErrorInfo."""
 
 CODES: dict[Reason, grpc.StatusCode] = {
     Reason.MALFORMED_MESSAGE: grpc.StatusCode.INVALID_ARGUMENT,

@@ -28,13 +28,13 @@ from router.tokenizer_line import Place, TokenizerLine
 from scheduling.request import FinishReason, Matched, StopRules
 
 CALL_BYTES = 1024
-"""What a call costs besides its text, in time and in memory, as bytes of text."""
+"""The cost of a call besides its text, in time and in memory, as bytes of text."""
 BYTES_PER_TOKEN = 4
-"""Of a text, roughly."""
+"""A rough average."""
 NUM_SAMPLES = 32
 """The newest texts, whose median is the speed: one standstill of the machine does not count."""
 RETRY_S = 0.5
-"""Until the speed is known, and for a process to be replaced."""
+"""The retry-after while the speed is unknown, and while a process is replaced."""
 
 T = TypeVar("T")
 

@@ -54,7 +54,7 @@ class PromptLogprobs:
         return self.first_index + len(self.logprobs)
 
     def from_index(self, index: int) -> PromptLogprobs:
-        """Those of the tokens from `index` on."""
+        """Return the log-probabilities of the tokens from `index` on."""
         skipped = max(0, index - self.first_index)
         if not skipped:
             return self

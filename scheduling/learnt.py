@@ -120,10 +120,11 @@ FIXED_QUANTILE = 0.75
 
 
 class FixedTime:
-    """What a first token takes besides what formulas know, in seconds: calls and hand-over.
+    """The seconds that a first token takes beyond the formulas: calls and hand-over.
 
-    Only requests that had nothing ahead of them tell, since then nothing else is in it. As a part of the
-    ratio it would be taken for load: it is much of a short prompt's time, and nothing of a long one's.
+    Only requests that had nothing ahead of them are samples, since their time contains no waiting. As a part
+    of the ratio the fixed time would be taken for load: it is much of a short prompt's time, and next to
+    nothing of a long one's.
 
     Samples are bucketed by size, and count for prompts of their size and longer ones. A machine that is slow
     for a while makes a long prompt late by seconds; a short one would never be late by as much.

@@ -17,7 +17,7 @@ WHOLE = ""
 
 
 class Health:
-    """What the health service says. Nothing is served until `tell` says so."""
+    """The health service. Nothing is SERVING until `tell` says so."""
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._servicer = health.aio.HealthServicer()
@@ -25,7 +25,7 @@ class Health:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def tell(self, names: Iterable[str], *, serving: bool) -> None:
-        """Set what is said of these services."""
+        """Set the status of these services."""
         status = health_pb2.HealthCheckResponse
         for name in names:
             if self._told.get(name) is not serving:

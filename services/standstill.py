@@ -14,7 +14,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 PERIOD_S = 0.02
-"""What a standstill may be longer than measured. So many ticks take 0.4 % of a core at most."""
+"""A standstill may be this much longer than measured. The ticks take 0.4 % of a core at most."""
 RECENT_S = 30.0
 """The recent longest one is of the last one to two of these."""
 LONG_S = 0.05

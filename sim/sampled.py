@@ -67,7 +67,7 @@ def run_row(
 
 
 def facts_of(profile: str, load: Load, noise: float) -> dict[str, Any]:
-    """What all runs have in common. A recorded trace has its own arrivals, lengths and promises."""
+    """Return the facts that all runs share. A recorded trace has its own arrivals, lengths and promises."""
     facts = {
         "profile": profile,
         "workload": load.name,

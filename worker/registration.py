@@ -22,13 +22,14 @@ log = structlog.get_logger()
 HEARTBEAT_S = 1.0
 TTL_S = 3.0
 PIECE = 1000
-"""Blocks told of in one message: to pack it holds the event loop for a millisecond."""
+"""Blocks in one message: packing them holds the event loop for a millisecond."""
 MOST_PIECES = 20
-"""Told at each heartbeat, so that the next one is not late. A pool that is all news takes a few of them."""
+"""Messages sent at each heartbeat, few enough that the next one is not late. A pool that is all news takes
+a few heartbeats."""
 
 
 class PrefixNews:
-    """What the prefix directory has not been told yet.
+    """Changes that the prefix directory has not been told yet.
 
     Each hash is in one of three places at most, so that taking the news costs what is taken, however many
     blocks are cached. A dict, unlike a set, gives up its entries one by one without a walk over its table.

@@ -61,7 +61,7 @@ class WorkerServer:
         return port
 
     async def set_serving(self, serving: bool) -> None:
-        """What the health service says of all services, and of the worker."""
+        """Set the health of all services, and of the worker as a whole."""
         names = (health.WHOLE, *self._names, *reflection.NAMES)
         await self._health.tell(names, serving=serving)
 

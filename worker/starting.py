@@ -29,14 +29,14 @@ log = structlog.get_logger()
 PULSE_S = 1.0
 LOG_S = 5.0
 BUSY_SHARE = 0.02
-"""Of the time since the last line, spent computing: less is this module's own pulse, and the event loop's."""
+"""Share of the time since the last line spent computing. Less comes from the event loop and this pulse."""
 _STATM = Path("/proc/self/statm")
 _IO = Path("/proc/self/io")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total`, bytes or steps; both are 0 where nobody can say."""
+    """`done` of `total`, bytes or steps; both are 0 if unknown."""
 
     phase: Phase
     done: int = 0
@@ -112,7 +112,7 @@ def begin(config: WorkerConfig, role: Role) -> Start:
 
 
 class _Activity:
-    """What this process has computed and read since this was made."""
+    """Watch whether this process has computed or read since this was made."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -126,12 +126,12 @@ class _Activity:
 
 
 def _mapped_bytes() -> int:
-    """Of files and shared memory, mapped and present."""
+    """Return the bytes of files and shared memory that are mapped and present."""
     return int(_STATM.read_text(encoding="ascii").split()[2]) * resource.getpagesize()
 
 
 def _read_bytes() -> int:
-    """From storage, mapped files included; 0 where the kernel does not say."""
+    """Return the bytes read from storage, mapped files included; 0 if the kernel does not say."""
     with contextlib.suppress(OSError):
         for line in _IO.read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(":")

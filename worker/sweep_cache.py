@@ -66,9 +66,9 @@ def _processor() -> str:
 
 
 def cached_sweep(folder: Path, key: SweepKey, measure: Callable[[], Sweep]) -> Sweep:
-    """What was measured under this key; measured now if nothing was or it cannot be read.
+    """Return the sweep that is stored under this key; measure it now if there is none that can be read.
 
-    A whole sweep is kept. Another time there may be time for all of one that is not.
+    Only a whole sweep is stored: another start may have the time to finish a cut one.
     """
     path = folder / key.file_name
     samples = _load(path, key)

@@ -42,7 +42,7 @@ class FleetReporter:
         self._awaited: dict[str, str] = {}
         """Processes that start, and how far each is."""
         self._named: set[str] = set()
-        """Those that were said to stand still, and have not moved since."""
+        """Processes that were reported as standing still and have not moved since."""
         self._told_at = time.monotonic()
         self._status: Status | None = None
         self._stopping = False

@@ -1,4 +1,4 @@
-"""What an idle fleet refuses after its machines were slow for a while, and how soon it is over."""
+"""Measure what an idle fleet refuses after its machines were slow for a while, and for how long."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spells(draw: random.Random) -> Sequence[Spell]:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the short requests in the minute after a spell."""
+    """Counts of the short requests in the minute after a spell."""
 
     name: str
     sent: int

@@ -1,4 +1,4 @@
-"""What a soak tells, and which of it must hold."""
+"""A soak reports its figures, and judges the ones that have a goal."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def command(address: str) -> int:
 
 
 async def status(address: str, service: str = "") -> str:
-    """What the health service says of one service, or how the call failed."""
+    """Return the health of one service, or the status code that the call failed with."""
     async with grpc.aio.insecure_channel(address) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         try:

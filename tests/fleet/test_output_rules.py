@@ -1,4 +1,4 @@
-"""What is told besides tokens, on every path and over the death of a decode worker."""
+"""Everything besides tokens arrives on every path, and survives the death of a decode worker."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(
 
 
 def stock_without(prompt: Sequence[int], words: Sequence[Sequence[int]], num_tokens: int) -> list[int]:
-    """What transformers generates greedily where these are bad words of the output."""
+    """Return what transformers generates greedily with these bad words, applied to the output alone."""
     no_bad_words = NoBadWordsLogitsProcessor([list(word) for word in words])
     model = load_stock(DEMO_MODEL)
     output: list[int] = []

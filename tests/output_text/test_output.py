@@ -128,7 +128,7 @@ def test_arbitrary_text_is_cut_before_the_first_stop_string(
 def test_the_end_is_found_again_from_the_tokens_alone(
     data: st.DataObject, name: str, stops: list[str]
 ) -> None:
-    """As a router does that a generation is resumed at: only at its last token it is over."""
+    """A router that resumes a generation does this: only the last token ends it."""
     tokenizer = ALL[name]
     token_ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), min_size=1, max_size=12))
     ends = tuple(data.draw(st.sets(st.sampled_from(token_ids), max_size=2)))

@@ -78,7 +78,7 @@ def fields_of(error: grpc.aio.AioRpcError) -> list[str]:
 
 
 def value_at(message: Message, path: str) -> object:
-    """What a path of a FieldViolation leads to. Raises where it leads nowhere."""
+    """Return the value at the path of a FieldViolation. Raise if there is none."""
     found: Any = message
     for name, key in re.findall(r"(?:^|\.)(\w+)(?:\[([^\]]+)\])?", path):
         field = found.DESCRIPTOR.fields_by_name[name]

@@ -62,7 +62,7 @@ def tell(core: RouterCore, *events: Event, now: float = 1.0) -> list[Action]:
 def judged(
     core: RouterCore, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
 ) -> Judgement:
-    """What a quote of this would be made on."""
+    """Return the judgement that a quote of this request is made on."""
     core.book.now = now
     return judge_quote(core.book, ask, slo, ahead, hits)
 

@@ -26,7 +26,7 @@ def token_at(prompt: tuple[int, ...], choice: int, index: int) -> int:
 
 
 def prompt_logprob(index: int) -> float:
-    """What every scripted worker says of the prompt's token there."""
+    """Return the log-probability that every scripted worker reports for the prompt token there."""
     return -index / 4
 
 

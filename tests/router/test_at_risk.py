@@ -53,7 +53,7 @@ def ask(
 
 
 def due_in_ms(told: list[Action], number: int) -> int:
-    """Where it waits in the end."""
+    """Return the due time of the request's last queue entry."""
     entries = [one.entry for one in told if isinstance(one, Enqueue)]
     return [one.due_in_ms for one in entries if one.request_key == f"t/r{number}/0"][-1]
 

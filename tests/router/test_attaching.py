@@ -30,7 +30,7 @@ def num_listening(fleet: RunningFleet) -> int:
 
 
 async def rest_of(call: grpc.aio.UnaryStreamCall) -> list[inference_pb2.GenerationEvent]:
-    """What comes after the first reads of a call."""
+    """Return the events that come after the first reads of a call."""
     events: list[inference_pb2.GenerationEvent] = []
     while (response := cast("Any", await call.read())) is not grpc.aio.EOF:
         events.append(response.event)

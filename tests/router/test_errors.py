@@ -24,7 +24,7 @@ GOOD = inference_pb2.GenerateRequest(tokens=inference_pb2.TokenInput(token_ids=P
 
 
 def contract() -> dict[str, str]:
-    """What the contract says of each reason, in one line."""
+    """Return the contract's comment on each reason, in one line."""
     text = (ROOT / "proto/baton/v1/errors.proto").read_text(encoding="utf-8")
     [body] = re.findall(r"^enum ErrorReason \{\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE)
     found = re.findall(r"((?:^  //.*\n)+)^  (\w+) = \d+;", body, flags=re.MULTILINE)
@@ -32,7 +32,7 @@ def contract() -> dict[str, str]:
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Status and what to do about each reason, as the table for people has them."""
+    """Return the status and the action that the documented table has for each reason."""
     text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| .* \| (.*) \|$", text, flags=re.MULTILINE)
     return {reason: (status, action) for reason, status, action in rows}

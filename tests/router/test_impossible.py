@@ -47,7 +47,7 @@ def asks(prompt: int, cached: int = 0) -> Ask:
 
 
 def least_of(prompt: int, workers: list[tuple[CostModel, int]], cached: int = 0) -> Bare:
-    """What a prompt takes at least on workers with these costs and token budgets, which do everything."""
+    """Return the least time for a prompt on aggregated workers with these costs and token budgets."""
     known = [(quickest((), cost, budget), budget) for cost, budget in workers]
     return bare(asks(prompt, cached), known, [costs for costs, _ in known])
 

@@ -1,4 +1,4 @@
-"""Who is tokenised next: short texts do not wait for long ones, and long ones are not passed for ever."""
+"""The order of tokenising: short texts do not wait for long ones, and long ones are not passed forever."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ TIMES = st.floats(0, 2 * PATIENCE)
 
 
 def lost(outgoing: Outgoing, taken: int, now: float) -> int | None:
-    """What is lost once the other side has said how many it has taken."""
+    """Return the lost message, if any, once the other side has said how many it has taken."""
     outgoing.hear(taken, now)
     return outgoing.lost(now, PATIENCE)
 
 
 def send_all(outgoing: Outgoing, gaps: list[float]) -> list[float]:
-    """When each was sent."""
+    """Send a message after each gap, and return when each was sent."""
     sent_at: list[float] = []
     for gap in gaps:
         sent_at.append((sent_at[-1] if sent_at else 0.0) + gap)

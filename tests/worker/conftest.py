@@ -33,7 +33,7 @@ class WorkerProcess:
     address: str = ""
     metrics: str = ""
     starting: list[str] = field(default_factory=list)
-    """What it said of its start."""
+    """Lines in which it reported its start."""
 
     async def terminate(self) -> int:
         self.process.terminate()
