@@ -18,7 +18,8 @@ from baton.convert_fleet import facts_from_pb, snapshot_from_pb
 from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.operators.v1 import fleet_pb2
-from baton.routers import Patience, Routers
+from baton.reachability import explained
+from baton.routers import Routers
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
 from baton.transport import (
@@ -70,6 +71,7 @@ class AsyncClient:
         self._routers = Routers(
             [addresses] if isinstance(addresses, str) else addresses,
             connect or partial(GrpcTransport, credentials=credentials),
+            partial(explained, credentials=credentials) if connect is None else None,
         )
         self._tenant = tenant
         self._model = model
@@ -203,7 +205,7 @@ class AsyncClient:
     async def watch(self, interval_s: float = 0.5) -> AsyncGenerator[FleetSnapshot, None]:
         """A snapshot at once, then one every interval, for ever; from another router when one breaks off."""
         request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000))
-        patience = Patience(self._timeout.connect_s, len(self._routers))
+        patience = self._routers.patience(self._timeout.connect_s)
         while True:
             router = self._routers.next()
             try:
@@ -228,8 +230,10 @@ class AsyncClient:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         for failure in failures:
-            if len(failures) == len(answers) or not isinstance(failure, Unavailable):
+            if not isinstance(failure, Unavailable):
                 raise failure
+            if len(failures) == len(answers):
+                raise await self._routers.explained(failure)
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     @property

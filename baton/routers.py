@@ -12,6 +12,8 @@ from baton.errors import Unavailable
 from baton.transport import Connect, Transport
 
 T = TypeVar("T")
+Explain = Callable[[Unavailable], Awaitable[Unavailable]]
+"""Finds out more about a router that cannot be reached; returns what to raise."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -22,7 +24,7 @@ _SHUNNED_S = 1.0
 class Routers:
     """One transport per address. Calls are spread over them in turn."""
 
-    def __init__(self, addresses: Sequence[str], connect: Connect) -> None:
+    def __init__(self, addresses: Sequence[str], connect: Connect, explain: Explain | None = None) -> None:
         if not addresses:
             raise ValueError("addresses is empty: name at least one router as host:port")
         if not all(addresses):
@@ -30,6 +32,7 @@ class Routers:
         self._transports = [connect(address) for address in addresses]
         self._failed_at = dict.fromkeys(range(len(addresses)), float("-inf"))
         self._turn = 0
+        self._explain = explain
 
     def __len__(self) -> int:
         return len(self._transports)
@@ -55,12 +58,20 @@ class Routers:
     def failed(self, transport: Transport) -> None:
         self._failed_at[self._transports.index(transport)] = time.monotonic()
 
+    def patience(self, limit_s: float) -> Patience:
+        """For one call."""
+        return Patience(limit_s, len(self), self.explained)
+
+    async def explained(self, error: Unavailable) -> Unavailable:
+        """The error to raise instead, once no further try is made."""
+        return error if self._explain is None else await self._explain(error)
+
     async def ask(self, call: Callable[[Transport], Awaitable[T]], patience_s: float) -> T:
         """One answer from any router, for calls that may be repeated without harm.
 
         Raises `Unavailable` when none answered for `patience_s`.
         """
-        patience = Patience(patience_s, len(self))
+        patience = self.patience(patience_s)
         while True:
             transport = self.next()
             try:
@@ -76,9 +87,10 @@ class Routers:
 class Patience:
     """Pauses between tries: none until every router has failed once, then longer and longer ones."""
 
-    def __init__(self, limit_s: float, num_routers: int) -> None:
+    def __init__(self, limit_s: float, num_routers: int, explain: Explain) -> None:
         self._limit_s = limit_s
         self._num_routers = num_routers
+        self._explain = explain
         self._failures = 0
         self._since: float | None = None
 
@@ -88,7 +100,7 @@ class Patience:
         self._since = None
 
     async def wait_after(self, error: Unavailable) -> None:
-        """Returns when to try again; raises `error` when the limit is reached."""
+        """Returns when to try again; raises `error`, explained, when the limit is reached."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -98,6 +110,6 @@ class Patience:
         if within:
             return
         if left_s <= 0:
-            raise error
+            raise await self._explain(error)
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(rounds - 1, 10))
         await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))

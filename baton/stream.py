@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 from baton.convert import event_from_pb, resume_to_pb
 from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
 from baton.progress import Collector, Progress
-from baton.routers import Patience, Routers
+from baton.routers import Routers
 from baton.status import CallCrashed
 from baton.transport import GENERATE, RESUME, Transport
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
@@ -108,7 +108,7 @@ class GenerationStream:
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:
         progress = Progress(self._num_choices)
-        patience = Patience(self._timeout.connect_s, len(self._routers))
+        patience = self._routers.patience(self._timeout.connect_s)
         clock = _Clock(self._timeout)
         session = crashes = 0
         while True:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from baton import AsyncClient
+from baton import AsyncClient, Credentials
+from baton.credentials import IN_THE_CLEAR
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.flags import DEMO_MODEL
 
@@ -88,9 +89,13 @@ async def started(arm: Arm, build: Build, record: Path | None = None) -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def reached(
-    addresses: Sequence[str], name: str, metrics: Sequence[str] = (), recording: Path | None = None
+    addresses: Sequence[str],
+    name: str,
+    metrics: Sequence[str] = (),
+    recording: Path | None = None,
+    credentials: Credentials = IN_THE_CLEAR,
 ) -> AsyncIterator[Target]:
     """A fleet that runs already."""
-    async with AsyncClient(addresses) as client:
+    async with AsyncClient(addresses, credentials=credentials) as client:
         model = (await client.models())[0]
         yield Target(name, client, model.vocab_size, model.max_context_tokens, tuple(metrics), recording)

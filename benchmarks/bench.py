@@ -25,6 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from baton import Credentials
+from baton.cli.target import found_in, said
+from baton.credentials import IN_THE_CLEAR
+from baton.fleet.rundir import runs_of
 from benchmarks.arms import Build, Target, arms, reached, started
 from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
 from benchmarks.load import Job, jobs, open_loop
@@ -42,11 +46,20 @@ from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 BURST_REQUESTS = 64
 SEEDS = (1, 2, 3)
+CHECKOUT = Path(__file__).parents[1]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--address", action="append", metavar="HOST:PORT", help="a router of a running fleet; repeatable")
+    add(
+        "--running",
+        type=Path,
+        nargs="?",
+        const=runs_of(CHECKOUT),
+        metavar="RUN_DIR",
+        help="the newest fleet of `baton up` that runs in this checkout, or the one of a run's folder",
+    )
     add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help="for its CPU per token")
     add_model_flag(parser)
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
@@ -91,9 +104,10 @@ class Setting:
 async def bench(args: argparse.Namespace) -> int:
     """The exit code: 1 when a request failed."""
     _check(args)
+    credentials = _find_running(args)
     console = Console()
     with record_folder(args) as folder:
-        async with _targets(args, folder, console) as targets:
+        async with _targets(args, credentials, folder, console) as targets:
             setting = await _settle(args, targets[0], console)
             results = await _measure(args, targets, setting)
         # A recording is whole only once its router has left.
@@ -111,10 +125,22 @@ async def bench(args: argparse.Namespace) -> int:
     return 1 if any(run.summary.failed for run in results.runs) else 0
 
 
+def _find_running(args: argparse.Namespace) -> Credentials:
+    """Put the addresses of the fleet that `--running` asks for in the place of `--address`."""
+    if args.running is None:
+        return IN_THE_CLEAR
+    found = said(found_in(args.running))
+    args.address = list(found.addresses)
+    return found.credentials
+
+
 def _check(args: argparse.Namespace) -> None:
-    if args.address and (args.policy or args.placement or args.record or args.timed):
+    if args.address and args.running:
+        raise ValueError("--address and --running name a running fleet; accepted: one of them")
+    if (args.address or args.running) and (args.policy or args.placement or args.record or args.timed):
+        flag = "--address" if args.address else "--running"
         raise ValueError(
-            "--address names a running fleet; --policy, --placement, --timed and --record start fleets"
+            f"{flag} names a running fleet; --policy, --placement, --timed and --record start fleets"
         )
     for ratio, absolute in (("ttft_x", "ttft_ms"), ("tpot_x", "tpot_ms")):
         if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
@@ -129,12 +155,12 @@ def _check(args: argparse.Namespace) -> None:
 
 @contextlib.asynccontextmanager
 async def _targets(
-    args: argparse.Namespace, folder: Path | None, console: Console
+    args: argparse.Namespace, credentials: Credentials, folder: Path | None, console: Console
 ) -> AsyncIterator[list[Target]]:
     """The fleet named, or one for every arm; started one after the other, for a start measures costs."""
     async with contextlib.AsyncExitStack() as stack:
         if args.address:
-            running = reached(args.address, "running fleet", args.router_metrics)
+            running = reached(args.address, "running fleet", args.router_metrics, credentials=credentials)
             yield [await stack.enter_async_context(running)]
             return
         build = Build(args.model, args.prefill, args.decode, args.timed)

@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _add_quote(commands.add_parser("quote", help="the promise a prompt would get, without sending it"))
     _add_chat(commands.add_parser("chat", help="talk with the model"))
     _add_status(commands.add_parser("status", help="what the fleet is doing, live"))
-    _add_health(commands.add_parser("health", help="ask one server whether it serves"))
+    _add_health(commands.add_parser("health", help="ask a server, or the fleet, whether it serves"))
     _add_demo(commands.add_parser("demo", help="start a fleet, stream a few answers, stop it"))
     _add_key(commands.add_parser("key", help="make an API key of a tenant"))
     _add_certs(commands.add_parser("certs", help="make a fleet's own CA and certificates"))
@@ -233,9 +233,17 @@ def _add_status(command: argparse.ArgumentParser) -> None:
 
 
 def _add_health(command: argparse.ArgumentParser) -> None:
-    command.add_argument("address", type=address, metavar="HOST:PORT", help="a router's or a worker's")
+    command.add_argument(
+        "address",
+        type=address,
+        nargs="?",
+        metavar="HOST:PORT",
+        help=f"a router's or a worker's (the routers of the running fleet, else {DEFAULT_ADDRESS})",
+    )
     command.add_argument("--timeout-s", type=seconds, default=3.0, metavar="S", help="for the answer (3)")
-    _add_credentials_flags(command.add_argument_group("a secured fleet"))
+    group = command.add_argument_group("the fleet")
+    _add_credentials_flags(group)
+    _add_run_dir_flag(group)
 
 
 def _add_client_flags(command: argparse.ArgumentParser) -> None:
@@ -245,9 +253,10 @@ def _add_client_flags(command: argparse.ArgumentParser) -> None:
         type=address,
         action="append",
         metavar="HOST:PORT",
-        help=f"a router; say it again for each further one ({DEFAULT_ADDRESS})",
+        help=f"a router; say it again for each further one (of the running fleet, else {DEFAULT_ADDRESS})",
     )
     _add_credentials_flags(group)
+    _add_run_dir_flag(group)
     group.add_argument("--tenant", default="", help="on whose account")
     group.add_argument("--model", default="", metavar="NAME", help="insist on this model")
     group.add_argument("--connect-s", type=seconds, default=2.0, metavar="S", help="patience to connect (2)")
@@ -258,6 +267,15 @@ def _add_credentials_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cert", type=Path, metavar="FILE", help="this client's certificate")
     group.add_argument("--key", type=Path, metavar="FILE", help="its key")
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="the API key, or a JWT")
+
+
+def _add_run_dir_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="PATH",
+        help="of a running fleet, for its addresses and credentials (the newest of .baton/runs that runs)",
+    )
 
 
 def credentials_of(args: argparse.Namespace) -> Credentials:

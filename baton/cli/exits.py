@@ -16,7 +16,8 @@ from baton.errors import (
     Unavailable,
     Unsupported,
 )
-from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.fleet.errors import FleetError, NoFleetRunning, ProcessFailed, ProcessKeepsDying, StartTimeout
+from baton.reachability import Blocked, Obstacle
 from baton.types import Attainable
 
 OK = 0
@@ -27,6 +28,16 @@ TRY_LATER = 4
 FLEET_FAILED = 5
 INTERRUPTED = 130
 TERMINATED = 143
+
+_ADVICE = {
+    Obstacle.SPEAKS_TLS: "name the fleet's CA with --ca, and what else it asks for with --cert, --key, "
+    "--api-key-file",
+    Obstacle.SPEAKS_NO_TLS: "leave out --ca, --cert, --key and --api-key-file",
+    Obstacle.UNTRUSTED: "name the CA of this fleet with --ca",
+    Obstacle.WRONG_HOST: "use a name or address that the certificate is for",
+    Obstacle.HANGS_UP: "it may ask for a client's certificate of its own CA, with --cert and --key",
+    Obstacle.NO_GRPC: "is it a router's address?",
+}
 
 EXIT_CODES_HELP = """exit codes:
   0    done
@@ -40,6 +51,8 @@ EXIT_CODES_HELP = """exit codes:
 
 
 def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
+    if isinstance(error, NoFleetRunning):
+        return UNREACHABLE
     if isinstance(error, FleetError):
         return FLEET_FAILED
     if isinstance(error, (InvalidRequest, NotFound, ValueError)):
@@ -65,6 +78,8 @@ def explain(error: BatonError | FleetError | ValueError) -> str:
 
 
 def _out_of_reach(error: Unavailable) -> str:
+    if isinstance(error, Blocked):
+        return f"{error.address} {error.found}: {_ADVICE[error.found.obstacle]}"
     if "failed to connect" in str(error):
         return f"no router in reach at {error.address}; is a fleet running? start one with: {program()} up"
     if "errors resolving" in str(error):

@@ -8,13 +8,16 @@ import asyncio
 import grpc
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
 
-from baton.cli.arguments import credentials_of
-from baton.cli.exits import FAILED, OK, UNREACHABLE
+from baton.cli.exits import FAILED, OK, UNREACHABLE, explain
+from baton.cli.target import target_of
 from baton.credentials import Credentials
+from baton.errors import Unavailable
+from baton.reachability import Blocked, explained
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(_check(args.address, credentials_of(args), args.timeout_s))
+    target = target_of(args)
+    return max(asyncio.run(_check(one, target.credentials, args.timeout_s)) for one in target.addresses)
 
 
 async def _check(address: str, credentials: Credentials, timeout_s: float) -> int:
@@ -27,7 +30,15 @@ async def _check(address: str, credentials: Credentials, timeout_s: float) -> in
         try:
             answer = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            print(f"{address}: {error.code().name}: {error.details()}")
+            print(await _failure(error, address, credentials))
             return UNREACHABLE
     print(f"{address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
     return OK if answer.status == health_pb2.HealthCheckResponse.SERVING else FAILED
+
+
+async def _failure(error: grpc.aio.AioRpcError, address: str, credentials: Credentials) -> str:
+    said = f"{error.code().name}: {error.details()}"
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return f"{address}: {said}"
+    found = await explained(Unavailable(said, address), credentials)
+    return explain(found) if isinstance(found, Blocked) else str(found)

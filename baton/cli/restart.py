@@ -12,10 +12,11 @@ from baton.cli.exits import OK
 from baton.cli.running import run_to_the_end
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import ask_restart
+from baton.fleet.rundir import runs_of
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_to_the_end(_restart(args.run_dir or find_checkout() / ".baton" / "runs", Console()))
+    return run_to_the_end(_restart(args.run_dir or runs_of(find_checkout()), Console()))
 
 
 async def _restart(run_dirs: Path, console: Console) -> int:

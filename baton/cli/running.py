@@ -8,8 +8,8 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from baton.async_client import DEFAULT_ADDRESS, AsyncClient
-from baton.cli.arguments import credentials_of
+from baton.async_client import AsyncClient
+from baton.cli.target import target_of
 from baton.client import Client
 from baton.types import Timeout
 
@@ -29,20 +29,22 @@ def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 def async_client_of(args: argparse.Namespace, total_s: float | None = None) -> AsyncClient:
+    target = target_of(args)
     return AsyncClient(
-        args.address or DEFAULT_ADDRESS,
+        target.addresses,
         tenant=args.tenant,
         model=args.model,
-        credentials=credentials_of(args),
+        credentials=target.credentials,
         timeout=Timeout(connect_s=args.connect_s, total_s=total_s),
     )
 
 
 def client_of(args: argparse.Namespace) -> Client:
+    target = target_of(args)
     return Client(
-        args.address or DEFAULT_ADDRESS,
+        target.addresses,
         tenant=args.tenant,
         model=args.model,
-        credentials=credentials_of(args),
+        credentials=target.credentials,
         timeout=Timeout(connect_s=args.connect_s),
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import time
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.exits import FLEET_FAILED, OK, program
 from baton.cli.fleet_reporter import FleetReporter, spec_of
 from baton.cli.running import run_to_the_end
 from baton.fleet import Fleet, FleetSpec, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
+from baton.fleet.rundir import runs_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,12 +62,20 @@ def _secrets_folder(args: argparse.Namespace) -> Path:
     return parent.resolve() / "secure"
 
 
-def _credentials_flags(fleet: Fleet) -> str:
+def _finding_flag(fleet: Fleet) -> str:
+    """How a command on this machine finds the fleet; a run among the checkout's is found without a flag."""
+    run_dir = fleet.run_dir.resolve()
+    found = run_dir.parent == runs_of(find_checkout()).resolve()
+    return "" if found else f" --run-dir {shlex.quote(str(run_dir))}"
+
+
+def _where_credentials_are(fleet: Fleet) -> str:
     if fleet.secured is None:
         return ""
     shown = fleet.secured.credentials
     flags = {"ca": shown.ca, "cert": shown.cert, "key": shown.key, "api-key-file": shown.api_key_file}
-    return "".join(f" --{flag} {path}" for flag, path in flags.items())
+    named = ", ".join(f"--{flag} {path.name}" for flag, path in flags.items() if path is not None)
+    return f"\nsecrets {fleet.secured.certificates.folder}, for other clients: {named}"
 
 
 def _how_redis_is_reached(fleet: Fleet) -> str:
@@ -82,8 +91,7 @@ def _how_redis_is_reached(fleet: Fleet) -> str:
 def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
     baton = program()
     addresses = fleet.router_addresses
-    flag = "" if addresses[0] == DEFAULT_ADDRESS else f" --address {addresses[0]}"
-    flag += _credentials_flags(fleet)
+    flag = _finding_flag(fleet)
     reach = "with TLS" if fleet.secured else "without TLS; say --secure for certificates and an API key"
     console.print(
         Text.assemble(
@@ -91,7 +99,7 @@ def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
             f" in {took_s:.1f} s, listening on ",
             (", ".join(addresses), "bold"),
             f"\nreach   this machine only, {reach}",
-            f"{_how_redis_is_reached(fleet)}\nlogs    {fleet.run_dir}",
+            f"{_how_redis_is_reached(fleet)}{_where_credentials_are(fleet)}\nlogs    {fleet.run_dir}",
             f'\ntry     {baton} generate{flag} "The list is"',
             f"\n        {baton} chat{flag}",
             f"\n        {baton} status{flag}",

@@ -4,7 +4,8 @@
     launcher: {"name": "decode-0", "left_s": 0.3, "took_s": 4.1}    one line for each process replaced
               {"done": true}  or  {"error": "..."}                  the last line
 
-The run's folder says where the socket is, in a file `control`. The fleet goes on with what it was told should
+The run's folder says where the socket is, in a file `control`, and where the routers are
+(`baton/fleet/running.py`). The fleet goes on with what it was told should
 the client go away; one order is carried out at a time.
 """
 
@@ -15,14 +16,15 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
+from baton.credentials import IN_THE_CLEAR
 from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
 from baton.fleet.events import FleetEvent, ProcessReplaced
 from baton.fleet.launcher import Fleet
+from baton.fleet.running import CONTROL, candidates, described
 
-FILE = "control"
 _RESTART = b"restart\n"
 
 
@@ -46,16 +48,18 @@ class Control:
         folder = Path(tempfile.mkdtemp(prefix="baton-control-"))
         try:
             server = await asyncio.start_unix_server(
-                lambda reader, writer: self._accept(fleet, reader, writer), folder / FILE
+                lambda reader, writer: self._accept(fleet, reader, writer), folder / CONTROL
             )
-            (fleet.run_dir / FILE).write_text(str(folder / FILE), encoding="utf-8")
+            credentials = IN_THE_CLEAR if fleet.secured is None else fleet.secured.credentials
             try:
-                yield
+                with described(fleet.run_dir, fleet.router_addresses, credentials):
+                    (fleet.run_dir / CONTROL).write_text(str(folder / CONTROL), encoding="utf-8")
+                    yield
             finally:
                 server.close()  # not waited for: from Python 3.12 on that would be for every client to go
                 await self._call_off()
         finally:
-            (fleet.run_dir / FILE).unlink(missing_ok=True)
+            (fleet.run_dir / CONTROL).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
     def _accept(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,15 +114,7 @@ async def ask_restart(run_dirs: Path) -> AsyncGenerator[ProcessReplaced, None]:
 
 
 async def _connect(run_dirs: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    for socket in _sockets(run_dirs):
+    for folder in candidates(run_dirs):
         with contextlib.suppress(OSError):
-            return await asyncio.open_unix_connection(socket)
+            return await asyncio.open_unix_connection((folder / CONTROL).read_text(encoding="utf-8"))
     raise NoFleetRunning(run_dirs)
-
-
-def _sockets(run_dirs: Path) -> Iterator[str]:
-    """Of the folder itself, then of the runs in it, newest first."""
-    numbered = [one for one in run_dirs.glob("*") if one.name.isdigit()]
-    for folder in (run_dirs, *sorted(numbered, key=lambda one: -int(one.name))):
-        with contextlib.suppress(OSError):
-            yield (folder / FILE).read_text(encoding="utf-8")

@@ -8,9 +8,14 @@ from pathlib import Path
 KEPT_RUNS = 10
 
 
+def runs_of(checkout: Path) -> Path:
+    """The folder with a folder for each run that was given no other."""
+    return checkout / ".baton" / "runs"
+
+
 def next_run_dir(checkout: Path) -> Path:
     """Makes `.baton/runs/<n>`, one above the highest; the oldest beyond the last `KEPT_RUNS` are removed."""
-    runs = checkout / ".baton" / "runs"
+    runs = runs_of(checkout)
     runs.mkdir(parents=True, exist_ok=True)
     (checkout / ".baton" / ".gitignore").write_text("*\n", encoding="utf-8")
     while True:

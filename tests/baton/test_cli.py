@@ -67,7 +67,7 @@ def test_flags_left_out_leave_the_fleets_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "dance", "generate", "generate hi --logit-bias x", "up --placement nowhere", "health"]
+    "line", ["", "dance", "generate", "generate hi --logit-bias x", "up --placement nowhere", "health here"]
 )
 def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:

@@ -47,6 +47,8 @@ def test_a_burst_is_bounded_by_its_requests() -> None:
     ("argv", "said"),
     [
         (["--address", "127.0.0.1:1", "--policy", "slack"], "--address names a running fleet"),
+        (["--running", "--policy", "slack"], "--running names a running fleet"),
+        (["--running", "/nowhere"], "no fleet that `baton up` started answers in /nowhere"),
         (["--policy", "slack,slack"], "each name once"),
         (["--ttft-x", "5", "--ttft-ms", "100"], "--ttft-x and --ttft-ms state the same promise"),
         (["--scale", "0"], "--scale is 0; accepted: above 0"),

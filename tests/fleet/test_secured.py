@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import re
+import shlex
 import ssl
 import subprocess
 import sys
@@ -74,8 +76,10 @@ def open_handoff(made: Certificates, part: str, address: str) -> grpc.StatusCode
 
 def test_it_prints_how_to_connect_and_serves_whoever_does(fleet: Secured) -> None:
     assert "this machine only, with TLS" in fleet.printed
-    flags = fleet.printed[fleet.printed.index("--address") :].split('"', maxsplit=1)[0].split()
-    command = [sys.executable, "-m", "baton.cli", "generate", *flags, "--max-tokens", "4", "The list is"]
+    (printed,) = re.findall(r"^try +(.*)$", fleet.printed, flags=re.MULTILINE)
+    arguments = shlex.split(printed.partition(" generate ")[2])
+    assert arguments == ["--run-dir", str(fleet.run_dir), "The list is"]
+    command = [sys.executable, "-m", "baton.cli", "generate", *arguments, "--max-tokens", "4"]
     ran = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ran.stdout.strip()
     assert "handoff" in ran.stderr

@@ -1,0 +1,80 @@
+"""Which fleet a command calls: the one its flags name, else the newest that runs in this checkout."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.async_client import DEFAULT_ADDRESS
+from baton.cli.arguments import credentials_of
+from baton.credentials import IN_THE_CLEAR, Credentials
+from baton.fleet.checkout import find_checkout
+from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
+from baton.fleet.rundir import runs_of
+from baton.fleet.running import RunningFleet, running_fleets
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a fleet is, and what it asks its clients for."""
+
+    addresses: tuple[str, ...]
+    credentials: Credentials
+
+
+DEFAULT = Target((DEFAULT_ADDRESS,), IN_THE_CLEAR)
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """Look for a running fleet only if no flag names an address or credentials; say on stderr which it is.
+
+    Raises `NoFleetRunning` if there is none in the folder that `--run-dir` names.
+    """
+    addresses = [args.address] if isinstance(args.address, str) else args.address
+    named = credentials_of(args)
+    if addresses or named != IN_THE_CLEAR:
+        if args.run_dir is not None:
+            raise ValueError(
+                "--run-dir finds a fleet's address and credentials; leave it out, or the flags that name them"
+            )
+        return Target(tuple(addresses or DEFAULT.addresses), named)
+    if args.run_dir is not None:
+        return said(found_in(args.run_dir))
+    fleets = _of_the_checkout()
+    return said(fleets) if fleets else DEFAULT
+
+
+def found_in(run_dirs: Path) -> list[RunningFleet]:
+    """At least one, newest first."""
+    fleets = running_fleets(run_dirs)
+    if not fleets:
+        raise NoFleetRunning(run_dirs)
+    return fleets
+
+
+def said(fleets: Sequence[RunningFleet]) -> Target:
+    """Choose the newest, and say so on stderr."""
+    print(f"baton: {in_words(fleets)}", file=sys.stderr)
+    return Target(fleets[0].addresses, fleets[0].credentials)
+
+
+def in_words(fleets: Sequence[RunningFleet]) -> str:
+    """Which of these fleets is taken, the first, in one line."""
+    newest, *others = fleets
+    at = ", ".join(newest.addresses)
+    reach = "in the clear" if newest.credentials == IN_THE_CLEAR else "with TLS"
+    words = f"calling the fleet of {newest.run_dir} (process {newest.pid}) at {at}, {reach}"
+    if not others:
+        return words
+    rest = ", ".join(str(one.run_dir) for one in others)
+    return f"{words}; it is the newest of {len(fleets)} that run, --run-dir names another: {rest}"
+
+
+def _of_the_checkout() -> list[RunningFleet]:
+    try:
+        return running_fleets(runs_of(find_checkout()))
+    except CheckoutNotFound:  # a client alone was installed
+        return []

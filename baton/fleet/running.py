@@ -1,0 +1,89 @@
+"""How a fleet that runs is found: its run's folder says where its launcher and its routers listen.
+
+    control       the path of the launcher's unix socket; it answers while the fleet serves
+    fleet.json    {"pid": 4711, "addresses": ["127.0.0.1:50051"], "credentials": {"ca": "/…/ca.pem", …}}
+
+`fleet.json` names the files of a secured fleet's credentials and contains no secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.credentials import IN_THE_CLEAR, Credentials
+
+CONTROL = "control"
+_DESCRIPTION = "fleet.json"
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFleet:
+    """A fleet of this machine, as its launcher describes it to clients."""
+
+    run_dir: Path
+    pid: int
+    addresses: tuple[str, ...]
+    credentials: Credentials
+
+
+@contextlib.contextmanager
+def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials) -> Iterator[None]:
+    """Keep the description of this process's fleet in the run's folder while the block lasts."""
+    shown = {
+        "ca": credentials.ca,
+        "cert": credentials.cert,
+        "key": credentials.key,
+        "api_key_file": credentials.api_key_file,
+    }
+    files = {name: str(path) for name, path in shown.items() if path is not None}
+    content = {"pid": os.getpid(), "addresses": list(addresses), "credentials": files}
+    path = run_dir / _DESCRIPTION
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def candidates(run_dirs: Path) -> list[Path]:
+    """The folder itself, then the numbered runs in it, newest first."""
+    numbered = [one for one in run_dirs.glob("*") if one.name.isdigit()]
+    return [run_dirs, *sorted(numbered, key=lambda one: -int(one.name))]
+
+
+def running_fleets(run_dirs: Path) -> list[RunningFleet]:
+    """The fleets whose launcher answers, newest first. `run_dirs` is one run's folder, or one with many."""
+    return [fleet_of(folder) for folder in described_and_alive(candidates(run_dirs), launcher_answers)]
+
+
+def described_and_alive(folders: Sequence[Path], alive: Callable[[Path], bool]) -> list[Path]:
+    """Those with a description whose launcher is alive; a killed one leaves its description behind."""
+    return [folder for folder in folders if (folder / _DESCRIPTION).is_file() and alive(folder)]
+
+
+def launcher_answers(folder: Path) -> bool:
+    """Return whether somebody listens on the socket; a process id could be another process's by now."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(_PATIENCE_S)
+        control.connect((folder / CONTROL).read_text(encoding="utf-8"))
+        return True
+    return False
+
+
+def fleet_of(folder: Path) -> RunningFleet:
+    """Read a description; raises `ValueError` naming a file that is none."""
+    path = folder / _DESCRIPTION
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: Path(file) for name, file in said["credentials"].items()}
+        credentials = Credentials(**files) if files else IN_THE_CLEAR
+        return RunningFleet(folder, int(said["pid"]), tuple(map(str, said["addresses"])), credentials)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} does not describe a running fleet: {error}") from error
