@@ -84,69 +84,70 @@ class InferenceServiceServicer(object):
     def Generate(self, request, context):
         """Streams one generation.
 
-        A request_id used again with the same content attaches to the same request: each call hears all of its events
-        from the first, and nothing is computed twice. So a call whose connection broke before any event may simply be
-        sent again. The request goes on until the last call that hears it has gone. Up to 8 calls hear one request; one
-        more ends the oldest with SUPERSEDED, and a Resume ends all calls of earlier sessions so. With other content the
-        id is refused with REQUEST_ID_IN_USE.
+        A second call with the same request_id and content attaches to the same request: each call receives all events
+        from the first one on, and nothing is computed twice. So a call whose connection broke before any event can simply
+        be sent again. The request runs until the last of its calls is gone. Up to 8 calls can receive one request. One
+        more ends the oldest with SUPERSEDED; a Resume ends all calls of earlier sessions with SUPERSEDED. The same
+        request_id with other content is refused with REQUEST_ID_IN_USE.
 
-        A router knows its own requests alone, and keeps an ended one for 60 s, or until 1024 others have ended after it.
-        Then the id is free: the same call is a new generation. Two routers that are sent the same request generate
-        twice; Resume goes to any router.
+        A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
+        After that the id is free, and the same call starts a new generation. Two routers that receive the same request
+        generate twice; Resume works on any router.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateOnce(self, request, context):
-        """The same, in one answer. It attaches as Generate does. It cannot be resumed: where it breaks, send it again.
+        """Returns one generation in a single response. It attaches as Generate does. It cannot be resumed: if the connection
+        breaks, send it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Goes on with a generation from the tokens already received, on any router, even when nobody remembers it.
+        """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-        The stream begins with Accepted and goes on with the token after the last received one of each choice. Its text
-        goes on without a gap: text of a received token that had not been sent yet comes with the next ones. A choice
-        that had ended is only told its ChoiceFinished.
+        The stream begins with Accepted and continues with the token after the last received one of each choice. The text
+        continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
+        that had already ended gets only its ChoiceFinished.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a generation at once and frees what it holds. Its calls hear FINISH_REASON_CANCELLED. It ends on the router
-        that is asked: to be sure, ask each.
+        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+        is called ends it: to be sure, call every router.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Quote(self, request, context):
-        """The promise a request would get now, without sending it. It is not kept for anybody.
+        """Returns the promise that a request would get now, without sending it. Nothing is reserved.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """A prompt's tokens, as Generate would compute them.
+        """Returns a prompt's tokens, as Generate would compute them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """The text of token ids, as the model's tokenizer decodes them.
+        """Returns the text of token ids, as the model's tokenizer decodes them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """The model that the fleet serves.
+        """Returns the model that the fleet serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

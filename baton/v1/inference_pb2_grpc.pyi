@@ -3,42 +3,42 @@
 isort:skip_file
 The public door: everything a client of the fleet calls.
 
-Credentials. Where the fleet asks for them, every call carries the metadata `authorization: Bearer KEY`, with an
-API key or a signed token (JWT) for KEY. The credential then says who the tenant is: leave `tenant` empty, or
-repeat the credential's; another one is refused with TENANT_NOT_ALLOWED. Where the fleet asks for none, the tenant
-is what the request says, and the empty name is a tenant like any other. Tenants share nothing: the same
-request_id of two tenants is two requests. A tenant may have a budget of requests and tokens; each call counts, also
-one that attaches or resumes, and beyond it ends with BUDGET_EXCEEDED. TLS, and a client certificate, are for the
-operator to ask for.
+Credentials. If the fleet requires them, every call carries the metadata `authorization: Bearer KEY`, where KEY is
+an API key or a signed token (JWT). The credential then determines the tenant: leave `tenant` empty, or repeat the
+credential's; any other tenant is refused with TENANT_NOT_ALLOWED. If the fleet requires no credentials, the request
+names its tenant, and the empty name is a tenant like any other. Tenants share nothing: the same request_id of two
+tenants is two requests. A tenant may have a budget of requests and tokens. Every call counts against it, also one
+that attaches or resumes; a call over the budget ends with BUDGET_EXCEEDED. The operator may also require TLS and a
+client certificate.
 
-Errors. Every error carries a reason for programs, and details: see errors.proto, which also says which errors may
-be tried again.
+Errors. Every error carries a reason for programs, and details: errors.proto lists them and says which calls may be
+retried.
 
-Limits. What is beyond them is refused before it costs anything. Operators may set those marked with *.
+Limits. A request over a limit is refused before it costs anything. Operators may change the limits marked with *.
 
   a message that is sent              4 MiB *
   metadata of a call                  16 KiB *
   a prompt, as text                   2 MiB * of UTF-8: the text, or all roles and contents of a chat together
-  a prompt, as tokens                 one less than the model's context, or what the operator allows *
+  a prompt, as tokens                 one less than the model's context, or a limit that the operator sets *
   messages of a chat                  4096
   request_id, tenant                  128 printable ASCII characters
   calls at once on a connection       1024 *; more wait in the client's library
-  calls that hear one request         8
-  tokens that wait to be read         8192; a client further behind, or that takes nothing of what waits for half a
-                                      minute to a minute, ends with READER_TOO_SLOW
-  pings                               one in 5 s, and only while a call is under way: three that come faster end
-                                      the connection (GOAWAY, too_many_pings)
-  SamplingParams, StopRules, Slo      see there
+  calls that receive one request      8
+  tokens that wait to be read         8192; READER_TOO_SLOW ends the call of a client that is further behind, or that
+                                      has unread tokens and reads none of them for half a minute to a minute
+  pings                               one in 5 s, and only during a call: three that come faster end the connection
+                                      (GOAWAY, too_many_pings)
+  SamplingParams, StopRules, Slo      see their fields
 
-A message that is received can be larger than the 4 MiB that gRPC libraries accept by default: one event holds all
-that waits for the call, and GenerateOnceResponse a whole generation. Accept 64 MiB at least.
+Received messages can be larger than the 4 MiB that gRPC libraries accept by default: one event can hold everything
+that waits for the call, and GenerateOnceResponse holds a whole generation. Accept at least 64 MiB.
 
-Long silences. A stream can be silent for as long as its request waits, or its prompt is computed. The router pings
-a connection with calls every 20 s, and ends one that does not answer within 10 s. A client that wants to notice a
-broken connection itself sets its library's keep-alive, to 20 s for example.
+Long silences. A stream can be silent while its request waits or its prompt is computed. The router pings every
+connection that has calls every 20 s, and ends a connection that does not answer within 10 s. To notice a broken
+connection itself, a client sets its library's keep-alive, to 20 s for example.
 
-A router also answers grpc.health.v1, which needs no credential, and server reflection. InferenceService, and
-the router as a whole (the empty name), is SERVING while a request sent now could run.
+A router also serves grpc.health.v1, which needs no credential, and server reflection. InferenceService and the
+router as a whole (the empty name) are SERVING while a request sent now could run.
 """
 
 import abc
@@ -269,44 +269,46 @@ class InferenceServiceStub(typing.Generic[_InferenceServiceGenerateType, _Infere
     Generate: _InferenceServiceGenerateType
     """Streams one generation.
 
-    A request_id used again with the same content attaches to the same request: each call hears all of its events
-    from the first, and nothing is computed twice. So a call whose connection broke before any event may simply be
-    sent again. The request goes on until the last call that hears it has gone. Up to 8 calls hear one request; one
-    more ends the oldest with SUPERSEDED, and a Resume ends all calls of earlier sessions so. With other content the
-    id is refused with REQUEST_ID_IN_USE.
+    A second call with the same request_id and content attaches to the same request: each call receives all events
+    from the first one on, and nothing is computed twice. So a call whose connection broke before any event can simply
+    be sent again. The request runs until the last of its calls is gone. Up to 8 calls can receive one request. One
+    more ends the oldest with SUPERSEDED; a Resume ends all calls of earlier sessions with SUPERSEDED. The same
+    request_id with other content is refused with REQUEST_ID_IN_USE.
 
-    A router knows its own requests alone, and keeps an ended one for 60 s, or until 1024 others have ended after it.
-    Then the id is free: the same call is a new generation. Two routers that are sent the same request generate
-    twice; Resume goes to any router.
+    A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
+    After that the id is free, and the same call starts a new generation. Two routers that receive the same request
+    generate twice; Resume works on any router.
     """
 
     GenerateOnce: _InferenceServiceGenerateOnceType
-    """The same, in one answer. It attaches as Generate does. It cannot be resumed: where it breaks, send it again."""
+    """Returns one generation in a single response. It attaches as Generate does. It cannot be resumed: if the connection
+    breaks, send it again.
+    """
 
     Resume: _InferenceServiceResumeType
-    """Goes on with a generation from the tokens already received, on any router, even when nobody remembers it.
+    """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-    The stream begins with Accepted and goes on with the token after the last received one of each choice. Its text
-    goes on without a gap: text of a received token that had not been sent yet comes with the next ones. A choice
-    that had ended is only told its ChoiceFinished.
+    The stream begins with Accepted and continues with the token after the last received one of each choice. The text
+    continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
+    that had already ended gets only its ChoiceFinished.
     """
 
     Cancel: _InferenceServiceCancelType
-    """Ends a generation at once and frees what it holds. Its calls hear FINISH_REASON_CANCELLED. It ends on the router
-    that is asked: to be sure, ask each.
+    """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+    is called ends it: to be sure, call every router.
     """
 
     Quote: _InferenceServiceQuoteType
-    """The promise a request would get now, without sending it. It is not kept for anybody."""
+    """Returns the promise that a request would get now, without sending it. Nothing is reserved."""
 
     CountTokens: _InferenceServiceCountTokensType
-    """A prompt's tokens, as Generate would compute them."""
+    """Returns a prompt's tokens, as Generate would compute them."""
 
     Detokenize: _InferenceServiceDetokenizeType
-    """The text of token ids, as the model's tokenizer decodes them."""
+    """Returns the text of token ids, as the model's tokenizer decodes them."""
 
     ListModels: _InferenceServiceListModelsType
-    """The model that the fleet serves."""
+    """Returns the model that the fleet serves."""
 
 InferenceServiceAsyncStub: typing_extensions.TypeAlias = InferenceServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
@@ -354,15 +356,15 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[baton.v1.inference_pb2.GenerateResponse], collections.abc.AsyncIterator[baton.v1.inference_pb2.GenerateResponse]]:
         """Streams one generation.
 
-        A request_id used again with the same content attaches to the same request: each call hears all of its events
-        from the first, and nothing is computed twice. So a call whose connection broke before any event may simply be
-        sent again. The request goes on until the last call that hears it has gone. Up to 8 calls hear one request; one
-        more ends the oldest with SUPERSEDED, and a Resume ends all calls of earlier sessions so. With other content the
-        id is refused with REQUEST_ID_IN_USE.
+        A second call with the same request_id and content attaches to the same request: each call receives all events
+        from the first one on, and nothing is computed twice. So a call whose connection broke before any event can simply
+        be sent again. The request runs until the last of its calls is gone. Up to 8 calls can receive one request. One
+        more ends the oldest with SUPERSEDED; a Resume ends all calls of earlier sessions with SUPERSEDED. The same
+        request_id with other content is refused with REQUEST_ID_IN_USE.
 
-        A router knows its own requests alone, and keeps an ended one for 60 s, or until 1024 others have ended after it.
-        Then the id is free: the same call is a new generation. Two routers that are sent the same request generate
-        twice; Resume goes to any router.
+        A router knows only its own requests. It keeps an ended one for 60 s, or until 1024 others have ended after it.
+        After that the id is free, and the same call starts a new generation. Two routers that receive the same request
+        generate twice; Resume works on any router.
         """
 
     @abc.abstractmethod
@@ -371,7 +373,9 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.GenerateOnceRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.GenerateOnceResponse, collections.abc.Awaitable[baton.v1.inference_pb2.GenerateOnceResponse]]:
-        """The same, in one answer. It attaches as Generate does. It cannot be resumed: where it breaks, send it again."""
+        """Returns one generation in a single response. It attaches as Generate does. It cannot be resumed: if the connection
+        breaks, send it again.
+        """
 
     @abc.abstractmethod
     def Resume(
@@ -379,11 +383,11 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.ResumeRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.v1.inference_pb2.ResumeResponse], collections.abc.AsyncIterator[baton.v1.inference_pb2.ResumeResponse]]:
-        """Goes on with a generation from the tokens already received, on any router, even when nobody remembers it.
+        """Continues a generation after the tokens already received, on any router, even if no router remembers it.
 
-        The stream begins with Accepted and goes on with the token after the last received one of each choice. Its text
-        goes on without a gap: text of a received token that had not been sent yet comes with the next ones. A choice
-        that had ended is only told its ChoiceFinished.
+        The stream begins with Accepted and continues with the token after the last received one of each choice. The text
+        continues without a gap: text of a received token that had not been sent yet comes with the next tokens. A choice
+        that had already ended gets only its ChoiceFinished.
         """
 
     @abc.abstractmethod
@@ -392,8 +396,8 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.CancelResponse, collections.abc.Awaitable[baton.v1.inference_pb2.CancelResponse]]:
-        """Ends a generation at once and frees what it holds. Its calls hear FINISH_REASON_CANCELLED. It ends on the router
-        that is asked: to be sure, ask each.
+        """Ends a generation at once and frees its resources. Its calls receive FINISH_REASON_CANCELLED. Only the router that
+        is called ends it: to be sure, call every router.
         """
 
     @abc.abstractmethod
@@ -402,7 +406,7 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.QuoteRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.QuoteResponse, collections.abc.Awaitable[baton.v1.inference_pb2.QuoteResponse]]:
-        """The promise a request would get now, without sending it. It is not kept for anybody."""
+        """Returns the promise that a request would get now, without sending it. Nothing is reserved."""
 
     @abc.abstractmethod
     def CountTokens(
@@ -410,7 +414,7 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.CountTokensResponse, collections.abc.Awaitable[baton.v1.inference_pb2.CountTokensResponse]]:
-        """A prompt's tokens, as Generate would compute them."""
+        """Returns a prompt's tokens, as Generate would compute them."""
 
     @abc.abstractmethod
     def Detokenize(
@@ -418,7 +422,7 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.DetokenizeResponse, collections.abc.Awaitable[baton.v1.inference_pb2.DetokenizeResponse]]:
-        """The text of token ids, as the model's tokenizer decodes them."""
+        """Returns the text of token ids, as the model's tokenizer decodes them."""
 
     @abc.abstractmethod
     def ListModels(
@@ -426,6 +430,6 @@ class InferenceServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.inference_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.v1.inference_pb2.ListModelsResponse, collections.abc.Awaitable[baton.v1.inference_pb2.ListModelsResponse]]:
-        """The model that the fleet serves."""
+        """Returns the model that the fleet serves."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -48,8 +48,8 @@ STATED = [
     ("inference", f"a prompt, as text {LIMITS.max_prompt_bytes >> 20} MiB * of UTF-8"),
     ("inference", f"request_id, tenant {MAX_NAME_CHARS} printable ASCII characters"),
     ("inference", f"calls at once on a connection {LIMITS.max_streams} *"),
-    ("inference", f"calls that hear one request {MAX_CALLS} "),
-    ("inference", f"Up to {MAX_CALLS} calls hear one request"),
+    ("inference", f"calls that receive one request {MAX_CALLS} "),
+    ("inference", f"Up to {MAX_CALLS} calls can receive one request"),
     ("inference", f"tokens that wait to be read {MAX_PENDING_TOKENS};"),
     ("inference", f"pings one in {MIN_PING_INTERVAL_MS // 1000} s,"),
     ("inference", f"for {KEPT.retention_s:g} s, or until {KEPT.max_retained} others have ended"),
@@ -58,10 +58,10 @@ STATED = [
     ("errors", f"metadata over {LIMITS.max_metadata_bytes >> 10} KiB"),
     ("generation", f"Accepted: 1 to {MAX_N}."),
     ("generation", f"Accepted: 0 to {MAX_LOGPROBS}."),
-    ("generation", f"Default: {DEFAULT_MAX_TOKENS}, or what the model's context leaves"),
+    ("generation", f"Default: {DEFAULT_MAX_TOKENS}, or the room left in the model's context"),
     ("generation", f"up to {MAX_STOP_STRINGS}, each of 1 to {MAX_STOP_STRING_CHARS} characters"),
     ("generation", f"up to {MAX_STOP_TOKEN_IDS} ids of the vocabulary"),
-    ("generation", f"at most {MAX_LOGIT_BIAS} of them"),
+    ("generation", f"at most {MAX_LOGIT_BIAS} ids of the vocabulary, each with"),
     ("inference", f"messages of a chat {MAX_MESSAGES} "),
     ("inference", f"1 to {MAX_MESSAGES}. The model's chat template"),
     ("generation", f"accept 1 to {spaced(MAX_SLO_MS)}, a day"),
@@ -81,6 +81,5 @@ def test_a_reader_that_takes_nothing_is_given_up_within_the_stated_time() -> Non
 def test_the_server_pings_as_stated() -> None:
     options = dict(LIMITS.server_options())
     interval_s, timeout_s = (options[f"grpc.keepalive_{name}_ms"] // 1000 for name in ("time", "timeout"))
-    assert f"every {interval_s} s, and ends one that does not answer within {timeout_s} s" in comments(
-        "inference"
-    )
+    said = f"every {interval_s} s, and ends a connection that does not answer within {timeout_s} s"
+    assert said in comments("inference")

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class FleetServiceStub(object):
-    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
-    errors are those of baton/v1/errors.proto.
+    """Watches and changes a fleet. If the fleet requires credentials, they have to be an operator's (OPERATORS_ONLY).
+    Errors are those of baton/v1/errors.proto.
     """
 
     def __init__(self, channel):
@@ -54,26 +54,26 @@ class FleetServiceStub(object):
 
 
 class FleetServiceServicer(object):
-    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
-    errors are those of baton/v1/errors.proto.
+    """Watches and changes a fleet. If the fleet requires credentials, they have to be an operator's (OPERATORS_ONLY).
+    Errors are those of baton/v1/errors.proto.
     """
 
     def Watch(self, request, context):
-        """A snapshot at once, then one every interval.
+        """Sends a snapshot at once, then one every interval.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """The fleet's fixed facts.
+        """Returns the fleet's fixed facts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """The worker takes nothing new, hands over what it has and ends.
+        """Makes a worker take nothing new, hand over what it has, and stop.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,8 +106,8 @@ def add_FleetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetService(object):
-    """Watches and changes a fleet. Where the fleet asks for credentials, they have to be an operator's (OPERATORS_ONLY);
-    errors are those of baton/v1/errors.proto.
+    """Watches and changes a fleet. If the fleet requires credentials, they have to be an operator's (OPERATORS_ONLY).
+    Errors are those of baton/v1/errors.proto.
     """
 
     @staticmethod

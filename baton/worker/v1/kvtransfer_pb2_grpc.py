@@ -62,29 +62,29 @@ class KVTransferServiceServicer(object):
     """
 
     def Open(self, request, context):
-        """Opens the handoff of one fence. Answers the manifest header, an offer for each run of blocks that has been
-        filled, and ends with the commit or an abort.
+        """Opens the handoff of one fence. Returns the manifest, then an offer for each run of filled blocks, and ends with
+        the commit or an abort.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Block contents, for receivers that share no memory with the sender.
+        """Returns block contents, for receivers that share no memory with the sender.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """The receiver has its verified private copy (or recomputes): the sender may free.
+        """Tells the sender that it may free: the receiver has its verified private copy, or recomputes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """The receiver gives the handoff up.
+        """Tells the sender that the receiver gives the handoff up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

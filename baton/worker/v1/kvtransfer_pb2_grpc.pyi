@@ -135,18 +135,18 @@ class KVTransferServiceStub(typing.Generic[_KVTransferServiceOpenType, _KVTransf
     ], channel: grpc.aio.Channel) -> None: ...
 
     Open: _KVTransferServiceOpenType
-    """Opens the handoff of one fence. Answers the manifest header, an offer for each run of blocks that has been
-    filled, and ends with the commit or an abort.
+    """Opens the handoff of one fence. Returns the manifest, then an offer for each run of filled blocks, and ends with
+    the commit or an abort.
     """
 
     Fetch: _KVTransferServiceFetchType
-    """Block contents, for receivers that share no memory with the sender."""
+    """Returns block contents, for receivers that share no memory with the sender."""
 
     Acknowledge: _KVTransferServiceAcknowledgeType
-    """The receiver has its verified private copy (or recomputes): the sender may free."""
+    """Tells the sender that it may free: the receiver has its verified private copy, or recomputes."""
 
     Abort: _KVTransferServiceAbortType
-    """The receiver gives the handoff up."""
+    """Tells the sender that the receiver gives the handoff up."""
 
 KVTransferServiceAsyncStub: typing_extensions.TypeAlias = KVTransferServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
@@ -176,8 +176,8 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
         request: baton.worker.v1.kvtransfer_pb2.OpenRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.kvtransfer_pb2.OpenResponse], collections.abc.AsyncIterator[baton.worker.v1.kvtransfer_pb2.OpenResponse]]:
-        """Opens the handoff of one fence. Answers the manifest header, an offer for each run of blocks that has been
-        filled, and ends with the commit or an abort.
+        """Opens the handoff of one fence. Returns the manifest, then an offer for each run of filled blocks, and ends with
+        the commit or an abort.
         """
 
     @abc.abstractmethod
@@ -186,7 +186,7 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
         request: baton.worker.v1.kvtransfer_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.worker.v1.kvtransfer_pb2.FetchResponse], collections.abc.AsyncIterator[baton.worker.v1.kvtransfer_pb2.FetchResponse]]:
-        """Block contents, for receivers that share no memory with the sender."""
+        """Returns block contents, for receivers that share no memory with the sender."""
 
     @abc.abstractmethod
     def Acknowledge(
@@ -194,7 +194,7 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
         request: baton.worker.v1.kvtransfer_pb2.AcknowledgeRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse, collections.abc.Awaitable[baton.worker.v1.kvtransfer_pb2.AcknowledgeResponse]]:
-        """The receiver has its verified private copy (or recomputes): the sender may free."""
+        """Tells the sender that it may free: the receiver has its verified private copy, or recomputes."""
 
     @abc.abstractmethod
     def Abort(
@@ -202,6 +202,6 @@ class KVTransferServiceServicer(metaclass=abc.ABCMeta):
         request: baton.worker.v1.kvtransfer_pb2.AbortRequest,
         context: _ServicerContext,
     ) -> typing.Union[baton.worker.v1.kvtransfer_pb2.AbortResponse, collections.abc.Awaitable[baton.worker.v1.kvtransfer_pb2.AbortResponse]]:
-        """The receiver gives the handoff up."""
+        """Tells the sender that the receiver gives the handoff up."""
 
 def add_KVTransferServiceServicer_to_server(servicer: KVTransferServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

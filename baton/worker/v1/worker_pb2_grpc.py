@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class WorkerServiceStub(object):
-    """What a worker does for routers.
+    """The stream between a router and a worker.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class WorkerServiceStub(object):
 
 
 class WorkerServiceServicer(object):
-    """What a worker does for routers.
+    """The stream between a router and a worker.
     """
 
     def Work(self, request_iterator, context):
@@ -72,7 +72,7 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService(object):
-    """What a worker does for routers.
+    """The stream between a router and a worker.
     """
 
     @staticmethod

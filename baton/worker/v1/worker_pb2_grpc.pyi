@@ -42,7 +42,7 @@ _WorkerServiceWorkType = typing_extensions.TypeVar(
 )
 
 class WorkerServiceStub(typing.Generic[_WorkerServiceWorkType]):
-    """What a worker does for routers."""
+    """The stream between a router and a worker."""
 
     @typing.overload
     def __init__(self: WorkerServiceStub[
@@ -74,7 +74,7 @@ WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
 ]
 
 class WorkerServiceServicer(metaclass=abc.ABCMeta):
-    """What a worker does for routers."""
+    """The stream between a router and a worker."""
 
     @abc.abstractmethod
     def Work(
