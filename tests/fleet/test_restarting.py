@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -84,18 +85,32 @@ def decode_worker_of(launcher: int) -> int:
 def test_baton_up_says_that_it_brings_a_worker_back_or_ends(tmp_path: Path, flags: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "baton.cli", "up", "--port", "0", "--timed", "demo-cpu", *flags]
     command += ["--run-dir", str(tmp_path), "--model", str(DEMO_MODEL)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ended_in_time(process):
         assert process.stdout is not None
         until_line(process.stdout, "Ctrl-C")
         os.kill(decode_worker_of(process.pid), signal.SIGKILL)
         if flags:
             until_line(process.stdout, "All processes have stopped")
         else:
-            until_line(process.stdout, "decode-0    is started again in 0.5 s")
-            until_line(process.stdout, "decode-0    serves again")
+            until_line(process.stdout, "decode-0   is started again in 0.5 s")
+            until_line(process.stdout, "decode-0   serves again")
             process.send_signal(signal.SIGINT)
             process.stdout.read()
     assert process.returncode == (FLEET_FAILED if flags else OK)
+
+
+@contextlib.contextmanager
+def ended_in_time(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends what hangs, so that nobody waits for its next line forever, and what a failure leaves."""
+    timer = threading.Timer(3 * PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        timer.cancel()
 
 
 def until_line(lines: Iterable[str], part: str) -> None:
