@@ -61,7 +61,7 @@ class Kept:
                 self.keeping.cancel()
                 await asyncio.wait([self.keeping])
 
-    async def said(self, kind: type[FleetEvent], name: str) -> None:
+    async def said(self, kind: type[ProcessDied | ProcessRestarted], name: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not any(isinstance(one, kind) and one.name == name for one in self.events):
                 await asyncio.sleep(0.02)
