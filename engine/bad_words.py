@@ -12,7 +12,7 @@ class BadWords:
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         self._by_last: dict[int, list[tuple[list[int], int]]] = {}
-        """By the last token before the banned one: all tokens before it, and the banned one."""
+        """Maps the last token before a banned one to all tokens before the banned one, and the banned one."""
         for sequence in sequences:
             *before, banned = sequence
             if before:

@@ -32,7 +32,7 @@ class ChunkRow:
     wants_logits: bool
     """Of its last token."""
     prompt_rows: range = range(0)
-    """Places in the chunk whose logits are wanted as well; never the last token's."""
+    """Places in the chunk whose logits are needed too; never that of the last token."""
 
 
 class Batch:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 CHECKED_AT_ONCE = 256
-"""Blocks that a check in passing looks at: some tens of microseconds."""
+"""Blocks that one partial check looks at: some tens of microseconds."""
 
 
 class BlockShortage(Exception):
@@ -241,7 +241,7 @@ class BlockManager:
         assert len(set(self._free)) == len(self._free)
 
     def check_some(self, block_tables: Collection[Sequence[int]], num_reserved: int) -> None:
-        """Assert that all sums are right, and the books of some blocks: of others each time, in turns.
+        """Assert that all sums are right, and the books of some blocks, others each time.
 
         A block that is lost, or freed twice, shows in the sums at once. Two that have changed places show
         within pool / `CHECKED_AT_ONCE` calls. Costs O(block tables), not O(blocks).

@@ -241,7 +241,7 @@ class BlockTables:
         self._blocks.check_integrity(*self._held_by(groups))
 
     def check_some(self, groups: Iterable[SequenceGroup]) -> None:
-        """Assert the same of all sums, and of some blocks."""
+        """Assert the same of all sums and of some blocks."""
         self._blocks.check_some(*self._held_by(groups))
 
     def _held_by(self, groups: Iterable[SequenceGroup]) -> tuple[list[Sequence[int]], int]:

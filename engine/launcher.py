@@ -99,7 +99,7 @@ class Launcher:
     def _take_prompt_rows(
         self, flight: Flight, num_decodes: int, chunks: Chunks, rows: Sequence[ChunkRow], logits: Tensor
     ) -> Tensor:
-        """Take the rows of `logits` that are for prompts' own tokens; answers those to draw from."""
+        """Take the rows of `logits` that are for prompts' own tokens, and return the rows to draw from."""
         drawn, at = list(range(num_decodes)), num_decodes
         for (group, _), row in zip(chunks, rows, strict=True):
             num = len(row.prompt_rows)

@@ -1,8 +1,8 @@
 """Log-probabilities of a prompt's own tokens: log-softmax of the model's logits at the token before each.
 
 The logits of every position of a long chunk would take more memory than the rest of the step. So a step
-computes at most MAX_ROWS of them, and chunks of such prompts are cut to that; what is made of them is made of
-a few rows at a time.
+computes at most MAX_ROWS of them, and chunks of such prompts are cut to that; log-probabilities are computed
+from a few rows at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Chunks = Sequence[tuple[SequenceGroup, int]]
 
 
 def within_rows(chunks: Chunks, max_rows: int = MAX_ROWS) -> list[tuple[SequenceGroup, int]]:
-    """The chunks, cut so that no more than `max_rows` positions need logits; some may be left out.
+    """Return the chunks, cut so that at most `max_rows` positions need logits.
 
-    The first one is not.
+    Chunks after the first may be left out.
     """
     kept = []
     for group, num_tokens in chunks:

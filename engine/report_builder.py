@@ -155,7 +155,7 @@ class ReportBuilder:
         columns.text_lengths.extend(map(len, encoded))
 
     def add_stop(self, row: int, choice: Sequence) -> None:
-        """Say of a row's choice which stop string ended it, if one did."""
+        """Record which stop string ended a row's choice, if one did."""
         if choice.output.stop_place is not None:
             self._columns.stop_rows.append(row)
             self._columns.stop_places.append(choice.output.stop_place)

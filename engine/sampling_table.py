@@ -31,7 +31,7 @@ class Edits:
         self.values: NDArray[np.float64] = np.array([value for _, value in ordered], dtype=np.float64)
 
     def with_banned(self, token_ids: Sequence[int]) -> Edits:
-        """These, with some more tokens banned."""
+        """Return these edits with some more tokens banned."""
         values = dict(zip(self.token_ids.tolist(), self.values.tolist(), strict=True))
         return Edits(values | dict.fromkeys(token_ids, float("-inf")))
 
@@ -80,7 +80,7 @@ class SamplingTable:
         self.others = np.zeros(max_rows)
         """Added to logits that are not edited: 0, or -inf where only edited tokens may be drawn."""
         self.has_bad_words = np.zeros(max_rows, dtype=np.bool_)
-        """Some token is banned by what stands before it."""
+        """Some token is banned because of the tokens before it."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         """Greedy, and nothing else: the token is the largest logit's."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]

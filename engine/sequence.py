@@ -186,11 +186,11 @@ class SequenceGroup:
         self.pending_chunks: list[int] = []
         """Where in the context the chunks begin that were launched and are not over."""
         self.num_prompt_rows = 0
-        """Leading positions of the prompt whose logits are wanted, each for the token after it."""
+        """The number of leading prompt positions whose logits are needed, each for the token after it."""
         if spec.sampling.prompt_logprobs is not None:
             self.num_prompt_rows = len(spec.prompt_token_ids) - 1
         self.num_launched_prompt_rows = 0
-        """How many of these were computed by a launched step, and are not to be computed again."""
+        """The number of these that a launched step has computed; they are not computed again."""
         self.num_cached_tokens = 0
         """How many of the computed tokens came from the prefix cache."""
         self.num_known_tokens = 0
@@ -250,7 +250,7 @@ class SequenceGroup:
         return choice
 
     def prompt_rows(self, begin: int, end: int) -> range:
-        """Positions from `begin` to `end` whose logits are still wanted for the prompt's own tokens."""
+        """Return the positions from `begin` to `end` whose logits the prompt's own tokens still need."""
         first = max(begin, self.num_launched_prompt_rows)
         return range(first, max(first, min(end, self.num_prompt_rows)))
 

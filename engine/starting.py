@@ -1,4 +1,4 @@
-"""The phases of a worker's start, and how an engine being built says how far it is."""
+"""The phases of a worker's start, and how an engine reports its progress while it is built."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Phase(enum.StrEnum):
 
 
 Tell = Callable[[Phase, int, int], None]
-"""Called with a phase, how much of it is done, and of how much; 0 of 0 where nobody can say."""
+"""Called with a phase, the amount done and the total; both are 0 if unknown."""
 
 
 def untold(phase: Phase, done: int, total: int) -> None:
-    """For callers that nobody waits for."""
+    """Does nothing: for callers whose progress nobody watches."""

@@ -159,7 +159,7 @@ class StepLoop:
     def check_integrity(self) -> None:
         """Assert that every block and slot has the owners it should; costs O(pool), for tests.
 
-        `run` does a part of it each time that it has nothing to do.
+        `run` does a part of it whenever it becomes idle.
         """
         self._groups.check_integrity()
 

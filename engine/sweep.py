@@ -1,7 +1,7 @@
 """Time a grid of real steps at start-up, so that the first request is already judged by measured costs.
 
-A machine on which the largest step takes many seconds is not made to wait for it: the sweep takes the small
-steps first and stops when its time is over. What larger ones cost is then learnt from those that are served.
+A machine on which the largest step takes many seconds does not wait for it: the sweep takes the small steps
+first and stops when its time is over. The cost of larger steps is then learnt from those that are served.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def sweep(
 
 
 def _size(step: Step) -> tuple[float, ...]:
-    """Orders steps from cheap to dear, as far as that can be said of any machine."""
+    """Return a key that orders steps from cheap to expensive, as far as that holds on every machine."""
     shape = step.shape
     return shape.num_tokens, shape.decode_context + shape.chunk_attention
 
@@ -83,9 +83,9 @@ def _size(step: Step) -> tuple[float, ...]:
 def warm_up(
     runner: ModelRunner, *, max_num_seqs: int, token_budget: int, most_seconds: float = MOST_SECONDS
 ) -> None:
-    """The largest steps of the grid, so that what is made on first use is not made while somebody waits.
+    """Run the largest steps of the grid, so that first-use costs are paid before the first request.
 
-    Not where the smallest step's time for each of their tokens would be over `most_seconds`.
+    Steps that would take over `most_seconds`, by the smallest step's time for each token, are left out.
     """
     steps = grid(max_num_seqs, token_budget, _longest(runner))
     smallest = make_batch(runner, min(steps, key=_size))

@@ -18,7 +18,7 @@ class OutputRules:
     """Most tokens of output: `max_tokens`, or what the context leaves."""
     min_tokens: int
     eos_token_ids: frozenset[int]
-    """Empty when they are to be ignored."""
+    """Empty if they are ignored."""
     stop_token_ids: frozenset[int]
     stop_strings: tuple[StopString, ...]
     include_stop: bool = False
@@ -99,7 +99,7 @@ class OutputStream:
 def end_of(
     token_ids: Sequence[int], stop: StopRules, rules: OutputRules, detokenizer: Detokenizer
 ) -> tuple[FinishReason, Matched | None]:
-    """Return whether these tokens end a choice, and what matched: what the worker found that made them."""
+    """Return whether these tokens end a choice, and what matched, as their worker did."""
     output = OutputStream(rules, detokenizer.stream(skip_special_tokens=stop.skip_special_tokens))
     for token_id in token_ids:
         _, reason = output.push(token_id)

@@ -55,7 +55,7 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str, *, can_stop: bool) -> tuple[str, int | None]:
-        """The text that is free to go, and which stop string was found at its end (an index), if any."""
+        """Return the text that may be sent, and the index of the stop string found at its end, if any."""
         num_held = len(self._held)
         found = [
             (num_held + begin, place)
@@ -68,7 +68,7 @@ class StopMatcher:
             begin, place = min(found)
             end = begin + len(self._stop_strings[place].text) if self._include_stop else begin
             return text[:end], place
-        # What begins a stop string is shown in any case if the stop string is.
+        # If stop strings are shown, so are their beginnings: nothing needs to be held back.
         num_free = len(text) if self._include_stop else len(text) - max(self._matched, default=0)
         self._held = text[num_free:]
         return text[:num_free], None

@@ -87,7 +87,7 @@ class Relay:
     gaps_s: list[float] = field(default_factory=list)
     """Since the choice's token before; negative for a first token."""
     matches: list[tuple[int, int, Matched]] = field(default_factory=list)
-    """Listener and choice of the rows that a stop rule ends, with the rule."""
+    """Listener, choice and stop rule of each row that a stop rule ends."""
 
 
 @value
@@ -349,7 +349,7 @@ class AttemptFailed:
 
 @value
 class RequestShed:
-    """Counted: a request at risk gave up being in time, so that more others are; it waits on, behind them."""
+    """Count a request at risk that gave up its SLO so that more are in time; it waits on, behind them."""
 
     request_key: str
 

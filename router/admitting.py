@@ -76,7 +76,7 @@ def _charge(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
 
 
 def _lead(book: Book, session: Session, ahead: Ahead) -> float:
-    """Virtual tokens that its tenant may be ahead of the least served one."""
+    """The lead, in virtual tokens, that its tenant may have over the least served one."""
     ttft_ms, rate = session.slo.ttft_ms, book.outlook.capacity(session.slo.pace_ms).prefill_rate
     patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
     return allowed_lead((ahead.tokens + book.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
@@ -193,7 +193,7 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
 
 
 def turn_away(book: Book, session: Session, error: RouterError) -> None:
-    """Refuse a session that nothing was generated for here."""
+    """Refuse a session for which nothing was generated here."""
     book.counters.refused += 1
     book.do(RequestRefused(session.slo.slo_class, error))
     ending.turn_away(book, session, error)

@@ -1,4 +1,4 @@
-"""The edge of every call: unreadable requests are refused, and errors become a status with a reason."""
+"""The edge of every call: it refuses unreadable requests, and turns errors into a status with a reason."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Behaviour = Callable[[Any, Context], Awaitable[object]]
 
 
 class Answering(grpc.aio.ServerInterceptor):
-    """Lets methods of ours raise a `RouterError`, and ends the call with it; to come before all others.
+    """Lets our methods raise a `RouterError`, and ends the call with it; has to be the first interceptor.
 
-    `refused` is told of errors that no method has counted.
+    It calls `refused` with errors that no method has counted.
     """
 
     def __init__(self, refused: Callable[[RouterError], None]) -> None:
@@ -73,7 +73,7 @@ class Answering(grpc.aio.ServerInterceptor):
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
-    """Answers calls of methods that no other handler knows; to be added after all of them."""
+    """Ends calls of methods that no other handler knows; has to be added after all of them."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """The handler of one call."""

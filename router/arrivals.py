@@ -70,7 +70,7 @@ def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
 
 
 def _attach(book: Book, session: Session, event: Arrived) -> None:
-    """The call hears all it has not received, beside others of its session; those of earlier ones end."""
+    """Attach a call: it receives everything it lacks; calls of earlier sessions end."""
     listener = event.listener
     if event.session > session.number:
         ending.supersede(book, session, event.session)
@@ -123,7 +123,7 @@ def _open(book: Book, event: Arrived) -> None:
 
 
 def take_up_awaiting(book: Book) -> None:
-    """Go on with those that wait for a decode worker if there is one, and turn away whose time is over."""
+    """Admit the calls that wait for a decode worker if there is one, and refuse those whose time is over."""
     for session in list(book.awaiting.values()):
         try:
             if book.fleet.serves():

@@ -27,12 +27,12 @@ def is_over(book: Book, session: Session) -> bool:
 
 
 def no_worker() -> Unavailable:
-    """Return what a call is told that nobody could serve."""
+    """Return the error for a call that no worker could serve."""
     return Unavailable(Reason.NO_WORKER, "no decode worker is connected")
 
 
 def queue_full(book: Book) -> Overloaded:
-    """Return what a call is told that finds as many waiting as may wait."""
+    """Return the error for a call that comes when the most calls that may wait are waiting."""
     capacity = book.config.queue_capacity
     wait_s = min(60.0, 0.1 + book.queue.waiting * 0.01)
     why = f"the fleet's queue is full: {capacity} requests wait"

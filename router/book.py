@@ -89,7 +89,7 @@ class Learnt:
     virtual_finish: float = 0.0
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
-        """One got its first token, `observed_s` after the router's receipt."""
+        """Learn from a request that got its first token `observed_s` after the router's receipt."""
         observed_s -= predicted.waited_s
         if predicted.wait_s == 0:
             bare_s = predicted.ttft_s - predicted.fixed_s
@@ -131,7 +131,7 @@ class Book:
         self.served_at = float("-inf")
         """When a decode worker that takes new work was last connected."""
         self.untold: set[int] = set()
-        """Sessions, by sid, whose prompts' log-probabilities are wanted and have not all come."""
+        """Sessions, by sid, whose prompt log-probabilities are requested and have not all arrived."""
         self.moves: dict[str, Move] = {}
         """By group: what is on its way from a worker that drains."""
         self.outlook = Outlook(self)
@@ -212,12 +212,12 @@ class Book:
             self.by_sid.pop(oldest.sid, None)
 
     def listen(self, listener: int, session: Session, grace_s: float) -> None:
-        """The call now hears of the session, besides those that do."""
+        """Add the call to those that receive the session's events."""
         session.listeners[listener] = grace_s
         self.by_listener[listener] = session
 
     def unlisten(self, session: Session, listener: int) -> float:
-        """The call hears no more of the session; returns its grace."""
+        """Remove the call from those that receive the session's events, and return its grace."""
         del self.by_listener[listener]
         return session.listeners.pop(listener)
 

@@ -114,14 +114,14 @@ def _tell(book: Book, session: Session, outcome: Outcome) -> None:
 
 
 def turn_away(book: Book, session: Session, error: RouterError) -> None:
-    """Every call that hears of the session ends with an error."""
+    """End every call of the session with an error."""
     for listener in session.listeners:
         book.do(Reject(listener, error))
     book.unlisten_all(session)
 
 
 def supersede(book: Book, session: Session, number: int) -> None:
-    """A call of a later session takes the request over: those before it end."""
+    """End the calls of earlier sessions: a later one takes the request over."""
     turn_away(book, session, StaleSession(session.number, number))
 
 
@@ -138,7 +138,7 @@ def withdraw(book: Book, session: Session) -> None:
 
 
 def forget(book: Book, session: Session) -> None:
-    """The session comes to nothing, and nothing was generated: as if it had not come."""
+    """Forget a session for which nothing was generated, as if it had never arrived."""
     withdraw(book, session)
     book.unlisten_all(session)
     session.timeline.ended_at = book.now

@@ -27,7 +27,7 @@ from scheduling.admission import Decision
 
 
 class Reason(enum.Enum):
-    """`ErrorReason` of the contract, which says what each means and what a client does about it."""
+    """`ErrorReason` of the contract, which explains each reason and what a client should do."""
 
     MALFORMED_MESSAGE = enum.auto()
     INVALID_FIELD = enum.auto()
@@ -59,8 +59,8 @@ class Reason(enum.Enum):
 class RouterError(Exception):
     """Any clear answer other than tokens.
 
-    `fields` are what the sentence is about, as paths from `GenerateRequest` or from the call's own message.
-    The sentence begins with the first of them.
+    `fields` are the paths of the wrong fields, from `GenerateRequest` or from the call's own message. The
+    sentence begins with the first of them.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class DuplicateRequest(RouterError):
 
 
 class StaleSession(RouterError):
-    """Later calls hold the request: this one's session is older, or more calls came than may hear it."""
+    """Later calls hold the request: this one's session is older, or too many calls attached after it."""
 
     def __init__(self, session: int, current: int) -> None:
         super().__init__(
@@ -206,7 +206,7 @@ class UnknownMethod(RouterError):
 
 
 class InternalError(RouterError):
-    """The router failed at a call in a way that nobody thought of."""
+    """The router failed at a call in an unforeseen way."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(

@@ -50,7 +50,7 @@ class Arrived:
     failed_attempts: int = 0
     """Of former sessions, as their routers told the client."""
     received_prompt_logprobs: int = 0
-    """Tokens of the prompt whose log-probabilities the client has."""
+    """The number of prompt tokens whose log-probabilities the client has."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
 
@@ -85,7 +85,7 @@ class QuoteAsked:
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
     waited_s: float = 0.0
-    """From its receipt until it would be judged."""
+    """Seconds from its receipt until it would be judged."""
 
 
 # From the store
@@ -210,7 +210,7 @@ class WorkerLost:
 
 @value
 class WorkerHeld:
-    """A worker's event loop is held up: it says nothing, and lives."""
+    """A worker's event loop is held up: the worker is silent but alive."""
 
     worker_key: str
 

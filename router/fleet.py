@@ -74,8 +74,8 @@ class Worker:
     step_s: float = 0.0
     longest_step_s: float = 0.0
     stalled: bool = False
-    """Its step does not end, or its event loop is held up: it is given something new only where nobody else
-    can have it."""
+    """Its step does not end, or its event loop is held up: it gets new work only if no other worker can take
+    it."""
     groups: dict[int, Group] = field(default_factory=dict)
     preempted: dict[int, Group] = field(default_factory=dict)
     """Groups that wait here for blocks they had."""
@@ -93,7 +93,7 @@ class Worker:
     reported_at: float = float("-inf")
     key: str = field(init=False)
     quickest: tuple[CostModel, ...] = field(init=False)
-    """The quickest costs it has told since it joined; none before it measured any."""
+    """The quickest costs it has reported since it joined; none before it measured any."""
     decode_groups: int = 0
     """Groups of this router that decode, or will decode, here; and their sequences, blocks and tokens."""
     decode_seqs: int = 0
@@ -109,7 +109,7 @@ class Worker:
         self.quickest = quickest((), self.cost, self.facts.token_budget)
 
     def learn_cost(self, cost: CostModel) -> None:
-        """Take over what it says its steps cost."""
+        """Take over the step costs that it reports."""
         self.cost = cost
         self.quickest = quickest(self.quickest, cost, self.facts.token_budget)
 

@@ -9,7 +9,7 @@ from services.health import WHOLE, Health
 
 
 class RouterHealth:
-    """Keeps what the health service says true.
+    """Keeps the health service up to date.
 
     The inference service serves while a request could be queued and run. The router as a whole stands for
     that service. The other services answer for as long as the router does.
@@ -28,10 +28,10 @@ class RouterHealth:
             await self.tell_now()
 
     async def tell_now(self) -> None:
-        """Say how it is now."""
+        """Set the present health."""
         await self._health.tell((WHOLE, self._inference), serving=self._shell.serves)
         await self._health.tell(self._others, serving=True)
 
     async def leave(self) -> None:
-        """Say from now on that nothing is served: this router takes nothing new."""
+        """Report NOT_SERVING from now on: this router takes nothing new."""
         await self._health.leave()

@@ -39,7 +39,7 @@ class Impossible:
 
 
 Known = Sequence[CostModel]
-"""The quickest costs a worker has told (`scheduling.quickest`); empty before it told any."""
+"""The quickest costs a worker has reported (`scheduling.quickest`); empty before it reported any."""
 
 
 def bare(ask: Ask, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]) -> Bare:

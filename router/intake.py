@@ -88,7 +88,7 @@ class Intake:
         if slo.ttft_ms is None or slo.allow_at_risk or raw.token_ids is not None:
             return
         num_bytes = prompt_bytes(raw)
-        # Only the line counts: a text that nobody is before must be taken, or its speed would never be known.
+        # Only the line counts: a text with nothing ahead of it must be taken, or no speed is ever known.
         if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
             return
         num_tokens = 1 + num_bytes // BYTES_PER_TOKEN
@@ -135,7 +135,7 @@ class Intake:
     async def _ended_by_text(
         self, received: tuple[Received, ...], stop: StopRules, num_prompt: int
     ) -> tuple[Received, ...]:
-        """A choice that a stop string has ended is over: only the word of it was lost."""
+        """Find choices that a stop string has ended: only the report of their end was lost."""
         if not stop.stop_strings:
             return received
         rules = output_rules(stop, self._facts.eos_token_ids, num_prompt, self._facts.max_context_tokens)
@@ -172,7 +172,7 @@ class Intake:
         )
 
     async def prefix_hits(self, tenant: str, checked: Checked) -> Mapping[str, int]:
-        """Blocks of the prompt that each worker has cached and can use, by the fleet's directory."""
+        """Return the prompt blocks that each worker has cached and can use, by the fleet's directory."""
         token_ids = checked.prompt_token_ids
         if checked.sampling.prompt_logprobs is not None:
             return {}  # what is cached has no logits, and is computed again

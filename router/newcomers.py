@@ -1,6 +1,6 @@
-"""How a newcomer is judged: what no fleet could do is wrong, an idle fleet tries, a busy one shares its room.
+"""How a newcomer is judged: invalid if impossible, tried by an idle fleet, given its share by a busy one.
 
-Whoever is refused is told when to come back: a time at which the answer can be another.
+A refused request gets a time to come back, at which the decision can be another.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from scheduling.request import MAX_SLO_MS, Slo
 
 
 def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
-    """Raise ValidationError for an SLO that an idle fleet could not meet either.
+    """Raise ValidationError for an SLO that even an idle fleet could not meet.
 
-    Baselines take anything, and so does every fleet where the caller would rather have it late than refused.
+    Baselines accept any SLO, and so does every fleet if the request sets `allow_at_risk`.
     """
     if slo.allow_at_risk or not (slo.is_stated and book.config.policy.promises):
         return
     computing, decoding = book.fleet.computing, book.fleet.open(DECODE)
-    # What one worker could do the fleet could: mostly there is no need to ask the others.
+    # If one worker could do it, the fleet could: mostly there is no need to ask the others.
     found = _impossible(ask, slo, computing[:1], decoding[:1]) and _impossible(ask, slo, computing, decoding)
     if found is not None:
         accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
@@ -48,13 +48,13 @@ def _bare(ask: Ask, computing: Sequence[Worker], decoding: Sequence[Worker]) -> 
 
 
 def bare_ask(book: Book, session: Session) -> Ask:
-    """A request before there are groups, where the most that any worker may have cached is counted."""
+    """Describe a request before it has groups, with the longest prefix that any worker may have cached."""
     ask = Ask(len(session.prompt_token_ids), 0, 0, len(session.choices))
     return with_most_cached(book, ask, session.prefix_hits)
 
 
 def with_most_cached(book: Book, ask: Ask, hits: Mapping[str, int]) -> Ask:
-    """The request as the worker with the longest cached prefix finds it; `hits` are blocks by worker."""
+    """Return the request as the worker with the most cached blocks sees it; `hits` are blocks by worker."""
     return replace(ask, cached_tokens=max(hits.values(), default=0) * book.fleet.block_size)
 
 
@@ -71,8 +71,8 @@ def judge_newcomer(
 ) -> Judgement:
     """Judge a newcomer. Arguments are those of `judge`.
 
-    It may be tried where it would be refused, and may have to leave room for longer prompts, while these get
-    less than their share.
+    A request that would be refused may be tried instead. A short one may have to leave room for longer
+    prompts while those get less than their share.
     """
     judgement = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s)
     if not book.config.policy.promises:
@@ -81,14 +81,14 @@ def judge_newcomer(
         return _tried(book, ask, slo, hits, judgement)
     if slo.ttft_ms is None:
         return judgement
-    # Lower classes give way first: what was admitted of them is no load to this one.
+    # Lower classes give way first: their admitted requests are no load to this one.
     admitted = book.learnt.by_class.admitted_until(slo.slo_class, book.now)
     load = admitted / book.outlook.capacity(slo.pace_ms).prefill_rate
     longer_by = book.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, book.now)
     if longer_by == 0:
         return judgement
     longer = replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
-    # Whoever is behind is no later for it: what it was judged longer by is not computed.
+    # Requests behind it are no later for it: the length that was added to judge it is not computed.
     held_back = foresee(book, longer, slo, ahead, hits).judged(slo)
     if held_back.decision.verdict is not Verdict.REFUSED:
         return judgement
@@ -96,7 +96,7 @@ def judge_newcomer(
 
 
 def _tried(book: Book, ask: Ask, slo: Slo, hits: Mapping[str, int], judgement: Judgement) -> Judgement:
-    """The judgement of a refused request, accepted as a trial where the fleet is idle and may try it."""
+    """Return the judgement; a refused request is accepted as a trial if the fleet is idle and may try it."""
     if not _may_be_tried(judgement) or book.learnt.trials.wait_s(ask.prompt_tokens, slo, book.now) > 0:
         return judgement
     ask = with_most_cached(book, ask, hits)
@@ -113,7 +113,7 @@ def _may_be_tried(judgement: Judgement) -> bool:
 
 
 def class_wait_s(book: Book, slo: Slo) -> float:
-    """Seconds until a request's class may have more of the fleet; 0 where it may now, or promises nothing."""
+    """Return the seconds until a class may get more of the fleet; 0 if now, or if nothing is promised."""
     if not book.config.policy.promises:
         return 0.0
     rate = book.outlook.capacity(slo.pace_ms).prefill_rate
@@ -123,8 +123,8 @@ def class_wait_s(book: Book, slo: Slo) -> float:
 def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:
     """Count a decision by the prompt's length.
 
-    A request that was refused what it could not have had with nothing before it, beside the decodes that run,
-    does not count: no room left for it would help.
+    A refused request whose SLO would be missed even with no prompt ahead of it, beside the running decodes,
+    does not count: leaving room for it would not help.
     """
     if slo.ttft_ms is None or not book.config.policy.promises:
         return
@@ -135,7 +135,7 @@ def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:
 
 
 def come_back_in_s(book: Book, judgement: Judgement, ask: Ask, slo: Slo, request_key: str) -> float:
-    """When a refused request should try again; successive refusals get successive times."""
+    """Return when a refused request should try again; successive refusals get successive times."""
     finish = _served_at(book, judgement, ask, slo)
     if not _may_be_tried(judgement):
         book.learnt.virtual_finish = finish
@@ -143,12 +143,12 @@ def come_back_in_s(book: Book, judgement: Judgement, ask: Ask, slo: Slo, request
 
 
 def would_come_back_in_s(book: Book, judgement: Judgement, ask: Ask, slo: Slo) -> float:
-    """The same for a request that is not sent: nobody else is told another time for it."""
+    """Return the same for a request that is not sent: it does not move the times of other refusals."""
     return retry_after_s(_served_at(book, judgement, ask, slo), book.now, "")
 
 
 def _served_at(book: Book, judgement: Judgement, ask: Ask, slo: Slo) -> float:
-    """When a refused request could be served; in an idle fleet, when it may be tried."""
+    """Return when a refused request could be served; in an idle fleet, when it may be tried."""
     if _may_be_tried(judgement):
         return book.now + book.learnt.trials.wait_s(ask.prompt_tokens, slo, book.now)
     capacity = book.outlook.capacity(slo.pace_ms)

@@ -1,4 +1,4 @@
-"""Asks a worker, beside its stream, whether it lives and how far it has written the stream."""
+"""Asks a worker over UDP whether it is alive and how much of its stream it has written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.probe import seal, unseal
 
 
 class Prober(asyncio.DatagramProtocol):
-    """Probes of one stream. `on_ack` is told of each worker's answer once."""
+    """The probes of one stream. `on_ack` is called once for each answer of the worker."""
 
     def __init__(self, address: str, on_ack: Callable[[ProbeAck], None]) -> None:
         self._address = address
@@ -28,7 +28,7 @@ class Prober(asyncio.DatagramProtocol):
         self._stream, self._key = stream, key
 
     async def run(self) -> None:
-        """Keep a socket open until cancelled. Without one nothing is asked."""
+        """Keep a socket open until cancelled. Without one no probe is sent."""
         host, _, port = self._address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
@@ -50,7 +50,7 @@ class Prober(asyncio.DatagramProtocol):
             self._transport.sendto(seal(Probe(stream=self._stream, number=self._asked), self._key))
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Take an ack of a probe that no later one has been answered of."""
+        """Take an ack unless a later probe has been answered."""
         ack = unseal(data, ProbeAck, lambda _: self._key)
         if ack is None or ack.stream != self._stream or not self._answered < ack.number <= self._asked:
             return
@@ -58,4 +58,4 @@ class Prober(asyncio.DatagramProtocol):
         self._on_ack(ack)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there, for instance: an answer that does not come says enough."""
+        """Ignore errors, such as a port where nothing listens: a missing answer says enough."""

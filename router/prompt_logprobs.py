@@ -13,7 +13,7 @@ from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 
 
 def take(book: Book, worker: Worker, pieces: Sequence[PromptLogprobs]) -> list[Group]:
-    """Tell what is new; another attempt repeats. Returns the groups whose prompts are complete now."""
+    """Relay log-probabilities that are new: attempts repeat old ones. Return groups with complete prompts."""
     complete = []
     for piece in pieces:
         group = worker.groups.get(piece.handle)
@@ -40,7 +40,8 @@ def take(book: Book, worker: Worker, pieces: Sequence[PromptLogprobs]) -> list[G
 def hold_early(book: Book, worker: Worker, tokens: TokenColumns) -> TokenColumns:
     """Keep rows that came before the log-probabilities of their prompts; returns the others.
 
-    A decode worker may be heard before the prefill worker. The worker that computed the prompt may not.
+    A decode worker's report may arrive before the prefill worker's. The worker that computed the prompt
+    has to report log-probabilities first.
     """
     held: dict[Group, list[int]] = {}
     told = []
@@ -62,7 +63,7 @@ def hold_early(book: Book, worker: Worker, tokens: TokenColumns) -> TokenColumns
 
 
 def replay(book: Book, session: Session, listener: int, num_received: int) -> None:
-    """Tell a call that attaches all it has not received."""
+    """Send a call that attaches everything that it has not received."""
     for piece in session.prompt_logprobs:
         if piece.next_index > 1 + num_received:
             book.do(TellPromptLogprobs(listener, piece.from_index(1 + num_received)))

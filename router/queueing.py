@@ -118,9 +118,10 @@ def _rank(book: Book, group: Group) -> tuple[int, int]:
 
 
 def put_behind(book: Book, group: Group, later_s: float) -> None:
-    """Let it wait on in a later place: due by what the fleet aims at by now, and `later_s` after that.
+    """Move it to a later place: due by the SLO that the fleet aims at now, plus `later_s`.
 
-    A place that only moves never moves back, so it is taken anew. What was predicted was for the old place.
+    A place in the queue moves forward only, so the group is queued again. The prediction was for the old
+    place.
     """
     group.later_s = later_s
     group.session.predicted = None

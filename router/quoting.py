@@ -31,7 +31,7 @@ from scheduling.reservation import blocks_needed
 
 
 def on_quote_asked(book: Book, event: QuoteAsked) -> None:
-    """Answer a quote: the listener hears `TellQuoted` or `Reject`, at once."""
+    """Answer a quote at once: the listener gets `TellQuoted` or `Reject`."""
     try:
         book.do(_quoted(book, event))
     except RouterError as error:

@@ -33,7 +33,7 @@ FORMAT = "baton recording"
 VERSION = 1
 _BUFFER_CHARS = 1 << 20
 CHARS_PER_TURN = 1 << 18
-"""Written down in one turn of the event loop, and one event more: some milliseconds."""
+"""Characters written in one turn of the event loop, plus one event: some milliseconds."""
 _WRITTEN_AFTER_S = 1.0
 """What a killed router loses of its recording."""
 MAX_WAITING_BYTES = 64 << 20

@@ -71,9 +71,10 @@ def _rest_s(group: Group) -> float:
 
 
 def tell_failures(book: Book, session: Session, only: int | None = None) -> None:
-    """So that a client that goes on elsewhere brings the count: no request fails all over a fleet.
+    """Send the count of failed attempts, which a client brings when it resumes on another router.
 
-    All calls that may resume are told, or the `only` one.
+    Send it to all calls that may resume, or to the `only` one. It keeps a request from failing all over a
+    fleet.
     """
     failures = max((group.held_against for group in session.groups), default=0)
     for listener, grace_s in session.listeners.items():

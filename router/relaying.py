@@ -79,7 +79,7 @@ def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
         if group.credit_on is not None:
             release_credit(book, group)
         if group.attempt == 1:
-            # What a resumed request brought is prefilled after its prompt, and is no part of it.
+            # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
             of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
             group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
 
@@ -125,7 +125,7 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
 
 
 def _take_early(book: Book, group: Group) -> None:
-    """Tell what the decode worker said of a group, in order, now that its prompt is told."""
+    """Relay a group's early rows from the decode worker, in order, now that its prompt is complete."""
     early, group.early = group.early, []
     for tokens in early:
         decoder = book.fleet.workers.get(group.decode_key or "")
@@ -219,7 +219,7 @@ def _deliver(
 
 
 def _tell_match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
-    """Tell which stop rule the choice's last token matched, if it did."""
+    """Return the stop rule that the choice's last token matched, if any."""
     choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.stop)
     if choice.matched is not None:
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)

@@ -216,9 +216,9 @@ class Session:
     timeline: Timeline
     choices: list[Choice]
     listeners: dict[int, float] = field(default_factory=dict)
-    """Calls that hear of it, the oldest first, and how long each wants it to go on when the call breaks."""
+    """Calls that receive its events, oldest first, and how long it runs on when each of them breaks."""
     left_by: int | None = None
-    """The last call that heard of it and broke: its grace is the one that counts."""
+    """The last call that broke: its grace is the one that counts."""
     given_up: bool = False
     """Ended because nobody listened: a client that comes back after all goes on from what it received."""
     groups: list[Group] = field(default_factory=list)
@@ -239,24 +239,24 @@ class Session:
     received_tokens: tuple[int, ...] = ()
     """Per choice, tokens that former sessions delivered: their text is unknown here."""
     failed_elsewhere: int = 0
-    """Attempts that its client was told of by other routers."""
+    """Failed attempts that other routers reported to its client."""
     max_gap_s: float = 0.0
     error: str = ""
     received_prompt_logprobs: int = 0
-    """Tokens of the prompt whose log-probabilities former sessions delivered: they are unknown here."""
+    """The number of prompt log-probabilities that former sessions delivered; they are unknown here."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    """All that came since, in the prompt's order."""
+    """All log-probabilities received since, in the prompt's order."""
 
     @property
     def next_prompt_index(self) -> int:
-        """The first token of the prompt whose log-probability nobody has told yet, if they are wanted."""
+        """The first prompt token whose log-probability is still missing, if they are requested."""
         if self.prompt_logprobs:
             return self.prompt_logprobs[-1].next_index
         return 1 + self.received_prompt_logprobs
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """More are wanted."""
+        """Some prompt log-probabilities are still missing."""
         if self.sampling.prompt_logprobs is None:
             return False
         return self.next_prompt_index < len(self.prompt_token_ids)

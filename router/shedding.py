@@ -1,4 +1,4 @@
-"""Which of those that wait give up being in time, so that the most are: at an arrival, and by the full plan.
+"""Which waiting requests give up their SLO so that most are in time: at an arrival, and by the full plan.
 
 Only those at risk, whose callers would rather have them late than refused; and others when capacity died.
 
@@ -22,7 +22,7 @@ from scheduling.shedding import Plan, Service, plan
 
 PLANS_PER_S = 20.0
 PLANNED_PER_S = 20_000
-"""Requests planned a second at most: with more than 1000 that wait, plans are made less often."""
+"""The most requests to plan in a second: with more than 1000 waiting, plans are made less often."""
 EARLIEST = 0.1
 """Of what was predicted: nothing is taken to be quicker."""
 BROKEN_LATER_S = 600.0
@@ -30,7 +30,7 @@ BROKEN_LATER_S = 600.0
 
 
 def make_room(book: Book, group: Group, ask: Ask, ahead: Ahead) -> Judgement | None:
-    """Put the largest at risk of its class behind, if that makes the newcomer, which is smaller, accepted."""
+    """Put the class's largest request at risk behind, if the smaller newcomer can then be accepted."""
     victim = book.waiting.largest_at_risk(group.session.slo.slo_class)
     if victim is None or victim.work_tokens <= group.work_tokens or victim.phase is not Phase.WAITING:
         return None
@@ -89,7 +89,7 @@ def _carry_out(book: Book, made: Plan) -> None:
 
 
 def _shed(book: Book, group: Group) -> None:
-    """Give up being in time: from now on it waits like a request that asked for no TTFT."""
+    """Give up a request's TTFT: from now on it waits like a request that asked for none."""
     session = group.session
     assert session.decision is not None, "who is at risk was told so"
     book.promise(session, session.decision, replace(session.aim, ttft_ms=None))

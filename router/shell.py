@@ -298,7 +298,7 @@ class Shell:
 
     @property
     def serves(self) -> bool:
-        """A request that comes now could run: SERVING, as the health service says."""
+        """Whether a request that comes now could run; the health service then reports SERVING."""
         book = self.core.book
         has_queue = self.discovery.store_answers or book.config.serves_without_store
         return has_queue and book.fleet.serves() and not book.leaving

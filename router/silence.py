@@ -37,9 +37,9 @@ HALF_LIFE_TICKS = 100
 UNHEARD = 2
 """Times the bound: so long may a worker that speaks take nothing of what it is sent."""
 ASK_TICKS = 3
-"""A worker that is silent for so long is asked."""
+"""Seconds of silence after which a worker is probed."""
 MOST_EXCUSED_TICKS = 100
-"""A worker that answers, and says nothing on its stream for so long, is lost as well."""
+"""Seconds of silence on its stream after which a worker is lost even if it answers probes."""
 
 
 class Silence:
@@ -67,7 +67,7 @@ class Silence:
         self._is_new = False
 
     def excuse(self, tick: int) -> None:
-        """The worker lives, and nothing that it said is missing."""
+        """Excuse the silence: the worker is alive, and all its messages have arrived."""
         self._counted_from = tick
 
     @property
@@ -82,7 +82,7 @@ class Silence:
         return tick - self._spoke_at
 
     def is_to_be_asked(self, tick: int) -> bool:
-        """Return True if its silence calls for a second opinion."""
+        """Return True if the worker should be probed."""
         return tick - self._counted_from >= ASK_TICKS
 
     def is_too_long(self, tick: int) -> bool:

@@ -53,7 +53,7 @@ _ABOUT_FIELDS = {
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""Codes that BadRequest goes with."""
+"""Codes of errors that carry a BadRequest."""
 
 
 @dataclass(frozen=True, slots=True)

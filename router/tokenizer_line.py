@@ -31,7 +31,7 @@ class TokenizerLine:
         """The sum of sizes in each class."""
         self._arrived = 0
         self._balance = 0
-        """Work that went ahead because it was the oldest, less what did because it was the shortest."""
+        """Work served because it was the oldest, minus work served because it was the shortest."""
 
     def __len__(self) -> int:
         return sum(map(len, self._classes))
@@ -57,7 +57,7 @@ class TokenizerLine:
             self._balance = 0
 
     def take(self) -> Place | None:
-        """Remove and return whose turn it is; None if the line is empty."""
+        """Remove and return the next place; None if the line is empty."""
         heads = [next(iter(waiting.values())) for waiting in self._classes if waiting]
         if not heads:
             return None
@@ -69,7 +69,7 @@ class TokenizerLine:
         return chosen
 
     def before(self, size: int) -> int:
-        """Work that a newcomer of this size has before it, if nobody comes after it."""
+        """Return the work before a newcomer of this size, if nothing arrives after it."""
         not_longer = sum(self._sizes[: _class_of(size) + 1])
         return min(self.size, 2 * not_longer)
 

@@ -1,6 +1,6 @@
 """Tokenises in processes of its own: the tokenizer holds the interpreter lock for as long as it works.
 
-Chats are rendered there too: a template is a program of the model's, and takes as long as it takes.
+Chats are rendered there too: a template is a program that comes with the model, and may run long.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TokenizerPool:
         self._line = TokenizerLine()
         self._turns: dict[Place, asyncio.Future[None]] = {}
         self._running: dict[Place, float] = {}
-        """Texts at the processes, by when their turn came."""
+        """Texts that processes work on, by the time their turn came."""
         self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
         """Seconds per byte."""
 
@@ -118,39 +118,39 @@ class TokenizerPool:
         self._samples.clear()
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text. `Overloaded` if too many bytes wait already."""
+        """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
         return await self._run(len(text.encode()), _encode, text, add_special_tokens)
 
     async def encode_chat(
         self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS
     ) -> list[int]:
-        """Token ids of a chat, rendered by the template; raises `TemplateRefused`, and as `encode`."""
+        """Return the token ids of a rendered chat. Raises `TemplateRefused`, and errors of `encode`."""
         num_bytes = sum(len(part.encode()) for message in messages for part in message)
         return await self._run(num_bytes, _encode_chat, messages, options)
 
     async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Token ids of each word as it is, and after a space. Raises as `encode`."""
+        """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""
         return await self._run(sum(2 * len(word.encode()) for word in words), _encode_words, words)
 
     async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of token ids. Raises as `encode`."""
+        """Return the text of token ids. Raises errors of `encode`."""
         return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids, skip_special_tokens)
 
     async def end_of(
         self, token_ids: list[int], stop: StopRules, rules: OutputRules
     ) -> tuple[FinishReason, Matched | None]:
-        """Return whether these tokens end a choice, and what matched. Raises as `encode`."""
+        """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
         return await self._run(BYTES_PER_TOKEN * len(token_ids), _end_of, token_ids, stop, rules)
 
     def wait_s(self, num_bytes: int) -> float:
-        """Seconds until it is the turn of a text that comes now; 0 until the speed is known."""
+        """Return the seconds until the turn of a text that comes now; 0 until the speed is known."""
         now = time.monotonic()
         rest_s = [max(0.0, self.own_s(place.size) - (now - at)) for place, at in self._running.items()]
         free_in_s = min(rest_s) if len(rest_s) >= self._num_processes else 0.0
         return free_in_s + self.own_s(self._line.before(num_bytes + CALL_BYTES)) / self._num_processes
 
     def own_s(self, num_bytes: int) -> float:
-        """Seconds that so many bytes take one process; 0 until the speed is known."""
+        """Return the seconds that one process takes for this many bytes; 0 until the speed is known."""
         return num_bytes * statistics.median(self._samples) if self._samples else 0.0
 
     async def _run(self, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
@@ -207,7 +207,7 @@ class TokenizerPool:
             return self._pool, self._pool.submit(work, *arguments)
 
     def _take_back(self, place: Place, done: Future[T]) -> None:
-        """A process is free again."""
+        """Free a process, and give it the next text."""
         taken_s = time.monotonic() - self._running[place]
         if not done.cancelled() and done.exception() is None:
             self._samples.append(taken_s / place.size)

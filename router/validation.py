@@ -99,7 +99,7 @@ def check_name(field_name: str, value: str) -> None:
 def check_before_tokenising(
     raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...] = ("text", "chat", "tokens")
 ) -> None:
-    """All that needs no tokens, so that a wrong request costs no tokenisation.
+    """Check everything that needs no tokens, so that a wrong request costs no tokenisation.
 
     `inputs` are the fields of the message that can hold a prompt.
     """
@@ -178,7 +178,7 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
 
 
 def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> None:
-    """Something can be drawn at every place, once the bad words are tokens."""
+    """Raise if no token could be drawn at some place; the bad words are tokens by now."""
     if leaves_a_token(sampling, stop, facts.eos_token_ids, facts.vocab_size):
         return
     field = "sampling.allowed_token_ids" if sampling.allowed_token_ids else "sampling.bad_words"
@@ -220,7 +220,7 @@ def check_stop(raw: RawRequest, vocab_size: int) -> None:
 
 
 def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> None:
-    """One more token than the prompt's must fit."""
+    """Raise if the prompt leaves no room for one more token."""
     most = facts.max_context_tokens - 1
     if num_tokens > most:
         raise ValidationError(
@@ -279,14 +279,14 @@ def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tu
 
 
 def check_token_ids(token_ids: Sequence[int], facts: ModelFacts) -> None:
-    """Token ids that are to become text: known ones, and no more than a context holds."""
+    """Check token ids to detokenize: known ones, and no more than a context holds."""
     if len(token_ids) > facts.max_context_tokens:
         raise ValidationError("token_ids", f"{len(token_ids)} tokens", f"at most {facts.max_context_tokens}")
     _check_token_ids("token_ids", token_ids, facts.vocab_size)
 
 
 def check_resumption(raw: RawRequest) -> None:
-    """A resumption names its request; `Generate` is session 0, so its session is 1 or more."""
+    """Check that a resumption names its request and a session of 1 or more: `Generate` is session 0."""
     if not raw.request_id:
         raise ValidationError("request_id", raw.request_id, "the id that Accepted told")
     if raw.session < 1:

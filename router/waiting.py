@@ -61,12 +61,12 @@ class WaitingGroups:
         line = self._lines[one.slo_class]
         heapq.heappush(line, (one.due_at, one.key))
         if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(one.slo_class):
-            # Not from all that wait: those of other classes may be many more.
+            # Only from its own class: other classes may have many more waiting requests.
             line[:] = [entry for entry in dict.fromkeys(line) if self._stands(entry)]
             heapq.heapify(line)
 
     def _stands(self, entry: tuple[float, str]) -> bool:
-        """Whether an entry of a line is of a group that waits, as it waits now."""
+        """Return whether an entry of a line is still current for a waiting group."""
         due_at, key = entry
         found = self._groups.get(key)
         return found is not None and found[1].due_at == due_at

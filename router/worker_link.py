@@ -170,9 +170,9 @@ class WorkerLink:
         raise LinkBroken(f"silent for {length * TICK_S:.1f} s")
 
     def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
-        """The worker answers beside its stream: excuse a silence unless the stream itself is at fault."""
+        """Take a probe's answer: excuse the silence unless the stream itself is at fault."""
         tick = self._ticker.num_ticks
-        # Its responses tell an old count where many of them wait for this router to read them.
+        # Its responses carry an old count if many of them wait for this router to read them.
         self._outgoing.hear(ack.taken, tick)
         if ack.written > self._incoming.taken or not self._silence.is_to_be_asked(tick):
             return

@@ -76,9 +76,9 @@ class Decision:
     cause: Cause = Cause.OWN
     """Where it is refused."""
     is_trial: bool = False
-    """An idle fleet takes it to find out whether what speaks against it still holds."""
+    """An idle fleet accepts it to find out whether the learnt costs still hold."""
     is_late: bool = False
-    """It would be refused, but its caller would rather have it late."""
+    """It would be refused without `allow_at_risk`."""
 
     @property
     def attainable_ttft_ms(self) -> int:
@@ -119,17 +119,17 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
 
 
 def rather_late(slo: Slo, decision: Decision) -> Decision:
-    """Return the decision for a caller who may allow a late answer: at risk where it is refused."""
+    """Return the decision for a caller who may allow a late answer: at risk instead of refused."""
     if decision.verdict is not Verdict.REFUSED or not slo.allow_at_risk:
         return decision
     return replace(decision, verdict=Verdict.AT_RISK, is_late=True)
 
 
 def aim_of(slo: Slo, decision: Decision) -> Slo:
-    """Return what of an SLO the fleet aims at once it has taken the request: all of it as a rule.
+    """Return the part of an SLO that the fleet aims at once it has accepted the request: normally all.
 
-    What a late request asked for in vain is left out. It would only make others late that can be in time, by
-    its place in the queue, or by steps cut short for a pace that is not kept anyway.
+    A limit that the request will miss anyway is left out. Aiming at it would only make others late that can
+    be in time: by its place in the queue, or by steps cut short for a pace that is not kept anyway.
     """
     if not decision.is_late:
         return slo

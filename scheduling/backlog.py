@@ -24,7 +24,7 @@ class Stake(enum.Enum):
     """What was said to one that waits."""
 
     NONE = "none"
-    """It asked for no first token by any time: never late."""
+    """It asked for no TTFT and is never late."""
     AT_RISK = "at_risk"
     ACCEPTED = "accepted"
 

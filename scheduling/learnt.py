@@ -134,7 +134,7 @@ class FixedTime:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: what was seen so far has turned out to be over."""
+        """Forget all samples: they no longer hold."""
         self._buckets = [_Window(FIXED_AGE_S) for _ in range(BUCKETS)]
         self._known: dict[int, float] = {}
         """Seconds by bucket, until a sample comes or ages."""
@@ -148,7 +148,7 @@ class FixedTime:
             self._oldest_at = min(self._oldest_at, now)
 
     def seconds(self, size: float, now: float) -> float:
-        """To be added to a prediction of this size; 0 until enough was seen of late."""
+        """Return the seconds to add to a prediction of this size; 0 until there are enough recent samples."""
         if now - self._oldest_at > FIXED_AGE_S:
             self._known.clear()
             self._oldest_at = min(bucket.oldest_at(now) for bucket in self._buckets)
@@ -164,7 +164,7 @@ class FixedTime:
         for shorter in range(bucket, -1, -1):
             found = sorted((*found, *self._buckets[shorter].fresh(now)))
             if len(found) >= FIXED_ENOUGH:
-                # Rounded down: of a few samples the largest, which may be one bad start, never speaks alone.
+                # Rounded down: the largest of a few samples may be one bad start, and never decides alone.
                 return found[int(FIXED_QUANTILE * (len(found) - 1))]
         return 0.0
 

@@ -106,7 +106,7 @@ class Ask:
     blocks: int
     num_seqs: int
     waited_s: float = 0.0
-    """Since the router's receipt: what tokenising and its line took is part of the TTFT, and certain."""
+    """Seconds since the router's receipt: the time of tokenising and its line is a known part of the TTFT."""
 
 
 @value
@@ -133,7 +133,7 @@ class Prediction:
     fixed_s: float = 0.0
     """The part of ttft_s that was learnt of idle fleets instead."""
     waited_s: float = 0.0
-    """Already over when it was predicted; not part of ttft_s."""
+    """Seconds already over at the prediction; not part of ttft_s."""
 
 
 def prefill_speed(view: PrefillView) -> PrefillSpeed:

@@ -1,8 +1,8 @@
-"""The quickest steps that a worker has ever told of.
+"""The quickest steps that a worker has ever reported.
 
-A worker tells what its steps cost as things are: slower while its machine is busy with something else, and
-without trust while it relearns. What even the quickest of all this could not do was never possible, whatever
-the worker says at the moment.
+A worker reports what its steps cost at present: more while its machine is busy with something else, and
+without trust while it relearns. An SLO that even the quickest costs could not keep was never possible,
+whatever the worker reports at the moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.cost_model import CostModel, StepShape
 
 
 def early_s(cost: CostModel, shape: StepShape) -> float:
-    """Seconds that one in ten such steps stays within."""
+    """Return the seconds that one in ten such steps stays within."""
     return cost.ratio_q10 * cost.predict(shape)
 
 

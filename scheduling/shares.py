@@ -37,11 +37,11 @@ MAX_DEBTS = 1000
 BAND_S = 4.0
 """Seconds of the whole fleet's work that a tenant counts as ahead by at most: several large requests."""
 FREE_S, FULL_S = 1.0, 2.0
-"""Seconds of prompt work that waits, in the queue or at workers: up to the first anybody may join, from the
-second only the least served."""
+"""Seconds of prompt work waiting in the queue or at workers: up to the first any tenant may join, from the
+second only the least served one."""
 FREE_PART, FULL_PART = 0.125, 0.375
-"""The same as parts of the time to first token that is asked for, where that is sooner: past the second the
-least served must still find room within it."""
+"""The same as shares of the requested TTFT, used where they are shorter: past the second the least served
+tenant must still find room within the TTFT."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
@@ -74,7 +74,7 @@ def virtual_tokens(prompt_tokens: int, output_tokens: float, weight: float) -> f
 
 
 def allowed_lead(waiting_s: float, band: float, patience_s: float = math.inf) -> float:
-    """Virtual tokens that a tenant may be ahead by to join a queue of `waiting_s` seconds of work.
+    """Return the lead in virtual tokens with which a tenant may join a queue of `waiting_s` seconds of work.
 
     `patience_s` is the time to first token that the request asks for.
     """

@@ -1,4 +1,4 @@
-"""Which of those that wait cannot all be served in time, and which give it up so that the most are.
+"""Which waiting requests give up being in time when not all can be, so that the most are.
 
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
 Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). Where it does
@@ -41,18 +41,20 @@ class Service:
 
 @value
 class Plan:
-    """Which give up being in time, by key."""
+    """Keys of the requests that give up being in time."""
 
     shed: tuple[str, ...] = ()
-    """At risk: their callers would rather have them late than refused."""
+    """Requests at risk: their callers prefer a late answer to a refusal."""
     broken: tuple[str, ...] = ()
     """Accepted: a promise is broken, so that the most others are kept."""
     late: tuple[str, ...] = ()
-    """Would be late, and none may give it up for them."""
+    """Requests that would be late, and for which no other request may give up its time."""
 
 
 def plan(jobs: Iterable[Waiting], service: Service, *, may_break: bool = False) -> Plan:
-    """The full plan. `may_break` where capacity died: then accepted ones give up too, after all at risk."""
+    """Make the full plan. With `may_break`, after capacity died, accepted requests give up too, after all
+    requests at risk.
+    """
     lanes: dict[SloClass, list[Waiting]] = {one: [] for one in SloClass}
     for job in jobs:
         lanes[job.slo_class].append(job)
@@ -99,7 +101,7 @@ def _moore(
     victims: list[Waiting] = []
     late: list[Waiting] = []
     largest: list[tuple[bool, int, int]] = []
-    """A heap; who was let go for its own length stays in it until it comes up."""
+    """A heap; a request let go for its own length stays in it until it comes up."""
     gone: set[int] = set()
     for place, job in enumerate(lane):
         tokens += job.tokens

@@ -1,4 +1,4 @@
-"""Whether the tokens that a request bans always leave one to draw."""
+"""Check that the tokens a request bans always leave one to draw."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def leaves_a_token(
 ) -> bool:
     """Return True if some token may be drawn at every place of the output, whatever was drawn before.
 
-    All token ids are of the vocabulary. That token is the last one of no bad word and, where `min_tokens`
-    bans those, ends nothing.
+    All token ids must be of the vocabulary. Such a token is not the last one of any bad word, and if
+    `min_tokens` bans tokens that end the choice, it is none of those.
     """
     barred = {sequence[-1] for sequence in sampling.bad_words}
     if stop.min_tokens:

@@ -1,4 +1,4 @@
-"""Python's cycle collector in a process that serves: each look through all objects stops every thread."""
+"""Python's cycle collector in a process that serves: each pass over all objects stops every thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import gc
 
 
 def freeze_garbage() -> None:
-    """Take what start-up has made out of its sight: a look through all of that takes tenths of a second."""
+    """Exclude objects made at start-up from collection: a pass over them takes tenths of a second."""
     gc.collect()
     gc.freeze()

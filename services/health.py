@@ -33,5 +33,5 @@ class Health:
                 await self._servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
 
     async def leave(self) -> None:
-        """Say from now on, whatever is told later, that nothing is served."""
+        """Report NOT_SERVING from now on, whatever is set later."""
         await self._servicer.enter_graceful_shutdown()

@@ -49,7 +49,7 @@ class Outgoing:
         return self._sent
 
     def excuse(self, now: float) -> None:
-        """The other side could take nothing until now."""
+        """Restart the clock: the other side could take nothing until now."""
         self._moved_at = now
 
     def hear(self, taken: int, now: float) -> None:
@@ -59,7 +59,7 @@ class Outgoing:
             self._moved_at = now
 
     def waited(self, now: float) -> float:
-        """How long a message has waited while no other one was taken either; 0 without one."""
+        """Return how long a message has waited while no other was taken either; 0 if none waits."""
         return now - max(self._unheard[0], self._moved_at) if self._unheard else 0.0
 
     def lost(self, now: float, patience: float) -> int | None:

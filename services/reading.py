@@ -15,7 +15,7 @@ OURS = "/baton."
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a request that could not be parsed: what a deserializer raises, gRPC answers itself."""
+    """Stands for a request that could not be parsed: gRPC itself ends the call if a deserializer raises."""
 
     message: str
     """The type it should have been."""

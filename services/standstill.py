@@ -1,9 +1,9 @@
 """How long an event loop stands still at a time: measured on the loop itself, read as metrics.
 
-Whatever runs on a loop without giving way, or keeps the loop's thread from a core or from the interpreter
-lock, delays all that is due by then. A timer of a short period is late by that much, less one period at most.
-What the process computed meanwhile, on all of its threads, is its own part; for the rest it waited for a core
-that others had.
+Code that runs on a loop without yielding, or that keeps the loop's thread from a core or from the interpreter
+lock, delays everything that is due. A timer of a short period is late by that much, less one period at most.
+The time that the process computed meanwhile, on all of its threads, is its own part; for the rest it waited
+for a core that others used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Standstills:
         self.start()
 
     def take(self, late_s: float, cpu_s: float, now: float) -> None:
-        """Take in that a tick came so late, after the process had computed for so long."""
+        """Record how late a tick came, and how long the process had computed meanwhile."""
         self._all.take(late_s, now)
         self._own.take(min(late_s, cpu_s), now)
         if late_s >= LONG_S:

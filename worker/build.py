@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
-    """Raises what `engine.build.build` does; `tell` hears how far it is."""
+    """Build the engine. Raises what `engine.build.build` raises; `tell` is called with its progress."""
     if config.threads:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)

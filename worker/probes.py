@@ -22,7 +22,7 @@ from services.probe import KEY_BYTES, MAX_BYTES, seal, unseal
 
 @dataclass(slots=True)
 class ProbedStream:
-    """How far one stream is written and read. The event loop writes this, the responder's thread reads it."""
+    """Counts of a stream's messages. The event loop writes them; the responder's thread reads them."""
 
     number: int
     key: bytes = field(repr=False)
@@ -54,7 +54,7 @@ class ProbeResponder:
         return stream
 
     def close(self, stream: ProbedStream) -> None:
-        """Answer no more for a stream that is over."""
+        """Stop answering for a stream that is over."""
         self._streams.pop(stream.number, None)
 
     def start(self, host: str, port: int) -> None:
@@ -84,7 +84,7 @@ class ProbeResponder:
                 time.sleep(0.01)
 
     def _answer_to(self, data: bytes) -> bytes:
-        """Return the ack, or nothing to a datagram that no router of ours has sent."""
+        """Return the ack, or nothing for a datagram that none of our routers has sent."""
         probe = unseal(data, Probe, self._key_of)
         stream = None if probe is None else self._streams.get(probe.stream)
         if probe is None or stream is None:

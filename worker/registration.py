@@ -58,21 +58,21 @@ class PrefixNews:
                 self._untold.pop(block_hash, None)
 
     def take(self, most: int) -> tuple[list[bytes], list[bytes]]:
-        """(added, removed) since the last time, at most so many of both together."""
+        """Return (added, removed) since the last call, at most `most` of both together."""
         removed = [self._gone.popitem()[0] for _ in range(min(most, len(self._gone)))]
         added = [self._untold.popitem()[0] for _ in range(min(most - len(removed), len(self._untold)))]
         self._told.update(added)
         return added, removed
 
     def forget_telling(self) -> None:
-        """The directory may have lost everything: all that is held is news."""
+        """Announce all held blocks again: the directory may have lost everything."""
         told, self._told = self._told, set()
         self._untold.update(dict.fromkeys(told))
         self._gone.clear()
 
 
 class StartAnnouncement:
-    """Tells the fleet every second how far this worker's start is, until it is over."""
+    """Announces the progress of this worker's start to the fleet every second, until it is over."""
 
     def __init__(self, store: Store, worker_id: str, role: Role, progress: Callable[[], Progress]) -> None:
         self._store = store
@@ -86,7 +86,7 @@ class StartAnnouncement:
         self._task = asyncio.create_task(self._beat(), name="start announcement")
 
     async def end(self) -> None:
-        """The worker serves, or never will. A second call does nothing."""
+        """Stop announcing: the worker serves, or never will. A second call does nothing."""
         if self._task is None:
             return
         self._task.cancel()

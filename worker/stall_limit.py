@@ -12,10 +12,10 @@ LONGEST_STEPS = 50
 
 
 def stall_limit_s(samples: Iterable[Sample], most_tokens: int) -> float:
-    """How long a step of up to `most_tokens` tokens may last, from the steps that were measured.
+    """Return how long a step of up to `most_tokens` tokens may last, from the steps that were measured.
 
-    Where there was no time to measure the largest, it may last as long as the same tokens would in steps of
-    the largest size that was.
+    If there was no time to measure the largest step, it may last as long as the same tokens would take in
+    steps of the largest measured size.
     """
     known = list(samples)
     longest_s = max((seconds for _, seconds in known), default=0.0)

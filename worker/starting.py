@@ -1,10 +1,9 @@
-"""Says how far a worker's start is: to its launcher, to its log, and to whoever asks it for `progress`.
+"""Reports the progress of a worker's start: to its launcher, to its log, and to readers of `progress`.
 
     STARTING prefill_worker prefill-0 done=340 total=803 phase=reading weights      a line of stdout
 
-A line comes with each new phase, and every second in which something moved: the count, or the process itself,
-which computed or read. So silence means that the worker stands still, whatever it does in that phase, and
-whatever the phase is able to say of itself.
+A line comes with each new phase, and every second in which the count moved, or the process computed or read.
+So silence means that the worker stands still, even in a phase that cannot count its own progress.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ class Progress:
 
 
 class Start:
-    """A start under way, from its construction until `end`. A thread of its own says the lines."""
+    """A start under way, from its construction until `end`. A thread of its own prints the lines."""
 
     def __init__(self, kind: str, worker_id: str) -> None:
         self._prefix = f"STARTING {kind} {worker_id}"
         self._progress = Progress(Phase.IMPORTING)
         self._unsaid = deque([self._progress])
-        """The beginnings of phases."""
+        """Progress at the beginning of each phase, not printed yet."""
         self._mapped_before = 0
         self._changed = threading.Condition()
         self._is_over = False
@@ -58,7 +57,7 @@ class Start:
         self._thread.start()
 
     def tell(self, phase: Phase, done: int = 0, total: int = 0) -> None:
-        """Implements `engine.starting.Tell`; never waits for whoever reads stdout."""
+        """Implements `engine.starting.Tell`; never waits for a reader of stdout."""
         with self._changed:
             if phase is Phase.READING and self._progress.phase is not phase:
                 self._mapped_before = _mapped_bytes()
@@ -73,12 +72,12 @@ class Start:
         told = self._progress
         if told.phase is not Phase.READING:
             return told
-        # Weights are mapped, not read: what of their files is in memory has been used.
+        # Weights are mapped, not read: the part of their files that is in memory has been used.
         mapped = max(0, _mapped_bytes() - self._mapped_before)
         return Progress(told.phase, min(told.total, mapped), told.total)
 
     def end(self) -> None:
-        """No further line is said, unless stdout has been stuck for a second."""
+        """End the lines: no further one is printed, unless stdout has been stuck for a second."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
