@@ -70,7 +70,7 @@ class Conflict(BatonError):
 
 
 class Superseded(Conflict):
-    """A later call took this request over: its events go there. Do not call again: that takes them back."""
+    """A later call took this request over and receives its events. A new call would take them back."""
 
 
 class NotAllowed(BatonError):
@@ -106,7 +106,7 @@ class Refused(Overloaded):
 
 
 class QueueFull(Overloaded):
-    """Too many requests wait, the router does not keep up, or the tenant is over its budget: see `reason`."""
+    """Too many requests wait, the router is overloaded, or the tenant is over its budget: see `reason`."""
 
 
 class DeadlineExceeded(BatonError):

@@ -12,7 +12,7 @@ from baton.credentials import Credentials
 from baton.errors import Unavailable
 
 _LIMIT_S = 1.0
-# What an HTTP/2 client says first, with an empty SETTINGS frame; a server answers with a SETTINGS frame.
+# An HTTP/2 client's first bytes, with an empty SETTINGS frame; a server answers with a SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _FRAME_HEADER_BYTES = 9
 _SETTINGS = 4
@@ -21,7 +21,7 @@ _WRONG_HOST_CODES = (62, 64)
 
 
 class Obstacle(enum.Enum):
-    """What a probe found; the value completes a sentence that begins with the address."""
+    """A probe's finding; the value completes a sentence that begins with the address."""
 
     SPEAKS_TLS = "speaks TLS"
     SPEAKS_NO_TLS = "does not speak TLS"
@@ -43,7 +43,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An obstacle, and what the TLS library says of it."""
+    """An obstacle, and the TLS library's words for it."""
 
     obstacle: Obstacle
     detail: str = ""
@@ -53,7 +53,7 @@ class Found:
 
 
 class Blocked(Unavailable):
-    """The router listens, and something was found that keeps this client from calling it."""
+    """The router listens, but an obstacle keeps this client from calling it."""
 
     def __init__(self, found: Found, address: str) -> None:
         super().__init__(f"it {found}: {_ADVICE[found.obstacle]}", address)
@@ -61,7 +61,7 @@ class Blocked(Unavailable):
 
 
 async def explained(error: Unavailable, credentials: Credentials) -> Unavailable:
-    """Return `error`, or what a probe of its address finds, caused by `error`."""
+    """Return `error`, or an error with the finding of a probe of its address, caused by `error`."""
     if error.reason or "errors resolving" in str(error):  # a router said it, or there is nothing to probe
         return error
     found = await asyncio.to_thread(probe, error.address, credentials)
@@ -113,18 +113,18 @@ def _over_tls(server: _Server, credentials: Credentials) -> Found | None:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """One that may be there; each call is a connection of its own. They raise `OSError`."""
+    """A router that may be there. Each method opens a connection of its own and may raise `OSError`."""
 
     host: str
     port: int
 
     def plain_answer(self) -> bytes:
-        """The first bytes after an HTTP/2 preface; none if the server hangs up."""
+        """Return the first bytes after an HTTP/2 preface; none if the server hangs up."""
         with self._connected() as plain:
             return _answer(plain)
 
     def tls_answer(self, context: ssl.SSLContext) -> bytes:
-        """The same, after a handshake."""
+        """Return the same after a TLS handshake."""
         with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.host) as tls:
             return _answer(tls)
 
@@ -161,12 +161,12 @@ def _is_settings(answer: bytes) -> bool:
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
-    """Only who speaks TLS sends an alert."""
+    """Return True for a TLS alert: only a peer that speaks TLS sends one."""
     return "ALERT" in (error.reason or "")
 
 
 def _trusting() -> ssl.SSLContext:
-    """A context that takes any certificate: only whether there is TLS is asked, and nothing is sent."""
+    """Return a context that accepts any certificate: it only finds out if there is TLS, and sends nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

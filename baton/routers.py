@@ -13,7 +13,7 @@ from baton.transport import Connect, Transport
 
 T = TypeVar("T")
 Explain = Callable[[Unavailable], Awaitable[Unavailable]]
-"""Finds out more about a router that cannot be reached; returns what to raise."""
+"""Finds out why a router cannot be reached; returns the error to raise."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -59,11 +59,11 @@ class Routers:
         self._failed_at[self._transports.index(transport)] = time.monotonic()
 
     def patience(self, limit_s: float) -> Patience:
-        """For one call."""
+        """Return the patience for one call."""
         return Patience(limit_s, len(self), self.explained)
 
     async def explained(self, error: Unavailable) -> Unavailable:
-        """The error to raise instead, once no further try is made."""
+        """Return the error to raise instead, once no further try is made."""
         return error if self._explain is None else await self._explain(error)
 
     async def ask(self, call: Callable[[Transport], Awaitable[T]], patience_s: float) -> T:
@@ -100,7 +100,7 @@ class Patience:
         self._since = None
 
     async def wait_after(self, error: Unavailable) -> None:
-        """Returns when to try again; raises `error`, explained, when the limit is reached."""
+        """Wait until the next try; raise `error`, explained, when the limit is reached."""
         now = time.monotonic()
         if self._since is None:
             self._since = now

@@ -86,13 +86,13 @@ class StartingState:
     phase: str
     done: int
     total: int
-    """Bytes or steps of the phase; 0 where nobody can say."""
+    """Bytes or steps of the phase; 0 if unknown."""
     silent_s: float
-    """Since its last word. One that is well says something every second."""
+    """Seconds since its last report. A healthy worker reports every second."""
 
     @property
     def share(self) -> float | None:
-        """Done of the phase, 0 to 1; None where nobody can say."""
+        """The share of the phase that is done, 0 to 1; None if unknown."""
         return self.done / self.total if self.total else None
 
 

@@ -31,7 +31,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _DOMAIN = "baton.v1"
 # The stream is over, the generation is not: it is resumed like one that broke.
 _TOO_SLOW = errors_pb2.ErrorReason.Name(errors_pb2.READER_TOO_SLOW)
-# Calls that hold a request inside their own: the caller of the SDK knows nothing of that.
+# Calls that wrap a request in their own message, which the caller of the SDK never sees.
 _WITHIN = "request."
 _Detail = TypeVar("_Detail", bound=Message)
 
@@ -51,7 +51,7 @@ _CALLERS_FAULT = (
 )
 # CANCELLED that nobody here asked for is a router that lets go of its calls, as one that stops does.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-# The call crashed at the router, which says so if it can, or the library beneath did, as without memory.
+# The call crashed at the router, which reports that if it can, or in the library below, as without memory.
 _CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 

@@ -52,11 +52,11 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat with what the model's chat template is to know besides its messages.
+    """A chat with variables and options for the model's chat template.
 
-    template_arguments      variables of the template, such as enable_thinking; what JSON can say
+    template_arguments      variables of the template, such as enable_thinking; any JSON value
     add_generation_prompt   begin the assistant's answer; by default unless the last message is continued
-    continue_final_message  the answer goes on with the last message
+    continue_final_message  the answer continues the last message
     """
 
     messages: Sequence[ChatMessage]
@@ -71,9 +71,9 @@ Prompt = str | Sequence[ChatMessage] | Chat | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy; `logprobs` n asks for n alternatives each, and
-    `prompt_logprobs` for the same of the prompt's own tokens. Only `allowed_token_ids` are drawn if there are
-    any, and `bad_words` are not completed.
+    """How the next token is drawn. `temperature` 0 is greedy. `logprobs` n asks for n alternatives of each
+    token, `prompt_logprobs` for those of the prompt's own tokens. If there are `allowed_token_ids`, only
+    these are drawn. `bad_words` are never completed.
     """
 
     temperature: float | None = None
@@ -94,10 +94,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a choice ends, and what of it becomes text.
+    """When a choice ends, and which of its tokens become text.
 
-    With `include_stop` the text ends with what ended the choice. `skip_special_tokens` False shows special
-    tokens, such as end-of-sequence.
+    `include_stop` keeps the stop string or token that ended the choice. `skip_special_tokens` False shows
+    special tokens, such as end-of-sequence.
     """
 
     max_tokens: int | None = None

@@ -126,7 +126,7 @@ async def bench(args: argparse.Namespace) -> int:
 
 
 def _find_running(args: argparse.Namespace) -> Credentials:
-    """Put the addresses of the fleet that `--running` asks for in the place of `--address`."""
+    """Replace `--address` by the addresses of the fleet that `--running` asks for."""
     if args.running is None:
         return IN_THE_CLEAR
     found = said(found_in(args.running))

@@ -29,7 +29,7 @@ double f{n}(const double *a, const double *b, int n) {{
 
 @contextlib.contextmanager
 def compilers(number: int) -> Iterator[str]:
-    """Keep so many compiling while the block runs; yields what they are, nothing where there are none."""
+    """Keep this many compilers busy while the block runs; yield their description, empty if there are none."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     with tempfile.TemporaryDirectory() as folder:
         running = [_start(compiler, Path(folder) / f"{place}.c") for place in range(number)]
@@ -43,7 +43,7 @@ def compilers(number: int) -> Iterator[str]:
 
 
 def _start(compiler: str | None, source: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that what it starts ends with it."""
+    """Start a compiler in a process group of its own, so that its children end with it."""
     arguments = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""A fleet at the size of real cards, for minutes: whether anything in it grows until it stands still.
+"""Load a fleet at the size of real cards for minutes, to find what grows until a process stands still.
 
     python -m benchmarks soak --minutes 10 --seeds 1
     python -m benchmarks soak --minutes 10 --seeds 1 --beside compilers
@@ -8,9 +8,9 @@ each; one client process sends `chat` and one `shared`, unscaled, through the SD
 lower of two rates: what the simulator's arithmetic says the workers carry at 20 ms a token, and what this
 machine's cores carry of routers, workers and clients together. The section says which of them it was.
 
-Each process tells how long its event loop stood still at most, for whatever reason and while the process
-itself computed, and its memory. Beside compilers a process waits for a core however good it is: then a
-standstill counts only as far as the process computed, and requests may end late or be refused for load.
+Each process reports its memory and the longest standstill of its event loop, in all and as far as the process
+itself computed. Beside compilers every process waits for a core now and then: then a standstill counts only
+as far as the process computed, and requests may end late or be refused for load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STANDSTILL_GOAL_MS = 50.0
 MEMORY_GOAL = 1.05
 """The most a process may grow: its memory in the last tenth / its memory two thirds into the run."""
 LEAST_MINUTES_FOR_MEMORY = 8.0
-"""In a shorter run caches still fill, and memory is told but not judged."""
+"""In a shorter run caches still fill, and memory is reported but not judged."""
 NUM_COMPILERS = 2
 
 

@@ -71,9 +71,9 @@ class ProcessReport:
     """One process of the fleet, from the first request to the last answer."""
 
     standstill_ms: float = 0.0
-    """The longest of its event loop; 0 for Redis, which has another one."""
+    """The longest standstill of its event loop; 0 for Redis, which does not measure it."""
     own_standstill_ms: float = 0.0
-    """The longest in which it computed itself, and did not wait for a core."""
+    """The longest standstill in which it computed itself, and did not wait for a core."""
     num_long: int = 0
     """Standstills of 50 ms or more."""
     num_given_up: int = 0

@@ -29,12 +29,12 @@ def worker_records() -> str:
 
 
 def starting_expiries() -> str:
-    """zset: id of a worker that starts, scored by when its announcement expires."""
+    """zset: ids of starting workers, scored by when their announcements expire."""
     return f"{_PREFIX}:starting"
 
 
 def starting_records() -> str:
-    """hash: id of a worker that starts to its announcement in JSON."""
+    """hash: from the id of a starting worker to its announcement in JSON."""
     return f"{_PREFIX}:starting_records"
 
 

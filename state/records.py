@@ -15,7 +15,7 @@ SILENT_MS = 3000
 MAX_GRANTS_LOST = 2
 """An entry whose grants nobody settled has its place back this often; then its router must ask again."""
 START_TTL_MS = 30_000
-"""A worker that starts and says nothing more is forgotten after this long."""
+"""A starting worker that reports nothing more is forgotten after this long."""
 PREFIX_TTL_MS = 30_000
 """What a worker that was never announced says of its cache lasts this long."""
 
@@ -53,7 +53,7 @@ class StartingRecord:
     phase: str
     done: int
     total: int
-    """Bytes or steps; 0 where nobody can say."""
+    """Bytes or steps; 0 if unknown."""
 
     @property
     def key(self) -> str:
@@ -63,7 +63,7 @@ class StartingRecord:
 
 @value
 class Starting:
-    """A worker that does not serve yet, and how long it has said nothing."""
+    """A worker that does not serve yet, and how long it has been silent."""
 
     record: StartingRecord
     silent_s: float

@@ -102,7 +102,7 @@ class Store:
         return sorted((WorkerRecord(**json.loads(one)) for one in found), key=lambda one: one.worker_id)
 
     async def announce_start(self, record: StartingRecord) -> None:
-        """Say that a worker starts, and how far it is; without another word it is forgotten in the end."""
+        """Announce a starting worker and its progress; an announcement that is not renewed expires."""
         await self._run(
             "register_worker",
             [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
@@ -110,7 +110,7 @@ class Store:
         )
 
     async def withdraw_start(self, record: StartingRecord) -> None:
-        """The start is over; what a younger process of the same worker announced stays."""
+        """Remove the announcement of a start that is over; a younger process of the worker keeps its own."""
         await self._run(
             "unregister_worker",
             [keys.starting_expiries(), keys.starting_records(), keys.prefixes_of(record.key)],
@@ -118,7 +118,7 @@ class Store:
         )
 
     async def list_starting(self) -> list[Starting]:
-        """Every worker that is starting, by id."""
+        """Return every worker that is starting, by id."""
         found = await self._run("list_starting", [keys.starting_expiries(), keys.starting_records()], [])
         pairs = zip(found[::2], found[1::2], strict=True)
         starting = [
@@ -295,7 +295,7 @@ class Store:
         """Return how many leading blocks of a prompt each worker holds.
 
         Asks piece by piece, and only the workers that hold all before it: a long prompt in a large fleet
-        would hold up the event loop and Redis otherwise. No more of `hashes` is taken than is asked for.
+        would hold up the event loop and Redis otherwise. Takes from `hashes` only as many as it asks for.
         """
         found, left, rest = dict.fromkeys(worker_keys, 0), list(worker_keys), iter(hashes)
         while left:
@@ -310,7 +310,7 @@ class Store:
         return found
 
     async def _leading(self, worker_keys: Sequence[str], members: list[str]) -> list[int]:
-        """How many of the first of these blocks each worker holds."""
+        """Return how many of the first of these blocks each worker holds."""
         with self._connection.answering() as redis:
             async with redis.pipeline(transaction=False) as pipeline:
                 for worker_key in worker_keys:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 SMALL, LARGE = 1_000, 100_000
 MOST_GROWTH = 10
-"""A cost that follows the size would grow a hundredfold; what caches hold may make it a few times more."""
+"""A cost that follows the size would grow a hundredfold; cache misses may make it grow a few times."""
 LEAST_S = 50e-6
 """A cost below this is taken for this: the clock and the caches are all that it shows."""
 TIMES = 7

@@ -1,4 +1,4 @@
-"""How long a test waits for what must come."""
+"""How long a test waits for an event that must come."""
 
 PATIENCE_S = 60.0
-"""Only a failure takes this long. A machine that does much else may take a tenth of it."""
+"""Only a failure takes this long. A busy machine may need a tenth of it."""

@@ -29,9 +29,9 @@ from baton.fleet import (
 from baton.fleet.checkout import find_checkout
 
 _SILENT_S = 10.0
-"""A process that starts and says nothing for so long is named."""
+"""Seconds of silence after which a starting process is named."""
 _LINES_EVERY_S = 10.0
-"""How often a start that goes on is told where there is no terminal to show it on."""
+"""Seconds between reports of a start's progress when there is no terminal."""
 
 
 class FleetReporter:
@@ -40,7 +40,7 @@ class FleetReporter:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._awaited: dict[str, str] = {}
-        """Processes that start, and how far each is."""
+        """Starting processes, and the progress of each."""
         self._named: set[str] = set()
         """Processes that were reported as standing still and have not moved since."""
         self._told_at = time.monotonic()

@@ -19,7 +19,7 @@ from baton.snapshots import (
 
 _BAR_WIDTH = 12
 SILENT_S = 5.0
-"""A worker that starts and says nothing for so long may stand still; before that the machine may be busy."""
+"""Seconds of silence after which a starting worker may stand still; before, the machine may just be busy."""
 
 
 def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:

@@ -19,7 +19,7 @@ from baton.fleet.running import RunningFleet, running_fleets
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a fleet is, and what it asks its clients for."""
+    """A fleet's addresses, and the credentials it requires."""
 
     addresses: tuple[str, ...]
     credentials: Credentials
@@ -29,7 +29,7 @@ DEFAULT = Target((DEFAULT_ADDRESS,), IN_THE_CLEAR)
 
 
 def target_of(args: argparse.Namespace) -> Target:
-    """Look for a running fleet only if no flag names an address or credentials; say on stderr which it is.
+    """Look for a running fleet if no flag names an address or credentials, and name it on stderr.
 
     Raises `NoFleetRunning` if there is none in the folder that `--run-dir` names.
     """
@@ -48,7 +48,7 @@ def target_of(args: argparse.Namespace) -> Target:
 
 
 def found_in(run_dirs: Path) -> list[RunningFleet]:
-    """At least one, newest first."""
+    """Return the running fleets, newest first; raises `NoFleetRunning` if there is none."""
     fleets = running_fleets(run_dirs)
     if not fleets:
         raise NoFleetRunning(run_dirs)
@@ -56,13 +56,13 @@ def found_in(run_dirs: Path) -> list[RunningFleet]:
 
 
 def said(fleets: Sequence[RunningFleet]) -> Target:
-    """Choose the newest, and say so on stderr."""
+    """Choose the newest fleet, and name it on stderr."""
     print(f"baton: {in_words(fleets)}", file=sys.stderr)
     return Target(fleets[0].addresses, fleets[0].credentials)
 
 
 def in_words(fleets: Sequence[RunningFleet]) -> str:
-    """Which of these fleets is taken, the first, in one line."""
+    """Say in one line that the first of these fleets is chosen."""
     newest, *others = fleets
     at = ", ".join(newest.addresses)
     reach = "in the clear" if newest.credentials == IN_THE_CLEAR else "with TLS"

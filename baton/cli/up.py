@@ -63,7 +63,7 @@ def _secrets_folder(args: argparse.Namespace) -> Path:
 
 
 def _finding_flag(fleet: Fleet) -> str:
-    """How a command on this machine finds the fleet; a run among the checkout's is found without a flag."""
+    """Return the flag by which a command here finds the fleet; a run of this checkout needs none."""
     run_dir = fleet.run_dir.resolve()
     found = run_dir.parent == runs_of(find_checkout()).resolve()
     return "" if found else f" --run-dir {shlex.quote(str(run_dir))}"

@@ -111,7 +111,7 @@ class StartTimeout(FleetError):
 
 
 class ProcessKeepsDying(FleetError):
-    """A process died again and again soon after its start, and is not started once more."""
+    """A process died again and again soon after its start, and is not restarted."""
 
     def __init__(self, name: str, times: int, exit_code: int, log_path: Path, tail: str) -> None:
         self.name = name

@@ -16,12 +16,12 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarting:
-    """How far a process's start is; comes with each of its words, and every second in which there is none."""
+    """The progress of a process's start; sent with each of its reports, and every second without one."""
 
     name: str
     doing: str
     silent_s: float
-    """Since it last said that it goes on; one that is well does so every second."""
+    """Seconds since its last report; a healthy process reports every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ProcessDied:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRestarting:
-    """A process that died is started again after a pause."""
+    """A process that died is restarted after a pause."""
 
     name: str
     pause_s: float

@@ -1,7 +1,7 @@
-"""Keeps a fleet running: a process that dies is started again, after a pause.
+"""Keeps a fleet running: a process that dies is restarted after a pause.
 
-A process that ends with exit code 0 was told to leave, by a signal or `Drain`, and is not started again.
-Redis is, since nobody drains it. A process that keeps dying soon after its start ends the fleet.
+A process that ends with exit code 0 was told to leave, by a signal or `Drain`, and is not restarted.
+Redis always is, since nobody drains it. A process that keeps dying soon after its start ends the fleet.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, Proces
 from baton.fleet.launcher import Fleet
 
 SOON_S = 60.0
-"""A process that served for less died soon."""
+"""A process that served for fewer seconds than this died early."""
 MOST_EARLY_DEATHS = 5
-"""In a row, of one process; after one more it is not started again."""
+"""Early deaths in a row of one process; after one more it is not restarted."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
 def pause_s(served_s: Sequence[float]) -> float | None:
-    """How long to wait before the next start of a process; None: no more.
+    """Return the seconds to wait before the next start of a process; None if there is to be none.
 
     `served_s` is how long each former process of its name served, the latest last; 0 for one that never did.
     """
@@ -38,7 +38,7 @@ def pause_s(served_s: Sequence[float]) -> float | None:
 
 
 class Keeper:
-    """Restarts what dies of a fleet; without `restarts` it only watches. `say` hears of what it does."""
+    """Restarts processes that die; without `restarts` it only watches. It calls `say` with its actions."""
 
     def __init__(self, fleet: Fleet, say: Callable[[FleetEvent], None], *, restarts: bool = True) -> None:
         self._fleet = fleet
@@ -47,10 +47,10 @@ class Keeper:
         self._served_s: defaultdict[str, list[float]] = defaultdict(list)
         self._returning: set[asyncio.Task[None]] = set()
         self._gone: set[str] = set()
-        """Names of processes that ended and are not started again."""
+        """Names of processes that ended and are not restarted."""
 
     async def keep(self) -> None:
-        """Returns when what is left, or comes back, cannot serve anybody. Raises `ProcessKeepsDying`."""
+        """Watch until the processes that are left or come back cannot serve. Raises `ProcessKeepsDying`."""
         dying = asyncio.create_task(self._fleet.next_death())
         try:
             while self._is_useful():
@@ -100,7 +100,7 @@ class Keeper:
 
 
 def _exit_code(error: FleetError) -> int:
-    """The process's own, or that of the signal which ended a start that stood still."""
+    """Return the process's exit code, or that of the signal which ended a start that stood still."""
     return error.exit_code if isinstance(error, ProcessFailed) else -9
 
 

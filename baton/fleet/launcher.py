@@ -76,7 +76,7 @@ class Fleet:
         self._leaving: set[ManagedProcess] = set()
         """Whose end is wanted, and those whose name another one has."""
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By name: a process is revived or replaced, never both at once."""
+        """One lock for each name: a process is revived or replaced, never both at once."""
         self._stopping = False
         self._reaper: Reaper | None = None
         self._run_dir: Path | None = None
@@ -107,9 +107,9 @@ class Fleet:
         return await self._deaths.get()
 
     async def revive(self, name: str) -> None:
-        """Starts a process that has ended again, where it listened, and waits until it serves.
+        """Restart a process that has ended, at its old address, and wait until it serves.
 
-        Raises `ProcessFailed` or `StartTimeout`; what did not start has ended.
+        Raises `ProcessFailed` or `StartTimeout`; a process that did not start has ended by then.
         """
         process = self.process(name)
         async with self._changing[name]:

@@ -31,12 +31,12 @@ READY_LINE = re.compile(
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 
 _LATE_LINES_S = 0.2
-"""A launcher that was stopped itself finds what was said meanwhile unread."""
+"""A launcher that was stopped itself finds the lines of that time unread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a process's start is; `done` of `total` are bytes or steps, 0 where nobody can say."""
+    """The progress of a process's start; `done` of `total` are bytes or steps, 0 if unknown."""
 
     phase: str
     done: int = 0
@@ -97,7 +97,7 @@ class ManagedProcess:
         self._ready_at = self._ended_at = 0.0
         self._moved = asyncio.Event()
         self.progress = Progress("starting")
-        """How far its start is, by its last word."""
+        """The progress of its start, by its last report."""
 
     @property
     def pid(self) -> int:
@@ -137,25 +137,25 @@ class ManagedProcess:
 
     @property
     def serving(self) -> bool:
-        """It has said that it is ready, and runs."""
+        """True if it has reported that it is ready, and runs."""
         return self.running and self._ready.is_set()
 
     @property
     def served_s(self) -> float:
-        """From being ready until its end, or now; 0 for one that was never ready."""
+        """Seconds from being ready until its end, or now; 0 if it was never ready."""
         if not self._ready.is_set():
             return 0.0
         return (self._ended_at or time.monotonic()) - self._ready_at
 
     @property
     def silent_s(self) -> float:
-        """Since it last said that its start goes on."""
+        """Seconds since its last report of its start."""
         return time.monotonic() - self._moved_at
 
     async def wait_ready(self, standstill_s: float) -> float:
-        """Seconds from the start until it served, however long that is while it says that it goes on.
+        """Wait until it serves, as long as it reports progress, and return the seconds since its start.
 
-        Raises `ProcessFailed`, or `StartTimeout` when it has said nothing for `standstill_s`.
+        Raises `ProcessFailed`, or `StartTimeout` when it has reported nothing for `standstill_s`.
         """
         waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._ended)]
         try:
@@ -177,7 +177,7 @@ class ManagedProcess:
         raise StartTimeout(self.name, str(self.progress), self.silent_s, self.log_path, self.log_tail())
 
     async def next_word(self, timeout_s: float) -> None:
-        """Returns when its start has moved since the last call, or the time is up."""
+        """Wait until its start has moved since the last call, or the time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._moved.wait()

@@ -9,7 +9,7 @@ KEPT_RUNS = 10
 
 
 def runs_of(checkout: Path) -> Path:
-    """The folder with a folder for each run that was given no other."""
+    """Return the folder that contains the runs whose folder was not chosen by a flag."""
     return checkout / ".baton" / "runs"
 
 

@@ -1,4 +1,4 @@
-"""How a fleet that runs is found: its run's folder says where its launcher and its routers listen.
+"""Finds running fleets: a run's folder names the addresses of its launcher and routers.
 
     control       the path of the launcher's unix socket; it answers while the fleet serves
     fleet.json    {"pid": 4711, "addresses": ["127.0.0.1:50051"], "credentials": {"ca": "/…/ca.pem", …}}
@@ -53,23 +53,23 @@ def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials)
 
 
 def candidates(run_dirs: Path) -> list[Path]:
-    """The folder itself, then the numbered runs in it, newest first."""
+    """Return the folder itself, then the numbered runs in it, newest first."""
     numbered = [one for one in run_dirs.glob("*") if one.name.isdigit()]
     return [run_dirs, *sorted(numbered, key=lambda one: -int(one.name))]
 
 
 def running_fleets(run_dirs: Path) -> list[RunningFleet]:
-    """The fleets whose launcher answers, newest first. `run_dirs` is one run's folder, or one with many."""
+    """Return the fleets whose launcher answers, newest first. `run_dirs` is a run's folder, or has many."""
     return [fleet_of(folder) for folder in described_and_alive(candidates(run_dirs), launcher_answers)]
 
 
 def described_and_alive(folders: Sequence[Path], alive: Callable[[Path], bool]) -> list[Path]:
-    """Those with a description whose launcher is alive; a killed one leaves its description behind."""
+    """Return the described fleets whose launcher is alive; a killed one leaves its description behind."""
     return [folder for folder in folders if (folder / _DESCRIPTION).is_file() and alive(folder)]
 
 
 def launcher_answers(folder: Path) -> bool:
-    """Return whether somebody listens on the socket; a process id could be another process's by now."""
+    """Return whether a launcher listens on the socket; a process id could be another process's by now."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as control:
         control.settimeout(_PATIENCE_S)
         control.connect((folder / CONTROL).read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def launcher_answers(folder: Path) -> bool:
 
 
 def fleet_of(folder: Path) -> RunningFleet:
-    """Read a description; raises `ValueError` naming a file that is none."""
+    """Read a description; raises `ValueError` naming the file if it is none."""
     path = folder / _DESCRIPTION
     try:
         said = json.loads(path.read_text(encoding="utf-8"))

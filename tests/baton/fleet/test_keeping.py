@@ -1,4 +1,4 @@
-"""What dies is started again; what keeps dying, or leaves, is not."""
+"""A process that dies is restarted; one that keeps dying, or leaves, is not."""
 
 from __future__ import annotations
 
