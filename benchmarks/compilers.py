@@ -29,7 +29,7 @@ double f{n}(const double *a, const double *b, int n) {{
 
 @contextlib.contextmanager
 def compilers(number: int) -> Iterator[str]:
-    """Keep this many compilers busy while the block runs; yield their description, empty if there are none."""
+    """Keep this many compilers busy while the block runs; yield their description, or an empty one."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     with tempfile.TemporaryDirectory() as folder:
         running = [_start(compiler, Path(folder) / f"{place}.c") for place in range(number)]
