@@ -9,6 +9,7 @@ from tests.sim.conftest import make_profile, make_trace
 
 HEARD_BY_CLIENTS = {
     "TellQuoted",
+    "TellPromptLogprobs",
     "TellLeaving",
     "TellRetrying",
     "Relay",
