@@ -1,0 +1,51 @@
+"""A fleet is whole once its routers are connected to their workers and say that they serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from baton.fleet.joining import wait_until_joined
+from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
+from services.health import WHOLE, Health
+
+
+class ConnectedRouter(fleet_pb2_grpc.FleetServiceServicer):
+    """A router connected to one worker."""
+
+    async def Watch(
+        self,
+        request: fleet_pb2.WatchRequest,
+        context: grpc.aio.ServicerContext[fleet_pb2.WatchRequest, fleet_pb2.WatchResponse],
+    ) -> AsyncIterator[fleet_pb2.WatchResponse]:
+        worker = fleet_pb2.WorkerStatus(address="127.0.0.1:1", connected=True)
+        while True:
+            yield fleet_pb2.WatchResponse(workers=[worker])
+            await asyncio.sleep(0)
+
+    async def Describe(self, request: Any, context: Any) -> fleet_pb2.DescribeResponse:
+        raise NotImplementedError
+
+    async def Drain(self, request: Any, context: Any) -> fleet_pb2.DrainResponse:
+        raise NotImplementedError
+
+
+async def test_a_connected_router_is_waited_for_until_it_serves() -> None:
+    server = grpc.aio.server()
+    health = Health(server)
+    fleet_pb2_grpc.add_FleetServiceServicer_to_server(ConnectedRouter(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        await health.tell([WHOLE], serving=False)
+        joining = asyncio.create_task(wait_until_joined(address, 1))
+        done, _ = await asyncio.wait([joining], timeout=0.3)
+        assert not done
+        await health.tell([WHOLE], serving=True)
+        async with asyncio.timeout(30):
+            await joining
+    finally:
+        await server.stop(None)
