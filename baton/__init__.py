@@ -6,8 +6,8 @@ machine in `baton.fleet`. Never imports torch.
 
 from baton.async_client import AsyncClient
 from baton.client import Client
-from baton.credentials import Credentials
 from baton.errors import BatonError
+from baton.security.credentials import Credentials
 from baton.types import (
     Accepted,
     Chat,

@@ -13,16 +13,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from baton.convert import detokenize_to_pb, model_from_pb, put_prompt, quote_from_pb, request_to_pb
-from baton.convert_fleet import facts_from_pb, snapshot_from_pb
-from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.operators.v1 import fleet_pb2
-from baton.reachability import explained
 from baton.routers import Routers
+from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.reachability import explained
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
-from baton.transport import (
+from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
+from baton.v1 import inference_pb2
+from baton.wire.convert import detokenize_to_pb, model_from_pb, put_prompt, quote_from_pb, request_to_pb
+from baton.wire.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.wire.transport import (
     CANCEL,
     COUNT_TOKENS,
     DESCRIBE,
@@ -38,8 +40,6 @@ from baton.transport import (
     Response,
     Transport,
 )
-from baton.types import Completion, Model, Prompt, Quote, Sampling, Slo, Stop, Timeout
-from baton.v1 import inference_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _LONGEST_UNARY_S = 30.0

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
-from baton.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 from baton.stream import GenerationStream
-from baton.transport import Connect
 from baton.types import Completion, Event, Timeout
+from baton.wire.transport import Connect
 
 P = ParamSpec("P")
 T = TypeVar("T")

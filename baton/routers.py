@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from baton.errors import Unavailable
-from baton.transport import Connect, Transport
+from baton.wire.transport import Connect, Transport
 
 T = TypeVar("T")
 Explain = Callable[[Unavailable], Awaitable[Unavailable]]

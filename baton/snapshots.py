@@ -37,7 +37,7 @@ class QueueState:
 class CostState:
     """What a worker says of how long its steps take.
 
-    coefficients, knee_tokens   seconds of a step by what is in it, as in `scheduling/cost_model.py`
+    coefficients, knee_tokens   seconds of a step by what is in it, as in `scheduling/cost/cost_model.py`
     ratio_q10, ratio_q50, ratio_q95   actual / predicted of recent steps
     """
 

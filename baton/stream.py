@@ -17,14 +17,14 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeVar
 
-from baton.convert import event_from_pb, resume_to_pb
 from baton.errors import BatonError, GenerationFailed, Internal, StreamCorrupt, TimedOut, Unavailable
 from baton.progress import Collector, Progress
 from baton.routers import Routers
-from baton.status import CallCrashed
-from baton.transport import GENERATE, RESUME, Transport
 from baton.types import Accepted, Completion, Event, Finished, FinishReason, Timeout
 from baton.v1 import inference_pb2
+from baton.wire.convert import event_from_pb, resume_to_pb
+from baton.wire.status import CallCrashed
+from baton.wire.transport import GENERATE, RESUME, Transport
 
 T = TypeVar("T")
 

@@ -17,12 +17,12 @@ from benchmarks.telling import Telling
 from reporting.progress import progress_bars
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
+from scheduling.admission.shares import virtual_tokens
 from scheduling.placement import Placement
-from scheduling.shares import virtual_tokens
 from services.profiles import load_profile
 from sim import FleetShape, SimResult, SimSpec
 from sim import run as simulate
-from sim.capacity import capacity_per_s, references
+from sim.commands.capacity import capacity_per_s, references
 from sim.workload import Promises, draw, sample
 
 WORKLOAD = "chat"

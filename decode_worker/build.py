@@ -5,11 +5,11 @@ from __future__ import annotations
 from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
 from kvtransfer.receiver import Receiver, ReceiverLimits
-from worker.cuda_ipc import road_of
+from worker.handoff.cuda_ipc import road_of
+from worker.handoff.nixl import agent_of
+from worker.handoff.sender import build_sender
+from worker.handoff.staging import target_of
 from worker.main import RoleContext
-from worker.nixl import agent_of
-from worker.sender import build_sender
-from worker.staging import target_of
 
 
 async def build(context: RoleContext) -> DecodeSide:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from engine.commands import Cancel, Command, KVArrived, KVFailed
-from engine.copy_stream import Mark
-from engine.report import Received, StepReport
+from engine.core.commands import Cancel, Command, KVArrived, KVFailed
+from engine.core.report import Received, StepReport
+from engine.execution.copy_stream import Mark
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,
@@ -21,8 +21,8 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
-from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
+from worker.streams.commands import Dispatch, Task
 
 log = structlog.get_logger()
 

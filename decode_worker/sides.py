@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from decode_worker.receiver_side import ReceiverSide
-from engine.report import StepReport
+from engine.core.report import StepReport
 from scheduling.request import Fence
-from worker.commands import Dispatch, Task
-from worker.sender_side import SenderSide
+from worker.handoff.sender_side import SenderSide
+from worker.streams.commands import Dispatch, Task
 
 
 class DecodeSide:

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import torch
 
-from engine.admission import EngineLimits
-from engine.block_manager import BlockManager
-from engine.cuda_graphs import CudaGraphs
-from engine.device_sampler import warm_draws
-from engine.fingerprint import fingerprint
-from engine.kv_pool import BlockLayout, KVPool
-from engine.model import DTYPES, Model, load_model
-from engine.model_runner import ModelRunner
-from engine.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
-from engine.quantisation import Quantisation
-from engine.sameness import prove_sameness
+from engine.calibration.sweep import Sweep, sweep, warm_up
+from engine.core.admission import EngineLimits
+from engine.core.memory.block_manager import BlockManager
+from engine.determinism.determinism_check import prove_sameness
+from engine.execution.cuda_graphs import CudaGraphs
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_loop import StepLoop
+from engine.kv.fingerprint import fingerprint
+from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.kv.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
+from engine.model.model import DTYPES, Model, load_model
+from engine.model.quantisation import Quantisation
+from engine.sampling.device_sampler import warm_draws
 from engine.starting import Phase, Tell, untold
-from engine.step_loop import StepLoop
-from engine.sweep import Sweep, sweep, warm_up
 from output_text.detokenizer import Detokenizer
-from scheduling.cost_fit import fit
-from scheduling.cost_model import UNKNOWN_COST, CostModel, Sample
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
 from scheduling.policies import by_name
 
 
@@ -133,7 +133,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto`, or one of `engine.model.DTYPES`."""
+    """`auto`, or one of `engine.model.model.DTYPES`."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[name]

@@ -15,14 +15,14 @@ import structlog
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import ProtocolError, TransportUnavailableError
 from kvtransfer.manifest import CudaPool, Manifest
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports import shm
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.nixl import NixlAgent, NixlReader
-from services.tls import FleetTls, Role, open_channel
+from kvtransfer.transports.transport import BlockReader, TransportMode
+from services.security.tls import FleetTls, Role, open_channel
 
 log = structlog.get_logger()
 

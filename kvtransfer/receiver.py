@@ -30,17 +30,17 @@ from kvtransfer.errors import (
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, Roads
-from kvtransfer.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
+from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import BlockReader, TransportMode
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
 from kvtransfer.transports.nixl import NixlAgent
+from kvtransfer.transports.transport import BlockReader, TransportMode
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
-from services.convert import fence_to_pb
-from services.threads import started_executor
-from services.tls import FleetTls
+from services.process.threads import started_executor
+from services.rpc.convert import fence_to_pb
+from services.security.tls import FleetTls
 
 log = structlog.get_logger()
 

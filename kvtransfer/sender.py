@@ -24,9 +24,9 @@ from kvtransfer.errors import (
 from kvtransfer.fence import FenceGuard, GroupKey, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockSource, Showing
+from kvtransfer.pools.pool import BlockSource, Showing
 from scheduling.request import Fence
-from services.threads import started_executor
+from services.process.threads import started_executor
 
 log = structlog.get_logger()
 

@@ -18,11 +18,11 @@ from kvtransfer.errors import (
     UnknownFenceError,
 )
 from kvtransfer.manifest import FINISHED, CudaPool, Manifest, NixlPool
-from kvtransfer.pool import HostSource
+from kvtransfer.pools.pool import HostSource
 from kvtransfer.sender import Handoffs, Sending
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.grpc import cut_pieces
-from services.convert import fence_from_pb
+from services.rpc.convert import fence_from_pb
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 
 
 def checksum_block(pool: BlockPool, block: int) -> int:

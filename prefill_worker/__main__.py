@@ -6,7 +6,7 @@ import sys
 
 from worker.config import config_of_process
 from worker.identity import Role
-from worker.starting import begin
+from worker.startup.starting import begin
 
 if __name__ == "__main__":
     config = config_of_process(Role.PREFILL)

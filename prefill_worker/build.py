@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from worker.handoff.sender import build_sender
+from worker.handoff.sender_side import SenderSide
 from worker.main import RoleContext
-from worker.sender import build_sender
-from worker.sender_side import SenderSide
 
 
 async def build(context: RoleContext) -> SenderSide:

@@ -17,31 +17,31 @@ import grpc.aio
 import structlog
 import uvloop
 
-from router.answering import Answering, UnknownMethods
-from router.book import CoreConfig
+from router.api.answering import Answering, UnknownMethods
+from router.api.fleet_service import FleetService
+from router.api.health import RouterHealth
+from router.api.service import InferenceService
+from router.auth.auth import Door
+from router.auth.interceptor import DoorInterceptor
+from router.auth.rules import DoorFileUnusable
 from router.config import RouterConfig, parse_config
-from router.core import RouterCore
-from router.door.door import Door
-from router.door.interceptor import DoorInterceptor
-from router.door.rules import DoorFileUnusable
+from router.core.core import RouterCore
+from router.core.events import RouterLeaving, RouterStopping
+from router.core.state import CoreConfig
 from router.errors import RouterError
-from router.events import RouterLeaving, RouterStopping
-from router.health import RouterHealth
-from router.intake import Intake
+from router.links.shell import Shell
 from router.metrics import RouterMetrics
-from router.model_facts import ModelFacts, ModelUnusable, read_model_facts
-from router.operators.service import FleetService
-from router.recording import Recorder
-from router.service import InferenceService
-from router.shell import Shell
-from router.tokenizer_pool import TokenizerPool
-from services import health, reflection
-from services.event_loop import measure_loop, start_threads, watch_loop
-from services.garbage import freeze_garbage
-from services.health import Health
-from services.listening import AddressUnusable, MetricsServer, add_port
-from services.log import configure_logging
-from services.tls import FleetTls, Role, TlsUnusable, read_pem
+from router.preprocess.model_facts import ModelFacts, ModelUnusable, read_model_facts
+from router.preprocess.preprocessor import Intake
+from router.preprocess.tokenizer_pool import TokenizerPool
+from router.replay.recording import Recorder
+from services.process.event_loop import measure_loop, start_threads, watch_loop
+from services.process.garbage import freeze_garbage
+from services.process.log import configure_logging
+from services.rpc import health, reflection
+from services.rpc.health import Health
+from services.rpc.listening import AddressUnusable, MetricsServer, add_port
+from services.security.tls import FleetTls, Role, TlsUnusable, read_pem
 from state.access import RedisAccess, SecretUnusable
 from state.errors import StoreUnavailable
 from state.store import Store

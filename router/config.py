@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.limits import Limits, add_limit_flags, limits_of
+from router.auth.limits import Limits, add_limit_flags, limits_of
 from scheduling import policies
+from scheduling.admission.shares import TenantWeights
+from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
-from scheduling.profiles import Profile
-from scheduling.shares import TenantWeights
 from services.profiles import load_timed, names
-from services.security import Security, add_security_flags, security_of
+from services.security.settings import Security, add_security_flags, security_of
 
 WITHOUT_REDIS = ("refuse", "local")
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 
-from scheduling.admission import Decision
+from scheduling.admission.admission import Decision
 
 
 class Reason(enum.Enum):

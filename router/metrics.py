@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from router.actions import (
+from router.core.actions import (
     AttemptFailed,
     GroupMigrated,
     GroupPreempted,
@@ -25,7 +25,7 @@ from router.actions import (
     RequestRefused,
     RequestShed,
 )
-from router.keeping import Kept, kept
+from router.core.session.slo_attainment import Kept, kept
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"

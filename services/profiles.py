@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduling.profiles import Profile, parse
+from scheduling.cost.profiles import Profile, parse
 
 FOLDER = Path(__file__).with_name("profile_data")
 

@@ -7,7 +7,7 @@ from sim.metrics import Metrics, measure
 from sim.result import RequestResult, SimResult
 from sim.simulation import run
 from sim.spec import FleetShape, Overheads, SimSpec
-from sim.step_times import RecordedStep
+from sim.workers.step_times import RecordedStep
 
 __all__ = [
     "FleetShape",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sim import plan, simulate
-from sim.asked import USAGE, Parser
+from sim.commands import plan, simulate
+from sim.commands.asked import USAGE, Parser
 
 INTERRUPTED = 130
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.step_log import LoggedStep
+from sim.workers.step_log import LoggedStep
 from workloads.trace import TraceRequest
 
 
@@ -46,7 +46,7 @@ class RequestResult:
     """Of its workers: `prefill-0>decode-1`, or `decode-1`."""
     error: str = ""
     refused_for: str = ""
-    """Whose sake, where it was refused: as `scheduling.admission.Cause` says, or the name of the error."""
+    """Why it was refused: a `scheduling.admission.admission.Cause`, or the name of the error."""
 
     @property
     def met_ttft(self) -> bool:

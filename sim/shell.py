@@ -1,11 +1,11 @@
-"""Carries out one router core's actions in virtual time, as `router.shell` does on asyncio."""
+"""Carries out one router core's actions in virtual time, as `router.links.shell` does on asyncio."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from router.actions import (
+from router.core.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -28,8 +28,8 @@ from router.actions import (
     Settle,
     TellAccepted,
 )
-from router.core import RouterCore
-from router.events import (
+from router.core.core import RouterCore
+from router.core.events import (
     Charged,
     Enqueued,
     Event,
@@ -43,8 +43,8 @@ from router.events import (
 )
 from sim.clock import Clock
 from sim.spec import Overheads
-from sim.store import MemoryStore
-from sim.worker import WorkerCommand
+from sim.store.memory_store import MemoryStore
+from sim.workers.worker import WorkerCommand
 from state import records
 from state.errors import QueueFull
 

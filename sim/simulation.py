@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reporting.quantiles import rank
-from router.actions import Reject, RequestEnded, TellAccepted
-from router.book import CoreConfig
-from router.core import RouterCore
+from router.core.actions import Reject, RequestEnded, TellAccepted
+from router.core.capacity.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Arrived, StepReported, WorkerJoined
+from router.core.state import CoreConfig
 from router.errors import SloRefused
-from router.events import Arrived, StepReported, WorkerJoined
-from router.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
-from scheduling.preemption import SwapSpeed
+from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.clock import Clock
-from sim.handoff import Handoffs
 from sim.result import End, RequestResult, SimResult, WorkerResult
-from sim.sequence import Sequence
 from sim.shell import SimShell
 from sim.spec import SimSpec
-from sim.step_log import StepLog
-from sim.step_times import DrawnRatios, RecordedRatios, StepTimes
-from sim.store import MemoryStore
-from sim.worker import SimWorker, WorkerCommand
+from sim.store.memory_store import MemoryStore
+from sim.workers.handoff import Handoffs
+from sim.workers.sequence import Sequence
+from sim.workers.step_log import StepLog
+from sim.workers.step_times import DrawnRatios, RecordedRatios, StepTimes
+from sim.workers.worker import SimWorker, WorkerCommand
 from workloads.trace import TraceRequest
 
 _SAMPLING = SamplingParams()

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
 from scheduling.policies import by_name
 from scheduling.policies.policy import Policy
-from scheduling.profiles import Profile
-from sim.step_times import RecordedStep
+from sim.workers.step_times import RecordedStep
 from workloads.trace import TraceRequest
 
 

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from scheduling.shares import ACTIVE_MS, MAX_DEBTS
+from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
 from state.access import IN_THE_CLEAR, RedisAccess, connection_settings
 from state.errors import StoreUnavailable

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Self
 
-from scheduling.budgets import Budget, Levels, Taken
-from scheduling.shares import Standing, check_charge
+from scheduling.admission.budgets import Budget, Levels, Taken
+from scheduling.admission.shares import Standing, check_charge
 from state import keys
 from state.access import IN_THE_CLEAR, RedisAccess
 from state.connection import Connection

@@ -7,7 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 
-from baton.secret_files import Certificates
+from baton.security.secret_files import Certificates
 
 
 @contextlib.asynccontextmanager

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.real_steps import StepRecorder
+from benchmarks.costs.real_steps import StepRecorder
 from engine.build import resolve_device
-from scheduling.cost_fit import fit
-from scheduling.cost_model import CostModel, Sample
-from scheduling.profiles import Profile, dump
-from services.garbage import freeze_garbage
-from worker.build import build_engine
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import CostModel, Sample
+from scheduling.cost.profiles import Profile, dump
+from services.process.garbage import freeze_garbage
 from worker.config import WorkerConfig, parse_config
 from worker.engine import Engine
-from worker.sweep_cache import device_name
+from worker.startup.build import build_engine
+from worker.startup.sweep_cache import device_name
 
 NUM_ACTS = 12
 REQUESTS_PER_ACT = 40

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.quantisation import Quantisation
-from kvtransfer.transport import TransportMode
+from engine.model.quantisation import Quantisation
 from kvtransfer.transports import nixl
+from kvtransfer.transports.transport import TransportMode
+from scheduling.cost.profiles import Profile
 from scheduling.policies import DEFAULT, NAMES
-from scheduling.profiles import Profile
 from services.profiles import load_timed, names
-from services.security import Security, add_security_flags, security_of
+from services.security.settings import Security, add_security_flags, security_of
 from worker.errors import EXIT_CONFIG
 from worker.identity import Role
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import structlog
 
-from engine.commands import Command, SetCost
-from engine.report import StepReport
-from scheduling.cost_estimator import CostEstimator
-from scheduling.cost_fit import fit
-from scheduling.cost_model import CostModel
+from engine.core.commands import Command, SetCost
+from engine.core.report import StepReport
+from scheduling.cost.cost_estimator import CostEstimator
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import CostModel
 from worker.metrics import WorkerMetrics
 
 log = structlog.get_logger()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.kv_pool import KVPool
-from engine.report import Load
-from scheduling.cost_model import CostModel, Sample
+from engine.core.report import Load
+from engine.kv.kv_pool import KVPool
+from scheduling.cost.cost_model import CostModel, Sample
 from worker.engine_thread import Loop
 
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.commands import Command
-from engine.report import StepReport
+from engine.core.commands import Command
+from engine.core.report import StepReport
 
 
 class Loop(Protocol):
-    """`engine.step_loop.StepLoop`, as its thread sees it."""
+    """`engine.execution.step_loop.StepLoop`, as its thread sees it."""
 
     def run(
         self,

@@ -18,19 +18,19 @@ from functools import partial
 import structlog
 import uvloop
 
-from engine.commands import Command
+from engine.core.commands import Command
+from engine.core.report import StepReport
 from engine.errors import ModelRefused, NotDeterministic
-from engine.report import StepReport
 from engine.starting import Phase, Tell
 from kvtransfer.fence import FenceGuard
-from scheduling.cost_estimator import CostEstimator
+from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
-from services.event_loop import measure_loop, start_threads, watch_loop
-from services.garbage import freeze_garbage
-from services.listening import MetricsServer
-from services.tls import FleetTls
-from services.tls import Role as SecurityRole
-from services.watchdog import Watchdog, leave_stalled
+from services.process.event_loop import measure_loop, start_threads, watch_loop
+from services.process.garbage import freeze_garbage
+from services.process.watchdog import Watchdog, leave_stalled
+from services.rpc.listening import MetricsServer
+from services.security.tls import FleetTls
+from services.security.tls import Role as SecurityRole
 from state.access import RedisAccess
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
@@ -40,18 +40,18 @@ from worker.costs import Costs
 from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
-from worker.hub import Hub
 from worker.identity import Identity, Role
 from worker.metrics import WorkerMetrics
-from worker.preflight import check_kernels
-from worker.probes import ProbeResponder
 from worker.registration import Registration, StartAnnouncement
 from worker.role import RoleSide
-from worker.server import WorkerServer
-from worker.service import WorkerService
-from worker.signals import StopSignals
-from worker.stall_limit import stall_limit_s
-from worker.starting import Start
+from worker.startup.preflight import check_kernels
+from worker.startup.signals import StopSignals
+from worker.startup.stall_limit import stall_limit_s
+from worker.startup.starting import Start
+from worker.streams.hub import Hub
+from worker.streams.probes import ProbeResponder
+from worker.streams.server import WorkerServer
+from worker.streams.service import WorkerService
 
 log = structlog.get_logger()
 
@@ -130,10 +130,10 @@ async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start:
 def _build(config: WorkerConfig, tell: Tell) -> Engine:
     """Imports only what it builds from: a worker that computes nothing starts without transformers."""
     if config.timed is not None:
-        from worker.timed import build_timed_engine  # noqa: PLC0415 - see above
+        from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
 
         return build_timed_engine(config, config.timed)
-    from worker.build import build_engine  # noqa: PLC0415 - see above
+    from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
     return build_engine(config, tell)
 

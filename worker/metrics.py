@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from engine.report import StepReport
-from scheduling.cost_model import CostModel
+from engine.core.report import StepReport
+from scheduling.cost.cost_model import CostModel
 
 NAMESPACE = "baton"
 STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -14,8 +14,8 @@ from state.records import StartingRecord, WorkerRecord
 from state.store import Store
 from worker.identity import Role
 from worker.metrics import WorkerMetrics
-from worker.preflight import check_fleet
-from worker.starting import Progress
+from worker.startup.preflight import check_fleet
+from worker.startup.starting import Progress
 
 log = structlog.get_logger()
 

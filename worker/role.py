@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from engine.report import StepReport
+from engine.core.report import StepReport
 from scheduling.request import Fence
-from worker.commands import Dispatch, Task
+from worker.streams.commands import Dispatch, Task
 
 
 class RoleSide(Protocol):

@@ -9,8 +9,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from baton.cli import checkout_command
 from baton.cli.arguments import parser
+from baton.cli.commands import checkout_command
 from baton.cli.exits import FAILED, INTERRUPTED, TERMINATED, exit_code_of, explain
 from baton.errors import BatonError
 from baton.fleet.errors import FleetError
@@ -41,7 +41,7 @@ def _run(typed: Sequence[str]) -> int:
     if typed and typed[0] in checkout_command.PACKAGES:
         return checkout_command.run(typed[0], typed[1:])
     args = parser().parse_args(typed)
-    code: int = importlib.import_module(f"baton.cli.{args.command}").run(args)
+    code: int = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
     return code
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from baton.async_client import DEFAULT_ADDRESS
-from baton.cli.checkout_command import SUMMARIES
+from baton.cli.commands.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
 from baton.cli.values import address, bias, count, decimal, named_json, seconds, unsigned
-from baton.credentials import Credentials
 from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS
+from baton.security.credentials import Credentials
 from baton.types import Sampling, Slo, SloClass, Stop
 
 

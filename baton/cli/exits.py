@@ -17,7 +17,7 @@ from baton.errors import (
     Unsupported,
 )
 from baton.fleet.errors import FleetError, NoFleetRunning, ProcessFailed, ProcessKeepsDying, StartTimeout
-from baton.reachability import Blocked, Obstacle
+from baton.security.reachability import Blocked, Obstacle
 from baton.types import Attainable
 
 OK = 0

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.arguments import credentials_of
-from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.fleet.checkout import find_checkout
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.rundir import runs_of
 from baton.fleet.running import RunningFleet, running_fleets
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from baton.fleet.events import (
 )
 from baton.fleet.keeping import Keeper
 from baton.fleet.launcher import Fleet
-from baton.fleet.process import ManagedProcess
+from baton.fleet.processes.process import ManagedProcess
 from baton.fleet.spec import FleetSpec
 
 __all__ = [

@@ -19,11 +19,11 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
-from baton.credentials import IN_THE_CLEAR
 from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
 from baton.fleet.events import FleetEvent, ProcessReplaced
 from baton.fleet.launcher import Fleet
 from baton.fleet.running import CONTROL, candidates, described
+from baton.security.credentials import IN_THE_CLEAR
 
 _RESTART = b"restart\n"
 

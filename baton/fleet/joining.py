@@ -9,8 +9,8 @@ from functools import partial
 import grpc
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
 
-from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.operators.v1 import fleet_pb2
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 
 _WATCH = "/baton.operators.v1.FleetService/Watch"
 _WATCH_HEALTH = "/grpc.health.v1.Health/Watch"

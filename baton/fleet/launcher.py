@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from baton.credentials import IN_THE_CLEAR
 from baton.fleet.checkout import find_checkout, find_redis_server
 from baton.fleet.errors import FleetError, PortUnusable, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import (
@@ -35,11 +34,12 @@ from baton.fleet.events import (
     WorkersJoined,
 )
 from baton.fleet.joining import wait_until_connected, wait_until_joined
-from baton.fleet.process import ManagedProcess, ProcessSpec
-from baton.fleet.reaper import Reaper
+from baton.fleet.processes.process import ManagedProcess, ProcessSpec
+from baton.fleet.processes.reaper import Reaper
 from baton.fleet.rundir import next_run_dir
 from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
 from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
+from baton.security.credentials import IN_THE_CLEAR
 
 _REDIS_PORT_TRIES = 3
 _TELL_S = 1.0

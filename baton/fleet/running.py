@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 
 CONTROL = "control"
 _DESCRIPTION = "fleet.json"

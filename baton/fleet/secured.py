@@ -12,9 +12,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.credentials import Credentials
-from baton.door_file import add_key, new_api_key
-from baton.secret_files import Certificates, replace_secret, write_secret
+from baton.security.auth_file import add_key, new_api_key
+from baton.security.credentials import Credentials
+from baton.security.secret_files import Certificates, replace_secret, write_secret
 
 REDIS_USER = "baton"
 DAYS = 365
@@ -62,7 +62,7 @@ class SecuredFleet:
 def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
     """Makes what is not there yet; certificates anew each time. Raises `ValueError` naming a file."""
     # Here, since launching any other fleet needs none of it.
-    from baton.certificates import make_certificates  # noqa: PLC0415
+    from baton.security.certificates import make_certificates  # noqa: PLC0415
 
     made = SecuredFleet(make_certificates(folder, (), DAYS, now), folder / "api.key")
     if not made.redis_password.exists():

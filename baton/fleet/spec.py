@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from baton.fleet.process import ProcessSpec
+from baton.fleet.processes.process import ProcessSpec
 from baton.fleet.secured import SecuredFleet
 
 WITHOUT_REDIS = ("refuse", "local")

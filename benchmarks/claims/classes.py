@@ -9,17 +9,17 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.claims.cells import estimate
-from benchmarks.claims.play import Arm, Case, Played, play, profile
-from benchmarks.claims.search import highest
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import estimate
+from benchmarks.claims.runs.play import Arm, Case, Played, play, profile
+from benchmarks.claims.runs.search import highest
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Order
 from scheduling.policies.slack import SLACK
-from sim.capacity import references
+from sim.commands.capacity import references
 from sim.workload import Promises, sample
 
 WORKLOAD = "mixed"

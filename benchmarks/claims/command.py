@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spell, speed, strict_itl
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from benchmarks.flags import FIVE_SEEDS, add_shared_flags
 from benchmarks.telling import Telling
 from reporting.section import Section

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
-from benchmarks.claims.play import Arm, Case, goodput, play, profile
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import WORKLOADS, Cell, estimate, grid
+from benchmarks.claims.runs.play import Arm, Case, goodput, play, profile
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, geometric_mean, markdown, ratios
 from reporting.tables import cell as in_words
 from sim.workload import Promises

@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.claims.cells import cell, estimate
-from benchmarks.claims.play import Arm, Case, Played, good, play, profile
-from benchmarks.claims.search import highest
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import cell, estimate
+from benchmarks.claims.runs.play import Arm, Case, Played, good, play, profile
+from benchmarks.claims.runs.search import highest
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from sim.workload import Promises

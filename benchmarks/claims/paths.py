@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from benchmarks.claims.cells import WORKLOADS, Cell, estimate, grid
-from benchmarks.claims.play import Arm, Case, goodput, play, profile
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import WORKLOADS, Cell, estimate, grid
+from benchmarks.claims.runs.play import Arm, Case, goodput, play, profile
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from scheduling.placement import Placement

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from benchmarks.claims.cells import cell, estimate
 from benchmarks.claims.overload import SLACK, TPOT_RATIO, TTFT_RATIO, WORKLOADS
-from benchmarks.claims.play import Case, profile, spec_of
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import cell, estimate
+from benchmarks.claims.runs.play import Case, profile, spec_of
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell as in_words
-from sim.false_refusals import FalseRefusals, false_refusals
+from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.simulation import run
 
 LOADS = (1.2, 1.5, 2.0)

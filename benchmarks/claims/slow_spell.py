@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
-from scheduling.cost_model import StepShape
+from scheduling.cost.cost_model import StepShape
 from services.profiles import load_profile
 from sim.result import End, RequestResult
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
-from sim.step_times import RecordedStep
+from sim.workers.step_times import RecordedStep
 from workloads.trace import TraceRequest
 
 PROFILE = "demo-cpu"

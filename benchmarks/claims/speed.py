@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.claims.cells import cell, estimate
-from benchmarks.claims.play import Arm, Case, Played, play, profile
-from benchmarks.claims.settings import Settings
-from benchmarks.claims.tasks import Workers
+from benchmarks.claims.runs.cells import cell, estimate
+from benchmarks.claims.runs.play import Arm, Case, Played, play, profile
+from benchmarks.claims.runs.settings import Settings
+from benchmarks.claims.runs.tasks import Workers
 from reporting.section import Goal, Section, markdown
 
 NUM_WORKERS = 16

@@ -26,9 +26,9 @@ import torch
 
 from benchmarks.flags import names
 from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline, variants
-from benchmarks.gpu.bench import Bench, NotMeasured
-from benchmarks.gpu.needs import check_needs
-from benchmarks.gpu.sizes import SIZES
+from benchmarks.gpu.setting.bench import Bench, NotMeasured
+from benchmarks.gpu.setting.needs import check_needs
+from benchmarks.gpu.setting.sizes import SIZES
 from engine.build import resolve_device
 from reporting.machine import machine
 from reporting.section import Section, markdown

@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import Ceilings
-from benchmarks.gpu.timing import median_s
+from benchmarks.gpu.setting.bench import Bench
+from benchmarks.gpu.setting.floors import Ceilings
+from benchmarks.gpu.setting.timing import median_s
 from reporting.section import Section, markdown
 
 MIB = 1024 * 1024

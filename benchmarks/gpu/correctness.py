@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.case import Case
-from benchmarks.gpu.eight_bit_cases import EightBitCases
-from benchmarks.gpu.elementwise_cases import ElementwiseCases
-from benchmarks.gpu.paged import PagedKV, paged
-from benchmarks.gpu.vocabulary_cases import vocabulary_cases
+from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.eight_bit_cases import EightBitCases
+from benchmarks.gpu.cases.elementwise_cases import ElementwiseCases
+from benchmarks.gpu.cases.vocabulary_cases import vocabulary_cases
+from benchmarks.gpu.setting.bench import Bench
+from benchmarks.gpu.setting.paged import PagedKV, paged
 from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
 from kernels.paged_attention.kernel import MAX_TILE
 from kernels.paged_decode import paged_decode, paged_decode_reference

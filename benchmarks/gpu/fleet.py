@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.arms import Target, reached
+from benchmarks.fleets.arms import Target, reached
+from benchmarks.fleets.load import jobs, open_loop
+from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.floors import prefill_s, steady_rate
-from benchmarks.load import jobs, open_loop
-from benchmarks.metrics import RequestRecord
+from benchmarks.gpu.setting.bench import Bench
+from benchmarks.gpu.setting.floors import prefill_s, steady_rate
 from reporting.section import Goal, Section, markdown
 from workloads.shapes import RequestShape, arrivals, shapes
 

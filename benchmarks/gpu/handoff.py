@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 from baton.fleet import Fleet, FleetSpec
-from benchmarks.arms import reached
+from benchmarks.fleets.arms import reached
+from benchmarks.fleets.load import closed_loop, jobs
+from benchmarks.fleets.observe import scrape, total
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.fleet import START_TIMEOUT_S, refuse_failures, worker_flags
-from benchmarks.load import closed_loop, jobs
-from benchmarks.observe import scrape, total
+from benchmarks.gpu.setting.bench import Bench
 from reporting.section import Goal, Section, markdown
 from workloads.shapes import RequestShape
 

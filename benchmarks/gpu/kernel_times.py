@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.paged import BLOCK_SIZE, PagedKV, paged
-from benchmarks.gpu.timing import Call, median_s
+from benchmarks.gpu.setting.bench import Bench
+from benchmarks.gpu.setting.paged import BLOCK_SIZE, PagedKV, paged
+from benchmarks.gpu.setting.timing import Call, median_s
 from kernels.add_rms_norm import add_rms_norm
 from kernels.checksum_blocks import checksum_blocks
 from kernels.chunked_prefill import chunked_prefill

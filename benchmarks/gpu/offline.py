@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench, NotMeasured
-from benchmarks.gpu.floors import decode_step_s, prefill_s
-from benchmarks.gpu.serving import Request, serve
+from benchmarks.gpu.setting.bench import Bench, NotMeasured
+from benchmarks.gpu.setting.floors import decode_step_s, prefill_s
+from benchmarks.gpu.setting.serving import Request, serve
 from engine.build import BuiltEngine
-from engine.report import StepReport
+from engine.core.report import StepReport
 from reporting.section import Goal, Section, markdown
 from workloads.shapes import shapes
 

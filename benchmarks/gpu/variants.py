@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.gpu import anchors
-from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.offline import decode_step
+from benchmarks.gpu.setting.bench import Bench
 from engine.build import BuiltEngine
-from engine.quantisation import Quantisation
+from engine.model.quantisation import Quantisation
 from reporting.section import Goal, Section, markdown
 
 DETERMINISTIC = "deterministic"

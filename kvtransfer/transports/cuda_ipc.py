@@ -15,10 +15,10 @@ from typing import Protocol
 
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool, CudaReach
-from kvtransfer.pool import BlockTarget
+from kvtransfer.pools.pool import BlockTarget
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import check_places, runs
+from kvtransfer.transports.transport import check_places, runs
 from scheduling.request import Fence
 
 

@@ -9,10 +9,10 @@ import grpc
 from baton.worker.v1 import kvtransfer_pb2 as pb
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import KVTransferError, PeerLostError, ProtocolError, TransportUnavailableError
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from scheduling.request import Fence
-from services.convert import fence_to_pb
+from services.rpc.convert import fence_to_pb
 
 PIECE_BYTES = 256 * 1024
 """A message holds the interpreter lock while it is parsed: larger ones make the step thread stutter."""

@@ -4,7 +4,7 @@ The receiver reads straight from the sender's registered memory; the sender's in
 A sender's manifest says whom to read from: its agent, as NIXL packs it, and where its pool begins.
 
 NIXL is optional: see `make test-nixl`. It neither encrypts nor asks who reads, so a fleet with certificates
-does not take to it by itself (`worker/nixl.py`).
+does not take to it by itself (`worker/handoff/nixl.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 
 from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.manifest import NixlPool
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import check_places, runs
+from kvtransfer.transports.transport import check_places, runs
 from scheduling.request import Fence
 
 PACKAGE = "nixl_cu13"

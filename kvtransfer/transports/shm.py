@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kvtransfer.errors import LayoutMismatchError, TransportUnavailableError
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import check_places
+from kvtransfer.transports.transport import check_places
 from scheduling.request import Fence
 
 SOCKET_PREFIX = "baton-kv-"

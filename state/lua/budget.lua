@@ -1,4 +1,4 @@
--- budget.lua: put before the scripts of budgets; see scheduling/budgets.py, which does the same sums.
+-- budget.lua: put before the scripts of budgets; see scheduling/admission/budgets.py, which does the same sums.
 -- KEYS[1] a tenant's budget (hash): what is left of `requests` and `tokens`, and `at`, when that was so.
 local function exact_number(number) return string.format('%.17g', number) end
 local at = tonumber(redis.call('HGET', KEYS[1], 'at'))

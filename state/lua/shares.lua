@@ -1,4 +1,4 @@
--- shares.lua: tenants' counters of virtual tokens (scheduling/shares.py says why), put before the scripts that
+-- shares.lua: tenants' counters of virtual tokens (scheduling/admission/shares.py says why), put before the scripts that
 -- touch them. Milliseconds. Counters are doubles, written so that they are read back as they were.
 -- KEYS[1] counters of the active tenants (zset), KEYS[2] when each becomes idle (zset), KEYS[3] counters of idle
 -- tenants that are ahead of the least active one (zset)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.cli import checkout_command
 from baton.cli.__main__ import main
+from baton.cli.commands import checkout_command
 from baton.fleet.checkout import SERVICES
 from tests.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ import pytest
 
 from baton.cli.__main__ import main
 from baton.cli.arguments import parser, sampling_of, slo_of, stop_of
-from baton.cli.chat import read_lines
+from baton.cli.commands.chat import read_lines
 from baton.cli.exits import program
 from baton.operators.v1 import fleet_pb2
 from baton.types import Sampling, Slo, SloClass, Stop

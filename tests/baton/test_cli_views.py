@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from baton.cli.demo_prompts import PROMPTS
-from baton.cli.demo_view import Answer, LineByLine, SideBySide, results
-from baton.cli.fleet_reporter import FleetReporter
-from baton.cli.status_view import bar, render
-from baton.convert import event_from_pb
-from baton.convert_fleet import facts_from_pb, snapshot_from_pb
+from baton.cli.views.demo_prompts import PROMPTS
+from baton.cli.views.demo_view import Answer, LineByLine, SideBySide, results
+from baton.cli.views.fleet_reporter import FleetReporter
+from baton.cli.views.status_view import bar, render
 from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
 from baton.operators.v1 import fleet_pb2
 from baton.types import Finished, Queued, Tokens
+from baton.wire.convert import event_from_pb
+from baton.wire.convert_fleet import facts_from_pb, snapshot_from_pb
 from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
 

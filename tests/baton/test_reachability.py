@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 from baton import Client, Credentials
-from baton.certificates import make_certificates
 from baton.cli.__main__ import main
 from baton.errors import Unavailable
-from baton.reachability import Obstacle, probe
-from baton.secret_files import Certificates
+from baton.security.certificates import make_certificates
+from baton.security.reachability import Obstacle, probe
+from baton.security.secret_files import Certificates
 from baton.types import Timeout
 
 IN_THE_CLEAR = Credentials()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from baton.cli.__main__ import main
-from baton.secret_files import replace_secret
+from baton.security.secret_files import replace_secret
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -12,9 +12,9 @@ from baton.cli import target
 from baton.cli.__main__ import main
 from baton.cli.arguments import parser
 from baton.cli.target import DEFAULT, Target, in_words, target_of
-from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.running import RunningFleet
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 
 PLAIN = RunningFleet(Path("runs/1"), 11, ("127.0.0.1:1", "127.0.0.1:2"), IN_THE_CLEAR)
 

@@ -7,10 +7,10 @@ import argparse
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.arms import Arm, Build, arms, spec_of
-from benchmarks.bench import add_arguments, run_times
-from benchmarks.metrics import RequestRecord
-from benchmarks.reference import gaps_together
+from benchmarks.fleets.arms import Arm, Build, arms, spec_of
+from benchmarks.fleets.bench import add_arguments, run_times
+from benchmarks.fleets.metrics import RequestRecord
+from benchmarks.fleets.reference import gaps_together
 
 
 def parsed(*argv: str) -> argparse.Namespace:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calibration import overheads, profile, worker_facts
-from benchmarks.fidelity import Medians, Repetition, errors, outside
-from benchmarks.recorded import Window
-from router.events import WorkerJoined
-from router.fleet import WorkerLoad
+from benchmarks.fleets.calibration import overheads, profile, worker_facts
+from benchmarks.fleets.fidelity import Medians, Repetition, errors, outside
+from benchmarks.fleets.recorded import Window
+from router.core.capacity.fleet import WorkerLoad
+from router.core.events import WorkerJoined
 from sim.spec import Overheads
 from tests.benchmarks.test_recorded import COST, FACTS, arrived, write
 

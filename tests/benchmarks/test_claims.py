@@ -12,19 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.claims import overload, refusals, slow_spell
-from benchmarks.claims.cells import cell, estimate, grid
 from benchmarks.claims.classes import EDF, OURS, promises, shares
 from benchmarks.claims.grid import FIXED, SLACK, Contest, section
 from benchmarks.claims.overload import DECILES, Figures, figures
 from benchmarks.claims.paths import AGGREGATED, arms, better, worst
-from benchmarks.claims.play import PROFILE, Arm, Case, Cost, Played, columns, good, goodput, play, trace_of
-from benchmarks.claims.search import highest
-from benchmarks.claims.settings import Settings
+from benchmarks.claims.runs.cells import cell, estimate, grid
+from benchmarks.claims.runs.play import (
+    PROFILE,
+    Arm,
+    Case,
+    Cost,
+    Played,
+    columns,
+    good,
+    goodput,
+    play,
+    trace_of,
+)
+from benchmarks.claims.runs.search import highest
+from benchmarks.claims.runs.settings import Settings
 from benchmarks.claims.strict_itl import is_carried
 from reporting.section import Goal, Section, geometric_mean, markdown, ratios
-from scheduling.admission import Cause
+from scheduling.admission.admission import Cause
 from services.profiles import load_profile
-from sim.false_refusals import Counts, FalseRefusals
+from sim.commands.false_refusals import Counts, FalseRefusals
 from sim.result import End, RequestResult
 from sim.workload import Promises
 from workloads.trace import TraceRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.decisions import decisions, microseconds
+from benchmarks.costs.decisions import decisions, microseconds
 from scheduling.policies import NAMES
 from scheduling.step import StepPlan
 

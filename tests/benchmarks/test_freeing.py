@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from benchmarks.freeing import Holdings
+from benchmarks.failures.freeing import Holdings
 
 
 def line(at_s: float, *words: str) -> bytes:

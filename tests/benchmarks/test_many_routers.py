@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.crowd import Outcome, Plan
-from benchmarks.many_routers import section
-from benchmarks.shared_redis import Report
+from benchmarks.failures.crowd import Outcome, Plan
+from benchmarks.failures.many_routers import section
+from benchmarks.failures.shared_redis import Report
 
 
 def test_errors_of_all_clients_are_counted_and_told_as_json() -> None:

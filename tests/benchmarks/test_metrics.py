@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.metrics import RequestRecord, summarise
+from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.quantiles import quantiles
 
 

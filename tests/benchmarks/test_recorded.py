@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recorded import Window, costs, step_samples, timed_steps, trace
-from benchmarks.recordings import TRACE_SUFFIX, write_traces
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.events import Arrived, Event, StepReported, WorkerJoined
-from router.fleet import WorkerFacts, WorkerLoad
-from router.recording import footer, header, line
+from benchmarks.fleets.recorded import Window, costs, step_samples, timed_steps, trace
+from benchmarks.fleets.recordings import TRACE_SUFFIX, write_traces
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Arrived, Event, StepReported, WorkerJoined
+from router.core.state import CoreConfig
+from router.replay.recording import footer, header, line
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from workloads.trace import TraceRequest, parse
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compilers import compilers
-from benchmarks.crowd import Outcome
-from benchmarks.soak import STANDSTILL_GOAL_MS, section
-from benchmarks.soak_fleet import ProcessReport, Rate, Report, Setting, measure, rate_of
+from benchmarks.failures.crowd import Outcome
+from benchmarks.failures.soak import STANDSTILL_GOAL_MS, section
+from benchmarks.failures.soak_fleet import ProcessReport, Rate, Report, Setting, measure, rate_of
 from reporting.section import Section
 from tests.fleet.driving import DEMO_MODEL
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.real_steps import StepRecorder
-from benchmarks.step_error import judge, perform, repetition
-from scheduling.cost_model import StepShape
-from worker.build import build_engine
+from benchmarks.costs.real_steps import StepRecorder
+from benchmarks.costs.step_error import judge, perform, repetition
+from scheduling.cost.cost_model import StepShape
 from worker.config import parse_config
 from worker.engine import Engine
+from worker.startup.build import build_engine
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Self
 
 from baton import AsyncClient, Timeout
-from baton.credentials import IN_THE_CLEAR
 from baton.fleet import Fleet, FleetSpec, ManagedProcess, ProcessDied, ProcessFailed, StartTimeout
 from baton.fleet.joining import wait_until_connected
+from baton.security.credentials import IN_THE_CLEAR
 from tests.chaos.forked import Zygote
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from baton.fleet import ManagedProcess
-from baton.fleet.process import Child, ProcessSpec
-from baton.fleet.reaper import Reaper
+from baton.fleet.processes.process import Child, ProcessSpec
+from baton.fleet.processes.reaper import Reaper
 from tests.chaos.zygote import Order
 
 

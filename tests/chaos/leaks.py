@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample
 
 from baton import AsyncClient
 from baton.fleet import ManagedProcess
-from benchmarks.observe import scrape, total
+from benchmarks.fleets.observe import scrape, total
 from state.connection import MAX_CONNECTIONS
 from state.store import Store
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.fleet.process import ManagedProcess, ProcessSpec
-from baton.fleet.reaper import Reaper
+from baton.fleet.processes.process import ManagedProcess, ProcessSpec
+from baton.fleet.processes.reaper import Reaper
 from tests.chaos.arena import CHECKOUT
 from tests.chaos.forked import Zygote
 from tests.chaos.limits import Limit, Recording

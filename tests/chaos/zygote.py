@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass
 WARM = (
     "decode_worker.build",
     "prefill_worker.build",
-    "worker.build",
+    "worker.startup.build",
     "worker.config",
     "worker.main",
-    "router.intake",
-    "router.service",
-    "router.shell",
-    "router.operators.service",
+    "router.preprocess.preprocessor",
+    "router.api.service",
+    "router.links.shell",
+    "router.api.fleet_service",
     "grpc_reflection.v1alpha.reflection",
     "transformers.models.llama.modeling_llama",
 )

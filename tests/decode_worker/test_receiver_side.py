@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from decode_worker.receiver_side import ReceiverSide
-from engine.commands import Cancel, Command, KVArrived, KVFailed
-from engine.copy_stream import mark_steps
-from engine.report import Load, Received, StepReport
+from engine.core.commands import Cancel, Command, KVArrived, KVFailed
+from engine.core.report import Load, Received, StepReport
+from engine.execution.copy_stream import mark_steps
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
-from worker.commands import Dispatch, Task
 from worker.metrics import WorkerMetrics
+from worker.streams.commands import Dispatch, Task
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 BEHIND = mark_steps(torch.device("cpu"))

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.admission import EngineLimits
-from engine.block_manager import BlockManager
-from engine.commands import Command
-from engine.report import StepReport
-from engine.step_loop import StepLoop
+from engine.core.admission import EngineLimits
+from engine.core.commands import Command
+from engine.core.memory.block_manager import BlockManager
+from engine.core.report import StepReport
+from engine.execution.step_loop import StepLoop
 from output_text.detokenizer import Detokenizer
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules

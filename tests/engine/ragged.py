@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kv_pool import KVPool
-from engine.model import Model
-from engine.model_runner import ModelRunner
-from engine.step_batch import StepBatch
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from engine.model.model import Model
 
 # What block tables hold past a sequence's blocks: reading it would be an index error.
 NO_BLOCK = 1_000_000

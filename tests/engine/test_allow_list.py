@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.allow_list import ARCHITECTURES, read_config
 from engine.errors import ModelRefused
+from engine.model.allow_list import ARCHITECTURES, read_config
 from tests import model_zoo
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.bad_words import BadWords
-from engine.commands import Decode
+from engine.core.commands import Decode
+from engine.sampling.bad_words import BadWords
 from scheduling.request import SamplingParams, StopRules
 from scheduling.token_bans import leaves_a_token
 from tests.engine.fake_runner import logits_after

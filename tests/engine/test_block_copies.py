@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine import block_copies
-from engine.block_copies import BlockCopies, runs
-from engine.copy_stream import hold_steps, mark_steps
+from engine.execution.copy_stream import hold_steps, mark_steps
+from engine.kv import block_copies
+from engine.kv.block_copies import BlockCopies, runs
 
 DEVICES = [
     "cpu",

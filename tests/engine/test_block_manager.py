@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.block_manager import CHECKED_AT_ONCE, BlockManager, BlockShortage
-from scheduling.block_hash import hash_blocks
+from engine.core.memory.block_manager import CHECKED_AT_ONCE, BlockManager, BlockShortage
+from scheduling.memory.block_hash import hash_blocks
 from tests.growth import MOST_GROWTH, growth
 
 SIZE = 2

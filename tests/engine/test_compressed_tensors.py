@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.compressed_tensors import unpack
 from engine.errors import ModelRefused
-from engine.int8_weights import quantise
-from engine.model import load_model
+from engine.model.compressed_tensors import unpack
+from engine.model.int8_weights import quantise
+from engine.model.model import load_model
 from tests import model_zoo
 from tests.engine.int8_models import CPU, expected_logits, load_int8, logits_of
 from tests.engine.test_quantised_checkpoint import config

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.due_times import Due, DueTimes, after_first_token
+from engine.core.due_times import Due, DueTimes, after_first_token
 from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS
 
 ROW = np.array([0])

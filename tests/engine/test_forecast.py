@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.commands import Decode, Prefill, Receive
+from engine.core.commands import Decode, Prefill, Receive
 from scheduling.request import StopRules
 from tests.engine.loop_driver import RESERVING, Driver, spec
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engine.attention import HeadNorms, LayerOrder, Softmax
-from engine.fusion import modules, replacing, structure
-from engine.fusion.probe import check_same
-from engine.int8_weights import Int8Linear
-from engine.kv_pool import KVPool
-from engine.model import Model, load_model
-from engine.model_runner import ModelRunner
-from engine.quantisation import Quantisation
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import KVPool
+from engine.model.attention import HeadNorms, LayerOrder, Softmax
+from engine.model.fusion import modules, replacing, structure
+from engine.model.fusion.probe import check_same
+from engine.model.int8_weights import Int8Linear
+from engine.model.model import Model, load_model
+from engine.model.quantisation import Quantisation
 from tests import model_zoo
 from tests.engine.ragged import (
     Piece,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.gpu_sharing import PeerBlocks, share
+from engine.kv.gpu_sharing import PeerBlocks, share
 
 BLOCK = (2, 3)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.batch import Batch, ChunkRow
-from engine.host_copies import ALIGNMENT, Download, StepUpload
+from engine.core.batch import Batch, ChunkRow
+from engine.execution.host_copies import ALIGNMENT, Download, StepUpload
 
 CPU = torch.device("cpu")
 

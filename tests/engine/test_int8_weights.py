@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import int8_weights
-from engine.int8_weights import Int8Linear, quantise
-from engine.model import load_model
-from engine.model_runner import ModelRunner
-from engine.quantisation import Quantisation
-from engine.sameness import prove_sameness
+from engine.determinism.determinism_check import prove_sameness
+from engine.execution.model_runner import ModelRunner
+from engine.model import int8_weights
+from engine.model.int8_weights import Int8Linear, quantise
+from engine.model.model import load_model
+from engine.model.quantisation import Quantisation
 from tests import model_zoo
 from tests.engine.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
 from tests.engine.ragged import poisoned_pool

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import engine.attention
-from engine.attention import KernelAttention, LayerOrder, Softmax
+import engine.model.attention
+from engine.determinism.determinism_check import prove_sameness
+from engine.determinism.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
 from engine.errors import ModelRefused
-from engine.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
-from engine.kv_pool import BlockLayout, KVPool
-from engine.model import load_model
-from engine.model_runner import ModelRunner
-from engine.sameness import prove_sameness
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.attention import KernelAttention, LayerOrder, Softmax
+from engine.model.model import load_model
 from tests import model_zoo
 from tests.engine.ragged import Piece, make_batch, poisoned_pool
 
@@ -66,7 +66,7 @@ def test_a_decode_of_a_deterministic_model_is_a_chunk(monkeypatch: pytest.Monkey
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("the decode kernel ran")
 
-    monkeypatch.setattr(engine.attention, "paged_decode", refuse)
+    monkeypatch.setattr(engine.model.attention, "paged_decode", refuse)
     layout = BlockLayout(1, BLOCK_SIZE, 2, 16, torch.float32)
     pool = KVPool(layout, 3)
     batch = make_batch([Piece(0, [5], [1]), Piece(0, [6], [2])], BLOCK_SIZE)

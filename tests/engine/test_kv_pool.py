@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 
 LAYOUT = BlockLayout(num_layers=3, block_size=4, num_kv_heads=2, head_dim=8, dtype=torch.float32)
 

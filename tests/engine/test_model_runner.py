@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention import Softmax
-from engine.kv_pool import KVPool
-from engine.model import Model, load_model
-from engine.model_runner import ModelRunner
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import KVPool
+from engine.model.attention import Softmax
+from engine.model.model import Model, load_model
 from tests import model_zoo
 from tests.engine.ragged import Piece, generate_greedily, make_batch, poisoned_pool, shuffled_tables
 
@@ -102,7 +102,7 @@ def without(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
         arguments: dict[str, Any] = dict(zip(names, values, strict=True)) | {field: None}
         return Softmax(**arguments)
 
-    monkeypatch.setattr("engine.attention.Softmax", forgetful)
+    monkeypatch.setattr("engine.model.attention.Softmax", forgetful)
 
 
 FEATURES = [

@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.commands import Cancel, Decode, KVArrived, Prefill, Receive, Release
-from engine.model import load_model
-from engine.prompt_logprobs import MAX_ROWS, within_rows
-from engine.report import StepReport
-from engine.sequence import Goal, SequenceGroup
+from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, Release
+from engine.core.report import StepReport
+from engine.core.sequence import Goal, SequenceGroup
+from engine.model.model import load_model
+from engine.sampling.prompt_logprobs import MAX_ROWS, within_rows
 from output_text.output import output_rules
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
 from tests.engine.fake_runner import greedy, logits_after
 from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, VOCAB, Driver, spec

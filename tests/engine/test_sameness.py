@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.determinism.determinism_check import prove_sameness, same_bits
+from engine.determinism.row_tiles import TiledProduct
 from engine.errors import NotDeterministic
-from engine.kv_pool import KVPool
-from engine.model import load_model
-from engine.model_runner import ModelRunner
-from engine.row_tiles import TiledProduct
-from engine.sameness import prove_sameness, same_bits
-from engine.sampler import sample_each
-from engine.sampling_table import SamplingTable
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import KVPool
+from engine.model.model import load_model
+from engine.sampling.sampler import sample_each
+from engine.sampling.sampling_table import SamplingTable
 from scheduling.request import SamplingParams
 from tests import model_zoo
 from tests.engine.ragged import Piece, generate_greedily, make_batch, poisoned_pool, shuffled_tables

@@ -26,10 +26,10 @@ from transformers import (
 )
 from transformers.generation.logits_process import MinNewTokensLengthLogitsProcessor
 
-from engine.logit_filters import keep_min_p, keep_top_k, keep_top_p
-from engine.noise import uniforms
-from engine.sampler import Sampled, sample
-from engine.sampling_table import SamplingTable
+from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
+from engine.sampling.noise import uniforms
+from engine.sampling.sampler import Sampled, sample
+from engine.sampling.sampling_table import SamplingTable
 from scheduling.request import SamplingParams, StopRules
 from scheduling.token_bans import leaves_a_token
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.block_manager import BlockManager
-from engine.commands import Cancel, Command, Decode
-from scheduling.block_hash import chain_root, hash_blocks
+from engine.core.commands import Cancel, Command, Decode
+from engine.core.memory.block_manager import BlockManager
+from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
 from scheduling.request import FinishReason, SamplingParams, StopRules

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.admission import EngineLimits
-from engine.block_manager import BlockManager
-from engine.commands import Command, Decode
-from engine.flight import CudaMark
-from engine.kv_pool import KVPool
-from engine.model import load_model
-from engine.model_runner import ModelRunner
-from engine.report import StepReport
-from engine.step_loop import StepLoop
+from engine.core.admission import EngineLimits
+from engine.core.commands import Command, Decode
+from engine.core.memory.block_manager import BlockManager
+from engine.core.report import StepReport
+from engine.execution.flight import CudaMark
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_loop import StepLoop
+from engine.kv.kv_pool import KVPool
+from engine.model.model import load_model
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import StopRules
 from tests.engine.loop_driver import UNKNOWN_COST, spec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release
-from engine.report import Filled, Received, StepReport
-from scheduling.block_hash import chain_root, hash_block, hash_blocks
+from engine.core.commands import Cancel, Decode, KVArrived, KVFailed, Prefill, Receive, Release
+from engine.core.report import Filled, Received, StepReport
 from scheduling.columns import TokenColumns
+from scheduling.memory.block_hash import chain_root, hash_block, hash_blocks
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules
 from tests.engine.fake_runner import greedy
 from tests.engine.loop_driver import GREEDY, VOCAB, Driver, spec

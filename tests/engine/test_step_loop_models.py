@@ -11,17 +11,17 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engine.admission import EngineLimits
-from engine.block_manager import BlockManager
-from engine.commands import Command, Decode, KVArrived, Prefill, Receive, Release
-from engine.kv_pool import KVPool
-from engine.model import Model, load_model
-from engine.model_runner import ModelRunner
-from engine.report import StepReport
-from engine.step_loop import StepLoop
+from engine.core.admission import EngineLimits
+from engine.core.commands import Command, Decode, KVArrived, Prefill, Receive, Release
+from engine.core.memory.block_manager import BlockManager
+from engine.core.report import StepReport
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_loop import StepLoop
+from engine.kv.kv_pool import KVPool
+from engine.model.model import Model, load_model
 from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.policies.chunked import CHUNKED
 from scheduling.request import FinishReason, SamplingParams, StopRules
 from tests.engine.loop_driver import DEAR_TOKENS, UNKNOWN_COST, spec

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
-from engine.report import Filled, Received
+from engine.core.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
+from engine.core.report import Filled, Received
 from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
 from scheduling.request import (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.commands import Cancel, Command, Decode, HandOver, KVArrived, Lend, Prefill, Receive
-from engine.report import Filled
+from engine.core.commands import Cancel, Command, Decode, HandOver, KVArrived, Lend, Prefill, Receive
+from engine.core.report import Filled
 from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.prefill_first import PREFILL_FIRST
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, StopRules

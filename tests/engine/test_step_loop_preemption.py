@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.commands import Cancel, Decode, KVArrived, Prefill, Receive, SetCost
+from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, SetCost
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import SamplingParams, SequenceSpec, StopRules
 from scheduling.step import StepView
 from tests.engine.fake_runner import greedy

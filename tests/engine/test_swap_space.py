@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.swap_space import SwapSpace
+from engine.kv.swap_space import SwapSpace
 
 
 def test_blocks_come_back_as_they_went_wherever_they_are_put() -> None:

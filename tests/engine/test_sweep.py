@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kv_pool import KVPool
-from engine.model import load_model
-from engine.model_runner import ModelRunner
-from engine.step_batch import StepBatch
-from engine.sweep import make_batch, sweep, warm_up
-from engine.sweep_grid import Step, grid
-from scheduling.cost_fit import fit
-from scheduling.cost_model import StepShape
+from engine.calibration.sweep import make_batch, sweep, warm_up
+from engine.calibration.sweep_grid import Step, grid
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from engine.model.model import load_model
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import StepShape
 from tests import model_zoo
 
 
@@ -48,7 +48,7 @@ def test_a_slow_machine_measures_the_small_steps_and_stops(
 ) -> None:
     """Its steps take a second for each token, by a clock that they move."""
     clock = Clock()
-    monkeypatch.setattr("engine.sweep.time.perf_counter", clock)
+    monkeypatch.setattr("engine.calibration.sweep.time.perf_counter", clock)
     monkeypatch.setattr(runner, "forward", clock.taking(runner.forward))
     told: list[tuple[int, int]] = []
     steps = grid(64, 256, 256)

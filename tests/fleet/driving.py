@@ -10,7 +10,7 @@ from pathlib import Path
 from baton import AsyncClient, Completion, Sampling, Stop
 from baton.fleet import Fleet
 from baton.snapshots import FleetSnapshot
-from benchmarks.observe import scrape, total
+from benchmarks.fleets.observe import scrape, total
 from state.store import Store
 from tests.patience import PATIENCE_S
 

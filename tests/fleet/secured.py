@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton import Client, Credentials
-from baton.secret_files import Certificates, replace_secret
+from baton.security.secret_files import Certificates, replace_secret
 from tests.fleet.driving import DEMO_MODEL
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crowd import Plan
-from benchmarks.shared_redis import measure
+from benchmarks.failures.crowd import Plan
+from benchmarks.failures.shared_redis import measure
 from tests.fleet.driving import DEMO_MODEL
 
 pytestmark = pytest.mark.integration

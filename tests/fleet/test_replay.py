@@ -10,9 +10,9 @@ import pytest
 from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Refused
 from baton.fleet import Fleet, FleetSpec
-from router.actions import Reject, Relay, RequestEnded, TellQuoted
-from router.events import StepReported
-from router.replay import replay
+from router.core.actions import Reject, Relay, RequestEnded, TellQuoted
+from router.core.events import StepReported
+from router.replay.replay import replay
 from tests.fleet.driving import assert_all_is_freed
 
 pytestmark = pytest.mark.integration

@@ -21,10 +21,10 @@ import pytest
 import redis
 
 from baton import Client, Credentials
-from baton.certificates import make_certificates
-from baton.door_file import new_api_key
 from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
-from baton.secret_files import Certificates, replace_secret
+from baton.security.auth_file import new_api_key
+from baton.security.certificates import make_certificates
+from baton.security.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.worker.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet

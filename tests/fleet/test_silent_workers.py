@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
-from baton.credentials import IN_THE_CLEAR
 from baton.fleet import Fleet, FleetSpec
+from baton.security.credentials import IN_THE_CLEAR
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
 from tests.fleet.driving import DEMO_MODEL, snapshot, until

@@ -10,10 +10,10 @@ from tests.house.walls import MAY_IMPORT
 JUMPING = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time", "gmtime")}
 JUMPING |= {(owner, name) for owner in ("datetime", "date") for name in ("now", "utcnow", "today")}
 DATES = {
-    "router.chat_template": "the date that a template puts into a prompt",
-    "services.security": "whether a certificate is valid today",
-    "baton.cli.certs": "from when on a certificate is valid",
-    "baton.fleet.launcher": "as baton.cli.certs",
+    "router.preprocess.chat_template": "the date that a template puts into a prompt",
+    "services.security.settings": "whether a certificate is valid today",
+    "baton.cli.commands.certs": "from when on a certificate is valid",
+    "baton.fleet.launcher": "as baton.cli.commands.certs",
 }
 SERVED = sorted(set(MAY_IMPORT) - {"benchmarks", "reporting", "tools", "workloads"})
 

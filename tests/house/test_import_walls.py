@@ -88,7 +88,7 @@ def test_scheduling_is_pure() -> None:
     assert not offences, _report(offences)
 
 
-@pytest.mark.parametrize("entry", ["router/core.py"])
+@pytest.mark.parametrize("entry", ["router/core/core.py"])
 def test_deciding_code_reaches_no_clock_and_no_io(entry: str) -> None:
     reached = _reached(ROOT / entry)
     assert len(reached) > 1

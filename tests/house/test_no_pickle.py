@@ -11,7 +11,7 @@ from tests.house.walls import MAY_IMPORT
 FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "pickle", "shelve"}
 # What pickles under the hood. A pool of processes does, over pipes that only parent and child hold.
 UNDER_THE_HOOD = {"multiprocessing", "concurrent"}
-POOLS = {"router.tokenizer_pool": "texts and token ids, to and from processes that it starts itself"}
+POOLS = {"router.preprocess.tokenizer_pool": "texts and token ids, to and from its own processes"}
 THREADS_ONLY = {f"concurrent.futures.{name}" for name in ("Executor", "Future", "ThreadPoolExecutor")}
 MAKES_CODE = {"scheduling.value": "methods of our own classes, from the names of their fields"}
 CALLS = {"eval", "exec", "compile", "__import__"}

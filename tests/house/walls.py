@@ -86,7 +86,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 # Decisions that need arrays, kept apart so that whoever leaves these files alone does not load numpy.
 NUMPY_ALLOWED: dict[str, str] = {
-    "scheduling/cost_fit.py": "least squares over measured steps, which only workers have",
+    "scheduling/cost/cost_fit.py": "least squares over measured steps, which only workers have",
     "scheduling/lateness.py": "a line for each running sequence, advanced as columns in every step",
 }
 
@@ -115,22 +115,22 @@ IMPURE = {
 CONTRACT_EDGES: dict[str, str] = {
     "baton/async_client.py": "calls the public stubs",
     "baton/fleet/joining.py": "asks a started router whether all workers have joined",
-    "baton/status.py": "reads the error details of a status",
+    "baton/wire/status.py": "reads the error details of a status",
     "baton/stream.py": "holds one Generate call",
-    "baton/transport.py": "the seam: sends and receives messages of the contract",
-    "benchmarks/cancel_scene.py": "a caller that does not read, which the SDK always does",
+    "baton/wire/transport.py": "the seam: sends and receives messages of the contract",
+    "benchmarks/failures/cancel_scene.py": "a caller that does not read, which the SDK always does",
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
-    "router/probing.py": "sends and receives datagrams of the contract",
-    "router/sizes.py": "counts the entries of a message before it is converted",
-    "router/status.py": "writes the error details of a status",
-    "router/worker_link.py": "holds one Work stream to a worker",
-    "services/probe.py": "signs and checks datagrams of the contract",
-    "worker/probes.py": "receives and sends datagrams of the contract",
+    "router/links/probing.py": "sends and receives datagrams of the contract",
+    "router/api/sizes.py": "counts the entries of a message before it is converted",
+    "router/api/status.py": "writes the error details of a status",
+    "router/links/worker_link.py": "holds one Work stream to a worker",
+    "services/rpc/probe.py": "signs and checks datagrams of the contract",
+    "worker/streams/probes.py": "receives and sends datagrams of the contract",
 }
 
 # Besides every __main__.py and config.py, and besides tools/, which are programs.
 ENVIRONMENT_READERS: dict[str, str] = {
-    "baton/fleet/process.py": "hands its own environment on to the processes that it starts",
+    "baton/fleet/processes/process.py": "hands its own environment on to the processes that it starts",
 }

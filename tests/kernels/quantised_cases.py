@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kernels.store_kv import quantise
 from tests.kernels.cases import LAYER, NUM_LAYERS, make_case
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 
 
 def content(place: int, num_bytes: int) -> bytes:

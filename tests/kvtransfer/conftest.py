@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.in_place import InPlace
+from engine.kv.kv_pool import BlockLayout, KVPool
+from kvtransfer.pools.in_place import InPlace
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
-from kvtransfer.transport import TransportMode
 from kvtransfer.transports.nixl import NixlAgent, is_installed
+from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content
 

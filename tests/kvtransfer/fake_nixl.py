@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from kvtransfer.pool import BlockPool
+from kvtransfer.pools.pool import BlockPool
 from kvtransfer.transports.nixl import NixlAgent
 
 Descriptors = list[tuple[int, int, int]]

@@ -13,11 +13,11 @@ from pathlib import Path
 import grpc
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome, SenderLimits
-from kvtransfer.in_place import InPlace
 from kvtransfer.manifest import Commit
+from kvtransfer.pools.in_place import InPlace
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
 from kvtransfer.transports.nixl import NixlAgent

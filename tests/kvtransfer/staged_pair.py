@@ -11,24 +11,24 @@ from typing import Any
 import grpc
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import Outcome
 from kvtransfer.manifest import Commit, CudaPool, CudaReach
-from kvtransfer.on_device import DeviceSource, DeviceTarget
+from kvtransfer.pools.on_device import DeviceSource, DeviceTarget
+from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, most_blocks_in_flight
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
-from kvtransfer.staging import ReceiveStaging, SendStaging
-from kvtransfer.transport import TransportMode
 from kvtransfer.transports.cuda_ipc import CudaRoad, MappedBlocks
 from kvtransfer.transports.shm import ShmServer
+from kvtransfer.transports.transport import TransportMode
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import block_hash, content, fill_block
-from worker.cuda_ipc import PoolBlocks
-from worker.staging import HostSlots
+from worker.handoff.cuda_ipc import PoolBlocks
+from worker.handoff.staging import HostSlots
 
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 NUM_BLOCKS = 32

@@ -10,7 +10,7 @@ from kvtransfer.errors import ProtocolError
 from kvtransfer.manifest import ChecksumKind, Commit, Manifest, NixlPool, Offer, SenderAbort
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
-from services.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
+from services.rpc.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 from tests.fuzzing import messages
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import StaleFenceError
 from kvtransfer.fence import FenceGuard
-from kvtransfer.in_place import InPlace
+from kvtransfer.pools.in_place import InPlace
 from kvtransfer.sender import Handoffs
 from scheduling.request import Fence
 

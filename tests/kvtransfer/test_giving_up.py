@@ -13,8 +13,8 @@ from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
 from kvtransfer.manifest import FINISHED
 from kvtransfer.receiver import ReceiverLimits
-from kvtransfer.transport import TransportMode
-from services.convert import fence_to_pb
+from kvtransfer.transports.transport import TransportMode
+from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
     BOTH,
     ROOT,

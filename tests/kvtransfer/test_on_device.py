@@ -15,11 +15,11 @@ from baton.worker.v1 import kvtransfer_pb2 as pb
 from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.handoff import End
 from kvtransfer.manifest import CudaReach
-from kvtransfer.on_device import DeviceSource
-from kvtransfer.pool import Showing
-from kvtransfer.transport import TransportMode
+from kvtransfer.pools.on_device import DeviceSource
+from kvtransfer.pools.pool import Showing
 from kvtransfer.transports.cuda_ipc import is_in_reach
-from services.convert import fence_to_pb
+from kvtransfer.transports.transport import TransportMode
+from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import until
 from tests.kvtransfer.staged_pair import NUM_BLOCKS, POOL, Pair, Sharing, Waited, settle, staged_pair
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvtransfer.errors import LayoutMismatchError
-from kvtransfer.transport import TransportMode
+from kvtransfer.transports.transport import TransportMode
 from tests.kvtransfer.conftest import BOTH, MakeReceiver, StartSender, fence_of, task_of, wrong_blocks
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ from baton.worker.v1 import kvtransfer_pb2 as pb
 from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer.errors import SenderAbortedError, TransportUnavailableError
 from kvtransfer.receiver import ReceiveResult
-from kvtransfer.transport import TransportMode
-from services.convert import fence_to_pb
+from kvtransfer.transports.transport import TransportMode
+from services.rpc.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
 from tests.kvtransfer.conftest import BOTH, MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks
 

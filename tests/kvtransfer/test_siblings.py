@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from kvtransfer.errors import TransportUnavailableError
-from kvtransfer.in_place import InPlace
 from kvtransfer.peers import Peer
+from kvtransfer.pools.in_place import InPlace
 from kvtransfer.receiver import Receiver
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.transport import TransportMode
+from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence
 from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of
 from tests.patience import PATIENCE_S

@@ -7,7 +7,7 @@ import pytest
 
 from kvtransfer.errors import SenderAbortedError
 from kvtransfer.handoff import End
-from kvtransfer.transport import TransportMode
+from kvtransfer.transports.transport import TransportMode
 from tests.kvtransfer.conftest import BOTH, until
 from tests.kvtransfer.staged_pair import NUM_BLOCKS, settle, staged_pair
 

@@ -53,14 +53,14 @@ FAILURES = (
                 "tests/kvtransfer/test_receiver_handoff.py::test_a_block_of_another_prompt_is_never_used",
             ),
             Guard(
-                "engine/groups.py",
+                "engine/core/groups.py",
                 "self._tables.accept(group, arrived.num_verified_blocks)",
                 "self._tables.accept(group, len(group.block_table))",
                 "tests/engine/test_step_loop_handoff.py"
                 "::test_nothing_is_decoded_from_blocks_that_were_not_verified",
             ),
             Guard(
-                "engine/groups.py",
+                "engine/core/groups.py",
                 "            self.fail(group, FailureReason.HANDOFF, message)\n",
                 "            from scheduling.columns import TokenColumns\n\n"
                 "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
@@ -82,7 +82,7 @@ FAILURES = (
                 "::test_the_first_failure_gives_no_block_back_while_a_sibling_still_writes",
             ),
             Guard(
-                "engine/groups.py",
+                "engine/core/groups.py",
                 "            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):\n",
                 "            if group.phase is Phase.ABANDONED:\n",
                 "tests/engine/test_step_loop_handoff.py"
@@ -96,7 +96,7 @@ FAILURES = (
         "an aborted prefill left decode running on KV that was missing",
         (
             Guard(
-                "router/recovery.py",
+                "router/core/session/recovery.py",
                 "are ignored there.\n    ending.detach(book, group, tell_workers=True)\n",
                 "are ignored there.\n    ending.detach(book, group, tell_workers=False)\n",
                 "tests/router/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
@@ -109,13 +109,13 @@ FAILURES = (
         "a prefill worker that died or was restarted took healthy decode down with it",
         (
             Guard(
-                "router/recovery.py",
+                "router/core/session/recovery.py",
                 "elif worker.draining or _was_handed_over(group, worker):",
                 "elif worker.draining:",
                 "tests/router/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
             ),
             Guard(
-                "router/recovery.py",
+                "router/core/session/recovery.py",
                 "group.prefill_key = None  # should it come back under this key,",
                 "pass  #",
                 "tests/router/test_core_steps.py"
@@ -135,7 +135,7 @@ FAILURES = (
         "nothing was admitted by how KV would grow, and one full rank froze the node",
         (
             Guard(
-                "engine/room.py",
+                "engine/core/memory/room.py",
                 "if not (self._tables.reserves_maximum or self._forecast.fits([*holders, group], group)):",
                 "if False:",
                 "tests/engine/test_forecast.py"
@@ -155,7 +155,7 @@ FAILURES = (
         "a failed prefill pinned a decode slot for 300 s",
         (
             Guard(
-                "router/ending.py",
+                "router/core/session/ending.py",
                 "    release(book, group)\n    book.move(group, Phase.ENDED)\n",
                 "    book.move(group, Phase.ENDED)\n",
                 "tests/router/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
@@ -168,14 +168,14 @@ FAILURES = (
         "a client that went before its first token did not stop the prefill; the next request waited 54.7 s",
         (
             Guard(
-                "router/arrivals.py",
+                "router/core/session/arrival.py",
                 "    else:\n        _give_up(book, session)\n\n\n",
                 "\n\n",
                 "tests/router/test_letting_go.py"
                 "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
             ),
             Guard(
-                "router/ending.py",
+                "router/core/session/ending.py",
                 "        leave_queue(book, group)\n    move = book.moves.pop(group.key, None)\n",
                 "        pass\n    move = book.moves.pop(group.key, None)\n",
                 "tests/router/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
@@ -194,7 +194,7 @@ FAILURES = (
                 "tests/worker/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
             ),
             Guard(
-                "router/core.py",
+                "router/core/core.py",
                 "            if worker.draining:\n                clear(book, worker)\n            elif",
                 "            if",
                 "tests/router/test_draining.py"
@@ -208,7 +208,7 @@ FAILURES = (
         "structured output could not migrate: the state of its grammar was lost",
         (
             Guard(
-                "engine/sequence.py",
+                "engine/core/sequence.py",
                 "            choice.output.push(token_id)\n",
                 "            pass\n",
                 "tests/engine/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
@@ -227,7 +227,7 @@ FAILURES = (
                 "tests/state/test_store.py::test_the_queue_never_grows_past_its_bound",
             ),
             Guard(
-                "router/admitting.py",
+                "router/core/admission/admitting.py",
                 "    turn_away(book, group.session, queue_full(book))\n",
                 "    strand(book, group)\n",
                 "tests/router/test_letting_go.py"
@@ -241,7 +241,7 @@ FAILURES = (
         "a high priority waited behind a low one when all slots were taken",
         (
             Guard(
-                "router/core.py",
+                "router/core/core.py",
                 "        make_way(book)\n",
                 "",
                 "tests/router/test_giving_way.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
@@ -260,13 +260,13 @@ FAILURES = (
         "router replicas learned apart; failover promoted an empty standby",
         (
             Guard(
-                "router/fleet.py",
+                "router/core/capacity/fleet.py",
                 "return max(self.load.running, self.decode_seqs)",
                 "return self.decode_seqs",
                 "tests/router/test_letting_go.py::test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty",
             ),
             Guard(
-                "worker/service.py",
+                "worker/streams/service.py",
                 "news = None if cost is told else cost",
                 "news = None",
                 "tests/worker/test_costs.py::test_no_router_is_left_with_old_costs",
@@ -279,7 +279,7 @@ FAILURES = (
         "disaggregation was slower than aggregation, and nothing said so",
         (
             Guard(
-                "router/fleet.py",
+                "router/core/capacity/fleet.py",
                 "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
                 "return (PREFILL,)",
                 "tests/router/test_paths.py"
@@ -300,13 +300,13 @@ FAILURES = (
         "the simulator was off by 700 % from the engine it models",
         (
             Guard(
-                "sim/step_ends.py",
+                "sim/workers/step_ends.py",
                 "return now + (self._cost.predict(shape) * ratio",
                 "return now + (8 * self._cost.predict(shape) * ratio",
                 "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
             Guard(
-                "sim/worker.py",
+                "sim/workers/worker.py",
                 "context = self.batch.context_tokens if plan.num_decodes else 0",
                 "context = 0",
                 "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",

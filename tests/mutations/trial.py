@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from baton.fleet.reaper import GRACE_S, HELPERS_GRACE_S, signal_group
+from baton.fleet.processes.reaper import GRACE_S, HELPERS_GRACE_S, signal_group
 
 CLEANING_S = 2 * (GRACE_S + HELPERS_GRACE_S)
 """What a fleet's reaper may take when its launcher is gone, on a busy machine."""

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.metrics import RequestRecord, summarise
+from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.page import page
 from reporting.plots import COLOURS, looks
 from reporting.results import Results, Run, StepSample

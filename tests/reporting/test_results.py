@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.metrics import RequestRecord, summarise
+from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.results import Results, Run, StepSample, capacity, paired_ratios, read, write
 from reporting.summary import Summary
 from reporting.tables import cell, ratio_rows, table_rows

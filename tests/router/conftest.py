@@ -14,16 +14,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from baton.operators.v1 import fleet_pb2_grpc
 from baton.v1 import inference_pb2_grpc
-from router.answering import Answering, UnknownMethods
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.intake import Intake
+from router.api.answering import Answering, UnknownMethods
+from router.api.fleet_service import FleetService
+from router.api.service import InferenceService
+from router.core.core import RouterCore
+from router.core.state import CoreConfig
+from router.links.shell import Shell
 from router.metrics import RouterMetrics
-from router.model_facts import ModelFacts, read_model_facts
-from router.operators.service import FleetService
-from router.service import InferenceService
-from router.shell import Shell
-from router.tokenizer_pool import TokenizerPool
+from router.preprocess.model_facts import ModelFacts, read_model_facts
+from router.preprocess.preprocessor import Intake
+from router.preprocess.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.patience import PATIENCE_S
 from tests.router.scripted_worker import Handoffs, ScriptedWorker

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from router.actions import Action, AskGrants, SendDecode, Settle
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.events import (
+from router.core.actions import Action, AskGrants, SendDecode, Settle
+from router.core.admission.promising import NO_HITS, Judgement
+from router.core.admission.quoting import judge_quote
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     Arrived,
     Enqueued,
     Event,
@@ -17,13 +19,11 @@ from router.events import (
     SettleAnswered,
     WorkerJoined,
 )
-from router.fleet import WorkerFacts, WorkerLoad
-from router.promising import NO_HITS, Judgement
-from router.quoting import judge_quote
-from scheduling.cost_model import CostModel
+from router.core.state import CoreConfig
+from scheduling.admission.prediction import Ahead, Ask
+from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
-from scheduling.prediction import Ahead, Ask
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.records import Settled
 

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from router.actions import AskGrants, Settle
-from router.events import Enqueued, Granted
-from router.fleet import WorkerFacts, WorkerLoad
+from router.core.actions import AskGrants, Settle
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.events import Enqueued, Granted
 from scheduling.request import FinishReason, SequenceSpec
 from state.records import DecodeRoom, QueueEntry, Settled, Settlement
 

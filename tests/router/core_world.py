@@ -6,7 +6,7 @@ core says to a client or a worker is checked as it is said.
 
 from __future__ import annotations
 
-from router.actions import (
+from router.core.actions import (
     Action,
     AskGrants,
     AskQueue,
@@ -28,9 +28,8 @@ from router.actions import (
     TellFinished,
     TellQuoted,
 )
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.events import (
+from router.core.core import RouterCore
+from router.core.events import (
     Arrived,
     Charged,
     Event,
@@ -44,10 +43,11 @@ from router.events import (
     TimerFired,
     WorkerJoined,
 )
+from router.core.state import CoreConfig
+from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
-from scheduling.shares import Standing
 from tests.router.core_model import Heard, ModelStore, ModelWorker, Running
 from tests.router.scripted_worker import token_at
 

@@ -13,7 +13,7 @@ from baton.v1 import generation_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2, worker_pb2_grpc
 from state.records import WorkerRecord
 from state.store import Store
-from worker.probes import ProbeResponder
+from worker.streams.probes import ProbeResponder
 
 FINGERPRINT = "scripted"
 BLOCK_SIZE = 4

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import Action, ChargeTenant, Dequeue, Enqueue, Reject, TellAccepted
-from router.core import RouterCore
+from router.core.actions import Action, ChargeTenant, Dequeue, Enqueue, Reject, TellAccepted
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Charged, Enqueued, QueueWasFull, StepReported
 from router.errors import SloRefused
-from router.events import Charged, Enqueued, QueueWasFull, StepReported
-from router.fleet import WorkerLoad
-from scheduling.admission import Cause
+from scheduling.admission.admission import Cause
+from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass
-from scheduling.shares import Standing
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)

@@ -9,10 +9,10 @@ import grpc.aio
 import pytest
 
 from baton import AsyncClient, Sampling, Slo, Stop
-from baton.convert import request_to_pb
 from baton.errors import Superseded
 from baton.v1 import generation_pb2, inference_pb2
-from router.sessions import MAX_CALLS
+from baton.wire.convert import request_to_pb
+from router.core.session.session import MAX_CALLS
 from tests.router.calls import PROMPT, events_of, expected, reason_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 from tests.router.scripted_worker import ScriptedWorker

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.errors import Reason
-from router.events import (
+from router.core.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     Arrived,
     CancelAsked,
     ClientGone,
@@ -23,8 +22,9 @@ from router.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.fleet import WorkerFacts, WorkerLoad
-from router.sessions import MAX_LOST
+from router.core.session.session import MAX_LOST
+from router.core.state import CoreConfig
+from router.errors import Reason
 from scheduling.request import FinishReason, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
 

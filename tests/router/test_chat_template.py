@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from router.chat_template import ChatOptions, ChatTemplate, TemplateRefused
-from router.model_facts import read_model_facts
+from router.preprocess.chat_template import ChatOptions, ChatTemplate, TemplateRefused
+from router.preprocess.model_facts import read_model_facts
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.codec import Codec, UnknownType
+from router.replay.codec import Codec, UnknownType
 
 
 class Colour(enum.Enum):

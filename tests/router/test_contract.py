@@ -6,25 +6,25 @@ import re
 
 import pytest
 
-from router.book import CoreConfig
-from router.limits import MIN_PING_INTERVAL_MS, Limits
-from router.relay import MAX_PENDING_TOKENS
-from router.sessions import MAX_CALLS
-from router.shell import STALL_S
-from router.sizes import (
+from router.api.client_stream import MAX_PENDING_TOKENS
+from router.api.sizes import (
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
-from router.validation import (
+from router.api.validation import (
     DEFAULT_MAX_TOKENS,
     MAX_LOGPROBS,
     MAX_N,
     MAX_NAME_CHARS,
     MAX_RESUME_GRACE_MS,
 )
+from router.auth.limits import MIN_PING_INTERVAL_MS, Limits
+from router.core.session.session import MAX_CALLS
+from router.core.state import CoreConfig
+from router.links.shell import STALL_S
 from scheduling.request import MAX_SLO_MS
 from tests.house.source_tree import ROOT
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
-from router.actions import Marks, Outcome, Promise, SendReceive
-from router.convert import content_digest, finished_to_pb, request_from_pb
-from router.convert_worker import (
+from router.api.convert import content_digest, finished_to_pb, request_from_pb
+from router.core.actions import Marks, Outcome, Promise, SendReceive
+from router.core.capacity.fleet import WorkerLoad
+from router.links.convert_worker import (
     command_to_pb,
     cost_from_pb,
     load_from_pb,
@@ -21,10 +22,9 @@ from router.convert_worker import (
     spec_to_pb,
     stop_to_pb,
 )
-from router.fleet import WorkerLoad
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
-from services.convert import columns_from_pb, cost_to_pb
+from services.rpc.convert import columns_from_pb, cost_to_pb
 
 counts = st.integers(0, 2**32 - 1)
 

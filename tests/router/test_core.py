@@ -6,9 +6,8 @@ import hypothesis
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router.book import IN_QUEUE
-from router.core import RouterCore
-from router.events import (
+from router.core.core import RouterCore
+from router.core.events import (
     CancelAsked,
     ClientGone,
     SequenceFailed,
@@ -18,7 +17,8 @@ from router.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.sessions import Phase
+from router.core.session.session import Phase
+from router.core.state import IN_QUEUE
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
 from tests.router.core_model import ModelWorker

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Enqueue, Reject, RelayRun, TellAccepted
-from router.events import StepReported, TokenRun
-from router.fleet import WorkerLoad
+from router.core.actions import Enqueue, Reject, RelayRun, TellAccepted
+from router.core.capacity.fleet import WorkerLoad
+from router.core.events import StepReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.actions import (
+from router.core.actions import (
     Action,
     AskGrants,
     Enqueue,
@@ -14,9 +14,9 @@ from router.actions import (
     TakeHolds,
     TellFinished,
 )
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.events import (
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     Arrived,
     Enqueued,
     Event,
@@ -32,9 +32,9 @@ from router.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.fleet import WorkerFacts, WorkerLoad
+from router.core.state import CoreConfig
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, SamplingParams, SequenceSpec, Slo, StopRules
 from state.records import Hold, Settled
 

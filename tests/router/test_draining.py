@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import (
+from router.core.actions import (
     Action,
     AttemptFailed,
     Enqueue,
@@ -14,9 +14,9 @@ from router.actions import (
     SendLend,
     SendReceive,
 )
-from router.core import RouterCore
-from router.events import SequenceFailed, StepReported, Timer, TimerFired, TimerKind, WorkerLost
-from router.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import SequenceFailed, StepReported, Timer, TimerFired, TimerKind, WorkerLost
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, ReceiveKind, SamplingParams
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, start, tell

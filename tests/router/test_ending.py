@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import (
+from router.core.actions import (
     Action,
     Dequeue,
     Enqueue,
@@ -20,8 +20,9 @@ from router.actions import (
     SetTimer,
     Settle,
 )
-from router.core import RouterCore
-from router.events import (
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     CancelAsked,
     ClientGone,
     Enqueued,
@@ -34,7 +35,6 @@ from router.events import (
     TimerFired,
     TimerKind,
 )
-from router.fleet import WorkerLoad
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import Slo

@@ -12,9 +12,9 @@ import pytest
 
 from baton.operators.v1 import fleet_pb2
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
+from router.api.status import CODES
 from router.errors import Reason
-from router.shell import Shell
-from router.status import CODES
+from router.links.shell import Shell
 from tests.house.source_tree import ROOT
 from tests.router.calls import PROMPT, details_of, events_of, fields_of, reason_of, request, value_at
 from tests.router.conftest import RunningFleet

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import ChargeTenant
-from router.core import RouterCore
-from router.events import StepReported
-from router.fleet import WorkerLoad
-from scheduling.admission import LOAD_WINDOW_S, Verdict
+from router.core.actions import ChargeTenant
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import StepReported
+from scheduling.admission.admission import LOAD_WINDOW_S, Verdict
+from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
-from scheduling.prediction import Ahead, Ask
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo, SloClass
-from scheduling.shares import BAND_S
 from tests.router.core_driver import ONE, TWO, core_of, judged, tell
 from tests.router.test_shedding import ask
 

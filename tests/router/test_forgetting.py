@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import Action, SetTimer
-from router.core import FORGET_S, RouterCore
-from router.events import CancelAsked, TimerFired
+from router.core.actions import Action, SetTimer
+from router.core.core import FORGET_S, RouterCore
+from router.core.events import CancelAsked, TimerFired
 from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
 
 KEPT_S = 60.0

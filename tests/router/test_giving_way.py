@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Action, AttemptFailed, Enqueue, GroupMigrated, SendCancel
-from router.core import RouterCore
-from router.events import GrantsAnswered, StepReported, Timer, TimerFired, TimerKind
-from router.fleet import WorkerFacts, WorkerLoad
-from router.sessions import Phase
+from router.core.actions import Action, AttemptFailed, Enqueue, GroupMigrated, SendCancel
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import GrantsAnswered, StepReported, Timer, TimerFired, TimerKind
+from router.core.session.session import Phase
 from scheduling.columns import TokenColumns
 from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass

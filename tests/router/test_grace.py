@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Action, Enqueue, SendCancel, SetTimer, TellChoiceFinished, TellFinished
-from router.core import RouterCore
-from router.events import CancelAsked, ClientGone, TimerFired, TimerKind
+from router.core.actions import Action, Enqueue, SendCancel, SetTimer, TellChoiceFinished, TellFinished
+from router.core.core import RouterCore
+from router.core.events import CancelAsked, ClientGone, TimerFired, TimerKind
 from scheduling.request import FinishReason
 from tests.router.core_driver import ARRIVAL, core_of, start, tell
 

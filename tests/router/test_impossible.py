@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import Reject, TellAccepted
-from router.core import RouterCore
+from router.core.actions import Reject, TellAccepted
+from router.core.admission.slo_floor import Bare, bare, impossible
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import StepReported
 from router.errors import Reason, SloRefused, ValidationError
-from router.events import StepReported
-from router.fleet import WorkerLoad
-from router.impossible import Bare, bare, impossible
-from scheduling.columns import TokenColumns
-from scheduling.cost_model import UNKNOWN_COST, CostModel
-from scheduling.prediction import (
+from scheduling.admission.prediction import (
     Ahead,
     Ask,
     DecodeView,
@@ -28,7 +26,9 @@ from scheduling.prediction import (
     predict,
     prefill_speed,
 )
-from scheduling.quickest import quickest
+from scheduling.columns import TokenColumns
+from scheduling.cost.cost_model import UNKNOWN_COST, CostModel
+from scheduling.cost.quickest import quickest
 from scheduling.request import MAX_SLO_MS, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, judged, tell
 

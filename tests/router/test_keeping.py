@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import Marks, Outcome, Promise, RequestEnded
-from router.keeping import kept
+from router.core.actions import Marks, Outcome, Promise, RequestEnded
+from router.core.session.slo_attainment import kept
 from router.metrics import RouterMetrics, is_good
 from scheduling.request import FinishReason, Path, SloClass
 

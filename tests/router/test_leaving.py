@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import Reject, SendCancel, TellFinished, TellLeaving
-from router.core import RouterCore
+from router.core.actions import Reject, SendCancel, TellFinished, TellLeaving
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Arrived, ClientGone, Received, RouterLeaving, RouterStopping, StepReported
 from router.errors import Unavailable
-from router.events import Arrived, ClientGone, Received, RouterLeaving, RouterStopping, StepReported
-from router.fleet import WorkerLoad
 from scheduling.columns import TokenColumns
 from tests.router.core_driver import ARRIVAL, core_of, start, tell
 

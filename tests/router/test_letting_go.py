@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import (
+from router.core.actions import (
     AskGrants,
     Dequeue,
     Enqueue,
@@ -19,9 +19,9 @@ from router.actions import (
     Settle,
     TellFinished,
 )
-from router.core import RouterCore
-from router.errors import Overloaded
-from router.events import (
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     ClientGone,
     Event,
     Granted,
@@ -32,7 +32,7 @@ from router.events import (
     StepReported,
     WorkerLost,
 )
-from router.fleet import WorkerFacts, WorkerLoad
+from router.errors import Overloaded
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason

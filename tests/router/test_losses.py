@@ -8,9 +8,9 @@ import pytest
 
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
+from router.links.failure_detector import LEAST_TICKS, UNHEARD
+from router.links.ticker import TICK_S
 from router.metrics import NAMESPACE
-from router.silence import LEAST_TICKS, UNHEARD
-from router.ticker import TICK_S
 from tests.router.calls import events_of, expected, finished_of, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 

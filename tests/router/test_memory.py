@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import Reject, TellFinished
-from router.core import RouterCore
-from router.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
-from router.fleet import WorkerLoad
-from router.sessions import Choice, Group, Session
+from router.core.actions import Reject, TellFinished
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
+from router.core.session.session import Choice, Group, Session
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, start, tell

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import Action, AttemptFailed, Enqueue, GroupMigrated, GroupPreempted, SendCancel
-from router.core import RouterCore
-from router.events import Enqueued, StepReported, Timer, TimerFired, TimerKind
-from router.fleet import WorkerFacts, WorkerLoad
+from router.core.actions import Action, AttemptFailed, Enqueue, GroupMigrated, GroupPreempted, SendCancel
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Enqueued, StepReported, Timer, TimerFired, TimerKind
 from scheduling.columns import TokenColumns
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, start, tell
 

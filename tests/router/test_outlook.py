@@ -8,9 +8,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
-from router.core import RouterCore
-from router.events import (
+from router.core.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.fleet_capacity import MAX_AGE_S, Outlook
+from router.core.core import RouterCore
+from router.core.events import (
     CancelAsked,
     DrainAsked,
     Enqueued,
@@ -21,10 +23,8 @@ from router.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.fleet import WorkerFacts, WorkerLoad
-from router.outlook import MAX_AGE_S, Outlook
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.request import FinishReason, Slo
 from state.records import Settled

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import AskGrants, TellAccepted
-from router.core import RouterCore
-from router.events import Granted, GrantsAnswered, StepReported
-from router.fleet import WorkerFacts, WorkerLoad
+from router.core.actions import AskGrants, TellAccepted
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Granted, GrantsAnswered, StepReported
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, arrive, core_of, tell

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import AskGrants, Reject, TellAccepted
-from router.core import RouterCore
-from router.events import StepReported
-from router.fleet import WorkerLoad
-from router.prefixes import cached_tokens, held_by_all
+from router.core.actions import AskGrants, Reject, TellAccepted
+from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.prefixes import cached_tokens, held_by_all
+from router.core.core import RouterCore
+from router.core.events import StepReported
+from scheduling.admission.prediction import Ahead, Ask
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
-from scheduling.prediction import Ahead, Ask
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, judged, tell
 

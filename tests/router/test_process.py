@@ -16,7 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
 
-from baton.certificates import make_certificates
+from baton.security.certificates import make_certificates
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from tests.patience import PATIENCE_S
 from tests.tls_proxy import tls_proxy

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.actions import AskGrants, Reject, TellAccepted
-from router.book import TTFT_SCALE, CoreConfig
-from router.core import RouterCore
+from router.core.actions import AskGrants, Reject, TellAccepted
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Enqueued, StepReported, WorkerJoined
+from router.core.state import TTFT_SCALE, CoreConfig
 from router.errors import SloRefused
-from router.events import Enqueued, StepReported, WorkerJoined
-from router.fleet import WorkerFacts, WorkerLoad
-from scheduling.admission import Verdict
+from scheduling.admission.admission import Verdict
+from scheduling.admission.prediction import Ahead, Ask
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
-from scheduling.prediction import Ahead, Ask
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, StopRules
 from tests.router.core_driver import ARRIVAL, core_of, grant, judged, tell
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.actions import Action, Dequeue, ReleaseCredit, ReleaseLease, SendReceive, Settle
-from router.core import RouterCore
-from router.events import (
+from router.core.actions import Action, Dequeue, ReleaseCredit, ReleaseLease, SendReceive, Settle
+from router.core.core import RouterCore
+from router.core.events import (
     CancelAsked,
     Granted,
     QueueSeen,

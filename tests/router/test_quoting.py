@@ -7,17 +7,17 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.actions import Action, Reject, TellAccepted, TellQuoted
-from router.book import CoreConfig
-from router.core import RouterCore
+from router.core.actions import Action, Reject, TellAccepted, TellQuoted
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Enqueued, Event, QuoteAsked, StepReported, WorkerJoined
+from router.core.state import CoreConfig
 from router.errors import Unavailable, ValidationError
-from router.events import Enqueued, Event, QuoteAsked, StepReported, WorkerJoined
-from router.fleet import WorkerFacts, WorkerLoad
-from router.recording import footer, header, line
-from router.replay import replay
-from scheduling.admission import Verdict
+from router.replay.recording import footer, header, line
+from router.replay.replay import replay
+from scheduling.admission.admission import Verdict
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, tell
 

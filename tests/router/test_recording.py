@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import recording
-from router.book import CoreConfig
-from router.core import RouterCore
-from router.events import Event, Granted, Nudged, QueueSeen
-from router.recording import Recorder, decode_event, encode_event, footer, header, line
-from router.replay import RecordingError, main, read, replay
-from scheduling.cost_model import CostModel
+from router.core.core import RouterCore
+from router.core.events import Event, Granted, Nudged, QueueSeen
+from router.core.state import CoreConfig
+from router.replay import recording
+from router.replay.recording import Recorder, decode_event, encode_event, footer, header, line
+from router.replay.replay import RecordingError, main, read, replay
+from scheduling.cost.cost_model import CostModel
 
 EVENT_TYPES = typing.get_args(Event)
 _PRIMITIVES: dict[object, st.SearchStrategy[Any]] = {

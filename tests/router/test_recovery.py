@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import (
+from router.core.actions import (
     Action,
     AskGrants,
     AttemptFailed,
@@ -17,9 +17,9 @@ from router.actions import (
     TellFinished,
     TellRetrying,
 )
-from router.core import RouterCore
-from router.errors import StaleSession
-from router.events import (
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
     Arrived,
     ClientGone,
     Enqueued,
@@ -34,8 +34,8 @@ from router.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.fleet import WorkerLoad
-from router.recovery import DOUBT_S
+from router.core.session.recovery import DOUBT_S
+from router.errors import StaleSession
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled

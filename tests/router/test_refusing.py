@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
-from scheduling.admission import ITL_MARGIN
+from scheduling.admission.admission import ITL_MARGIN
 from tests.router.calls import details_of, events_of, expected, request, tokens_of
 from tests.router.conftest import RunningFleet, until
 

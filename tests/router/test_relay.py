@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from router.actions import TellChoiceFinished
+from router.api.client_stream import ClientStream, TokenRun
+from router.core.actions import TellChoiceFinished
 from router.errors import Overloaded, Reason, Unavailable
-from router.relay import ClientStream, TokenRun
 from scheduling.request import FinishReason
 
 

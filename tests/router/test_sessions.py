@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis
 import hypothesis.strategies as st
 
-from router.sessions import Session, Timeline
+from router.core.session.session import Session, Timeline
 from scheduling.request import SamplingParams, Slo, StopRules
 
 # Mostly what a key is made of itself, so that names that imitate one are found soon.

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from router import shedding
-from router.actions import (
+from router.core.actions import (
     Action,
     ChargeTenant,
     Dequeue,
@@ -18,15 +17,16 @@ from router.actions import (
     RequestShed,
     TellAccepted,
 )
-from router.core import RouterCore
+from router.core.admission import shedding
+from router.core.capacity.fleet import WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import Charged, Enqueued, StepReported, Timer, TimerFired, TimerKind, WorkerLost
 from router.errors import SloRefused
-from router.events import Charged, Enqueued, StepReported, Timer, TimerFired, TimerKind, WorkerLost
-from router.fleet import WorkerLoad
+from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass
-from scheduling.shares import Standing
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)

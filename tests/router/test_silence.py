@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.silence import (
+from router.links.failure_detector import (
     ASK_TICKS,
     GAPS,
     HALF_LIFE_TICKS,
@@ -15,7 +15,7 @@ from router.silence import (
     MOST_TICKS,
     Silence,
 )
-from router.ticker import TICK_S, Ticker
+from router.links.ticker import TICK_S, Ticker
 
 REGULAR = st.integers(0, LEAST_TICKS // GAPS)
 """Gaps of a worker that has its turn when it wants it."""

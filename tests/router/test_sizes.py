@@ -6,9 +6,9 @@ import pytest
 from google.protobuf.message import Message
 
 from baton.v1 import generation_pb2, inference_pb2
+from router.api.sizes import check_sizes
 from router.errors import Reason, ValidationError
-from router.model_facts import ModelFacts
-from router.sizes import check_sizes
+from router.preprocess.model_facts import ModelFacts
 
 
 def chat(count: int) -> inference_pb2.ChatInput:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from router.actions import AskGrants, RequestRefused
-from router.core import RouterCore
-from router.events import StepReported, WorkerHeld, WorkerLoaded
-from router.fleet import STALL_S, STALL_STEPS, WorkerFacts, WorkerLoad
+from router.core.actions import AskGrants, RequestRefused
+from router.core.capacity.fleet import STALL_S, STALL_STEPS, WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import StepReported, WorkerHeld, WorkerLoaded
 from router.metrics import NAMESPACE
 from scheduling.columns import TokenColumns
 from tests.router.conftest import RunningFleet, until

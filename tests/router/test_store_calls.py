@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis.asyncio
 
-from router.actions import Dequeue, Enqueue, Renew
-from router.events import Enqueued, Event
-from router.store_calls import StoreCalls
+from router.core.actions import Dequeue, Enqueue, Renew
+from router.core.events import Enqueued, Event
+from router.links.store_calls import StoreCalls
 from state.records import QueueEntry
 from state.store import Store
 from tests.patience import PATIENCE_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokenizer_line import TokenizerLine
+from router.preprocess.tokenizer_line import TokenizerLine
 
 SHORT, LONG = 2_000, 2_000_000
 SIZES = st.integers(1, 1 << 22)

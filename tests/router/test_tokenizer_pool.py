@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from router.errors import Overloaded, Unavailable
-from router.model_facts import ModelFacts
-from router.tokenizer_pool import CALL_BYTES, TokenizerPool
+from router.preprocess.model_facts import ModelFacts
+from router.preprocess.tokenizer_pool import CALL_BYTES, TokenizerPool
 
 pytestmark = pytest.mark.integration
 

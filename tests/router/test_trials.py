@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from router.actions import AskGrants, Reject, TellAccepted
+from router.core.actions import AskGrants, Reject, TellAccepted
+from router.core.capacity.fleet import WorkerLoad
+from router.core.events import Enqueued, StepReported
 from router.errors import SloRefused
-from router.events import Enqueued, StepReported
-from router.fleet import WorkerLoad
+from scheduling.admission.trials import PAUSE_S
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import CostModel
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, SloClass, StopRules
-from scheduling.trials import PAUSE_S
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
 
 COST = CostModel((0.002, 0.0, 0.0003, 0.0, 0.0, 0.0), 0.0)

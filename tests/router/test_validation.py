@@ -9,10 +9,8 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from router.errors import DeadlineExpired, ModelNotFound, RouterError, ValidationError
-from router.model_facts import ModelFacts
-from router.status import DETAILS_KEY, status_of
-from router.validation import (
+from router.api.status import DETAILS_KEY, status_of
+from router.api.validation import (
     RawRequest,
     check_before_tokenising,
     check_resumption,
@@ -22,6 +20,8 @@ from router.validation import (
     checked_slo,
     finish_of,
 )
+from router.errors import DeadlineExpired, ModelNotFound, RouterError, ValidationError
+from router.preprocess.model_facts import ModelFacts
 from scheduling.request import FinishReason, SloClass, StopRules
 
 GOOD = RawRequest(token_ids=(5, 6, 7))

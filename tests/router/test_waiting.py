@@ -8,9 +8,9 @@ from dataclasses import replace
 import hypothesis
 import hypothesis.strategies as st
 
-from router.sessions import Choice, Group, Phase, Session, Timeline
-from router.waiting import LEAST_STALE, WaitingGroups
-from scheduling.admission import Decision, Verdict
+from router.core.queue.waiting import LEAST_STALE, WaitingGroups
+from router.core.session.session import Choice, Group, Phase, Session, Timeline
+from scheduling.admission.admission import Decision, Verdict
 from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from tests.growth import LARGE, MOST_GROWTH, SMALL, growth
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission import (
+from scheduling.admission.admission import (
     ITL_MARGIN,
     MAX_RETRY_S,
     MIN_RETRY_S,
@@ -24,7 +24,7 @@ from scheduling.admission import (
     retry_after_s,
     unpromised,
 )
-from scheduling.prediction import Prediction
+from scheduling.admission.prediction import Prediction
 from scheduling.request import Slo
 
 seconds = st.floats(0.001, 100.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.backlog import LEAST_WIDTH_S, WIDTH_SHARE, Backlog, Pace, Stake, Waiting
+from scheduling.admission.backlog import LEAST_WIDTH_S, WIDTH_SHARE, Backlog, Pace, Stake, Waiting
 from scheduling.request import SloClass
 
 waiting = st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.block_hash import HASH_BYTES, chain_root, hash_block, hash_blocks
+from scheduling.memory.block_hash import HASH_BYTES, chain_root, hash_block, hash_blocks
 
 TOKENS = st.lists(st.integers(0, 2), max_size=24)
 SIZES = st.integers(1, 5)

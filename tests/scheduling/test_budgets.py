@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.budgets import UNLIMITED, Budget, Levels, Rate, take
+from scheduling.admission.budgets import UNLIMITED, Budget, Levels, Rate, take
 
 rates = st.builds(Rate, st.floats(0.1, 1000), st.floats(1, 1000))
 costs = st.integers(0, 2000)

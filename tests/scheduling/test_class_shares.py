@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.class_shares import HEADROOM, ClassShares
+from scheduling.admission.class_shares import HEADROOM, ClassShares
+from scheduling.admission.shedding import BATCH_SHARE
 from scheduling.request import SloClass
-from scheduling.shedding import BATCH_SHARE
 
 RATE = 1000.0
 ASKED = st.lists(st.tuples(st.sampled_from(SloClass), st.integers(1, 50_000)), max_size=30)

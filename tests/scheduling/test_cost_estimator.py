@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.cost_estimator import (
+from scheduling.cost.cost_estimator import (
     FIT_EVERY,
     FIT_EVERY_UNTRUSTED,
     MIN_JUDGED,
@@ -18,8 +18,8 @@ from scheduling.cost_estimator import (
     WINDOW,
     CostEstimator,
 )
-from scheduling.cost_fit import fit
-from scheduling.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
 from tests.scheduling.steps import DEMO, grid, measure, slower
 
 UNKNOWN = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)

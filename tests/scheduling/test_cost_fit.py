@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from scheduling.cost_fit import KNEES, MIN_SAMPLES, fit, nnls
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost.cost_fit import KNEES, MIN_SAMPLES, fit, nnls
+from scheduling.cost.cost_model import CostModel, StepShape
 from tests.scheduling.steps import DEMO, grid, measure
 
 positive = st.floats(0.1, 10)

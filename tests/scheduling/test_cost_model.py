@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel, StepShape, quantile
+from scheduling.cost.cost_model import CostModel, StepShape, quantile
 
 coefficients = st.tuples(*[st.floats(0, 1e-3) for _ in range(6)])
 models = st.builds(CostModel, coefficients, st.floats(0, 256))

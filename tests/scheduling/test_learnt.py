@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.learnt import (
+from scheduling.admission.learnt import (
     ENOUGH,
     FIXED_AGE_S,
     FIXED_ENOUGH,

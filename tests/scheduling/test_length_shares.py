@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.length_shares import ENOUGH, GATE, MAX_AGE_S, NEARLY_ALL, PARTS, WINDOW, LengthShares
+from scheduling.admission.length_shares import (
+    ENOUGH,
+    GATE,
+    MAX_AGE_S,
+    NEARLY_ALL,
+    PARTS,
+    WINDOW,
+    LengthShares,
+)
 
 BUSY = 0.9
 LENGTHS = range(100, 1100, 100)

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel, StepShape
-from scheduling.packing import GRAIN_TOKENS
-from scheduling.prediction import (
+from scheduling.admission.prediction import (
     Ahead,
     Ask,
     Capacity,
@@ -29,6 +27,8 @@ from scheduling.prediction import (
     prefill_speed,
     seq_capacity,
 )
+from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.packing import GRAIN_TOKENS
 
 COST = CostModel((0.002, 0.0001, 0.0001, 1e-7, 1e-8, 1e-8), 8)
 PREFILL = PrefillView(COST, token_budget=64)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel
-from scheduling.preemption import Means, SwapSpeed, VictimView, choose, recompute_s
+from scheduling.cost.cost_model import CostModel
+from scheduling.memory.preemption import Means, SwapSpeed, VictimView, choose, recompute_s
 
 COST = CostModel((0.01, 0.0001, 0.00005, 1e-9, 1e-8, 1e-9), 200.0)
 SWAP = SwapSpeed(block_bytes=1_000_000, bytes_per_s=1e9)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel
-from scheduling.profiles import Profile, cost_fields, dump, parse, parse_cost
+from scheduling.cost.cost_model import CostModel
+from scheduling.cost.profiles import Profile, cost_fields, dump, parse, parse_cost
 
 PROFILE = Profile(
     name="box",

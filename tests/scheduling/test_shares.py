@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling import shares
-from scheduling.shares import (
+from scheduling.admission import shares
+from scheduling.admission.shares import (
     ACTIVE_MS,
     BAND_S,
     FREE_S,

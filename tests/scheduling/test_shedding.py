@@ -9,9 +9,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.backlog import Stake, Waiting
+from scheduling.admission.backlog import Stake, Waiting
+from scheduling.admission.shedding import BATCH_SHARE, BatchFloor, Plan, Service, plan
 from scheduling.request import SloClass
-from scheduling.shedding import BATCH_SHARE, BatchFloor, Plan, Service, plan
 from tests.growth import LARGE, MOST_GROWTH, SMALL, growth
 
 stakes = st.sampled_from(Stake)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.admission.trials import PAUSE_S, Trials
 from scheduling.request import Slo
-from scheduling.trials import PAUSE_S, Trials
 
 TOKENS = st.integers(1, 5000)
 SLOS = st.builds(Slo, ttft_ms=st.none() | st.integers(1, 60_000))

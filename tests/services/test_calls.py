@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from services.calls import cancel
+from services.rpc.calls import cancel
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.event_loop import NUM_THREADS, count_tasks, start_threads
-from services.watchdog import EXIT_STALLED
+from services.process.event_loop import NUM_THREADS, count_tasks, start_threads
+from services.process.watchdog import EXIT_STALLED
 
 CHECKOUT = Path(__file__).parents[2]
 NAME = "baton_event_loop_tasks"
 STANDS_STILL = """
 import asyncio, time
-import services.event_loop
+import services.process.event_loop
 
-services.event_loop.STALL_S = 1.0
+services.process.event_loop.STALL_S = 1.0
 
 async def main():
-    watchdog = services.event_loop.watch_loop()
+    watchdog = services.process.event_loop.watch_loop()
     print("watched", flush=True)
     {what}
     watchdog.stop()

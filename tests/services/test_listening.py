@@ -14,12 +14,12 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from baton.certificates import make_certificates
-from baton.secret_files import Certificates
-from services import listening
-from services.listening import NUM_SCRAPES, MetricsServer
-from services.security import Security
-from services.tls import TlsFiles
+from baton.security.certificates import make_certificates
+from baton.security.secret_files import Certificates
+from services.rpc import listening
+from services.rpc.listening import NUM_SCRAPES, MetricsServer
+from services.security.settings import Security
+from services.security.tls import TlsFiles
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from services import background
-from services.background import BackgroundWriter
-from services.log import Lines
+from services.process import background
+from services.process.background import BackgroundWriter
+from services.process.log import Lines
 from tests.house.source_tree import ROOT
 
 LOGGING = """
 import sys
 import structlog
-from services.log import configure_logging
+from services.process.log import configure_logging
 configure_logging("info", "json", worker="w1")
 for number in range(int(sys.argv[1])):
     structlog.get_logger().info("said", number=number, padding="x" * 2000)

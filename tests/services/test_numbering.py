@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.numbering import Incoming, Outgoing, OutOfOrder
+from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
 
 
 @given(st.lists(st.integers(1, 6), max_size=8))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.worker.v1.worker_pb2 import Probe, ProbeAck
-from services.probe import KEY_BYTES, MAX_BYTES, seal, unseal
+from services.rpc.probe import KEY_BYTES, MAX_BYTES, seal, unseal
 
 KEY, OTHER = b"k" * KEY_BYTES, b"o" * KEY_BYTES
 COUNTS = st.integers(0, 2**64 - 1)

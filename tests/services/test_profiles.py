@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.cost_model import StepShape
-from scheduling.profiles import dump
+from scheduling.cost.cost_model import StepShape
+from scheduling.cost.profiles import dump
 from services.profiles import load_profile, names
 
 H200 = "h200-llama-3.1-8b"

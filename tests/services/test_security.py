@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from router.config import parse_config as router_config
-from services.security import Security, add_security_flags, is_loopback, security_of
-from services.tls import TlsFiles
+from services.security.settings import Security, add_security_flags, is_loopback, security_of
+from services.security.tls import TlsFiles
 from worker.config import parse_config as worker_config
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.standstill import LONG_S, PERIOD_S, RECENT_S, Standstills
+from services.process.standstill import LONG_S, PERIOD_S, RECENT_S, Standstills
 
 SECONDS = "baton_event_loop_standstill_seconds"
 OWN_SECONDS = "baton_event_loop_own_standstill_seconds"

@@ -7,7 +7,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 WITHOUT_MEMORY = """
 import resource, threading
-from services.threads import started_executor
+from services.process.threads import started_executor
 
 executor = started_executor(3, "test")
 # One that has ended leaves its stack to the next one: that begins, and then ends for want of memory.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from baton.certificates import PARTS, make_certificates
-from baton.secret_files import Certificates
-from services.tls import Role, TlsFiles, TlsUnusable, load_tls, roles_of
+from baton.security.certificates import PARTS, make_certificates
+from baton.security.secret_files import Certificates
+from services.security.tls import Role, TlsFiles, TlsUnusable, load_tls, roles_of
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from engine.commands import Decode
+from engine.core.commands import Decode
 from scheduling.policies import by_name
 from scheduling.request import StopRules
 from sim import FleetShape, Overheads, SimSpec, run

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scheduling.lateness import HOPELESS_GAPS
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
-from sim.batch import Batch
-from sim.sequence import Goal, Sequence
+from sim.workers.batch import Batch
+from sim.workers.sequence import Goal, Sequence
 
 BLOCK = 8
 

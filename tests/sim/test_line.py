@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import line
-from sim.line import Place, WaitingLine
+from sim.store import line
+from sim.store.line import Place, WaitingLine
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdefgh"), st.integers(0, 9)), max_size=60))

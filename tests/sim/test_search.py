@@ -3,7 +3,7 @@
 import pytest
 
 from scheduling.placement import Placement
-from sim.search import Candidate, Tried, search
+from sim.commands.search import Candidate, Tried, search
 from sim.spec import FleetShape
 
 PER_WORKER = 10.0

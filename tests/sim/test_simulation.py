@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.cost_model import CostModel, StepShape
+from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
 from sim import FleetShape, Overheads, RecordedStep, SimResult, SimSpec, run
-from sim.false_refusals import false_refusals
+from sim.commands.false_refusals import false_refusals
 from sim.result import End
 from sim.simulation import Simulation
 from tests.sim.conftest import make_profile, make_trace

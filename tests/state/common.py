@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from sim.async_store import AsyncMemoryStore
+from sim.store.async_store import AsyncMemoryStore
 from state.records import DecodeRoom, Notice, Nudge, PrefillRoom, QueueEntry, Settled, WorkerRecord
 from state.store import Store
 

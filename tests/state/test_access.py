@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from baton.certificates import make_certificates
-from baton.secret_files import Certificates, write_secret
+from baton.security.certificates import make_certificates
+from baton.security.secret_files import Certificates, write_secret
 from state.access import RedisAccess, SecretUnusable
 from state.connection import Connection
 from state.errors import StoreUnavailable

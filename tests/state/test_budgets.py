@@ -9,7 +9,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.budgets import Budget, Levels, Rate, take
+from scheduling.admission.budgets import Budget, Levels, Rate, take
 from state import keys
 from state.store import Store
 

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scheduling.shares import ACTIVE_MS, MAX_DEBTS
-from sim.async_store import AsyncMemoryStore
-from sim.store import MemoryStore
+from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
+from sim.store.async_store import AsyncMemoryStore
+from sim.store.memory_store import MemoryStore
 from state import keys
 from state.connection import LONGEST_SILENCE_MS
 from state.errors import QueueFull

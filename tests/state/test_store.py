@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from scheduling.shares import Standing
+from scheduling.admission.shares import Standing
 from state.errors import QueueFull
 from state.records import (
     DecodeRoom,

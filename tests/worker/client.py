@@ -14,7 +14,7 @@ import grpc
 
 from baton.worker.v1 import worker_pb2 as pb
 from baton.worker.v1 import worker_pb2_grpc as pb_grpc
-from router.convert_worker import spec_to_pb
+from router.links.convert_worker import spec_to_pb
 from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from tests.patience import PATIENCE_S
 

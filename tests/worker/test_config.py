@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtransfer.transport import TransportMode
+from kvtransfer.transports.transport import TransportMode
 from worker.config import parse_config
 
 

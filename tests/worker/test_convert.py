@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2 as pb
-from engine.report import Failure, Load, Prefilled, StepReport
-from router.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
-from router.convert_worker import command_to_pb, report_from_pb, spec_to_pb
+from engine.core.report import Failure, Load, Prefilled, StepReport
+from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
+from router.links.convert_worker import command_to_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
-from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
-from worker.convert import command_from_pb, report_to_pb, spec_from_pb
 from worker.errors import MalformedCommandError
+from worker.streams.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.streams.convert import command_from_pb, report_to_pb, spec_from_pb
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 small = st.integers(0, 2**32 - 1)

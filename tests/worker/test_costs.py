@@ -7,10 +7,10 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
-from engine.commands import Command, SetCost
-from engine.report import Load, StepReport
-from scheduling.cost_estimator import FIT_EVERY_UNTRUSTED, WINDOW, CostEstimator
-from scheduling.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
+from engine.core.commands import Command, SetCost
+from engine.core.report import Load, StepReport
+from scheduling.cost.cost_estimator import FIT_EVERY_UNTRUSTED, WINDOW, CostEstimator
+from scheduling.cost.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
 from tests.scheduling.steps import DEMO, grid, measure, slower
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import Pair

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.block_checksums import BlockChecksums
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.block_checksums import BlockChecksums
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool
-from kvtransfer.transport import TransportMode
-from worker.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
+from kvtransfer.transports.transport import TransportMode
 from worker.errors import StartupError
+from worker.handoff.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
@@ -38,7 +38,7 @@ def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
 
 
 def test_neighbours_know_each_other() -> None:
-    say = "from worker.cuda_ipc import host_identity; print(host_identity())"
+    say = "from worker.handoff.cuda_ipc import host_identity; print(host_identity())"
     other = subprocess.run([sys.executable, "-c", say], cwd=ROOT, check=True, capture_output=True, text=True)
     assert host_identity()
     assert other.stdout.strip() == host_identity()
@@ -77,9 +77,9 @@ def test_checksums_are_of_the_blocks_asked_for() -> None:
 
 SENDER = """
 import sys, torch
-from engine.gpu_sharing import gpu_uuid, share
-from engine.kv_pool import BlockLayout, KVPool
-from worker.cuda_ipc import PoolBlocks
+from engine.kv.gpu_sharing import gpu_uuid, share
+from engine.kv.kv_pool import BlockLayout, KVPool
+from worker.handoff.cuda_ipc import PoolBlocks
 before = torch.zeros(3_000_000, device="cuda")  # so that the pool need not begin an allocation
 pool = KVPool(BlockLayout(2, 16, 2, 64, torch.float32), 8, torch.device("cuda"))
 pool.tensor.copy_(torch.arange(pool.tensor.numel(), device="cuda").view(pool.tensor.shape))

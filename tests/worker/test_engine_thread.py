@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.commands import Cancel, Command
-from engine.report import Load, StepReport
+from engine.core.commands import Cancel, Command
+from engine.core.report import Load, StepReport
 from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread, Inbox
 

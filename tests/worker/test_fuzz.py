@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2 as pb
-from router.convert_worker import spec_to_pb
+from router.links.convert_worker import spec_to_pb
 from scheduling.request import FinishReason
 from tests.fuzzing import fuzz, messages
 from tests.worker.client import WorkClient, spec_of

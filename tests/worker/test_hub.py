@@ -5,18 +5,18 @@ import dataclasses
 import pytest
 
 from baton.worker.v1 import worker_pb2 as pb
-from engine import commands as engine_commands
-from engine.report import Failure, Load, Prefilled, StepReport
+from engine.core import commands as engine_commands
+from engine.core.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.fence import FenceGuard
 from scheduling.columns import TokenColumns
-from scheduling.cost_model import StepShape
+from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, SequenceSpec
 from tests.worker.client import spec_of
-from worker.commands import CancelHandles, Dispatch, DrainWorker, Task
-from worker.convert import report_to_pb
-from worker.hub import Hub
 from worker.metrics import WorkerMetrics
-from worker.session import MAX_OUTBOUND, RouterSession
+from worker.streams.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.streams.convert import report_to_pb
+from worker.streams.hub import Hub
+from worker.streams.session import MAX_OUTBOUND, RouterSession
 
 LOAD = Load(
     step=1, running=1, waiting=0, pending_prefill_tokens=0, free_blocks=8, cached_blocks=0, context_tokens=0

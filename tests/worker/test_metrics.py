@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.report import Load, StepReport
+from engine.core.report import Load, StepReport
 from worker.metrics import WorkerMetrics
 
 LOAD = Load(1, 0, 0, 0, 0, 0, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from state.records import WorkerRecord
 from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
-from worker.preflight import check_fleet, check_kernels
+from worker.startup.preflight import check_fleet, check_kernels
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 

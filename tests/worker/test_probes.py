@@ -10,12 +10,12 @@ from typing import Self
 import pytest
 
 from baton.worker.v1.worker_pb2 import Probe, ProbeAck
-from services.listening import AddressUnusable
-from services.probe import seal, unseal
+from services.rpc.listening import AddressUnusable
+from services.rpc.probe import seal, unseal
 from tests.ports import free_port
 from tests.worker.client import WorkClient
 from tests.worker.conftest import Pair
-from worker.probes import ProbeResponder
+from worker.streams.probes import ProbeResponder
 
 
 class Router:

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from engine.commands import Command, Release
-from engine.copy_stream import mark_steps
-from engine.report import Failure, Filled, Load, StepReport
+from engine.core.commands import Command, Release
+from engine.core.report import Failure, Filled, Load, StepReport
+from engine.execution.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
-from kvtransfer.in_place import InPlace
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pool import BlockSource, Showing
+from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.pool import BlockSource, Showing
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
-from worker.commands import Dispatch, Task
+from worker.handoff.sender_side import EngineSide, SenderSide
 from worker.metrics import WorkerMetrics
-from worker.sender_side import EngineSide, SenderSide
+from worker.streams.commands import Dispatch, Task
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 

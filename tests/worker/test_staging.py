@@ -8,15 +8,15 @@ from typing import cast
 import pytest
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
-from kvtransfer.in_place import InPlace
+from engine.kv.kv_pool import BlockLayout, KVPool
+from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiver import ReceiverLimits
-from kvtransfer.staging import ReceiveStaging, SendStaging
-from scheduling.cost_model import UNKNOWN_COST
-from worker import staging
+from scheduling.cost.cost_model import UNKNOWN_COST
 from worker.engine import Engine
 from worker.engine_thread import Loop
-from worker.staging import source_of, target_of
+from worker.handoff import staging
+from worker.handoff.staging import source_of, target_of
 
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 ELSEWHERE = torch.device("meta")

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.commands import Cancel, Command
-from engine.report import StepReport
-from scheduling.cost_model import StepShape
-from services.watchdog import EXIT_STALLED, Watchdog
+from engine.core.commands import Cancel, Command
+from engine.core.report import StepReport
+from scheduling.cost.cost_model import StepShape
+from services.process.watchdog import EXIT_STALLED, Watchdog
 from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread
-from worker.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
+from worker.startup.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
 
 LOOK_S = 0.01
 CHECKOUT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ STALLING_WORKER = """
 import asyncio, threading
 from functools import partial
 from worker.engine_thread import EngineThread
-from services.watchdog import Watchdog, leave_stalled
+from services.process.watchdog import Watchdog, leave_stalled
 
 class Stalling:
     def run(self, drain, emit, stop):

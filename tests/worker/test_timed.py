@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from baton.worker.v1 import worker_pb2 as pb
-from engine.kv_pool import KVPool
-from scheduling.cost_model import StepShape
+from engine.kv.kv_pool import KVPool
+from scheduling.cost.cost_model import StepShape
 from services.profiles import load_profile
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import ROOT, Workshop
 from tests.worker.timed_steps import BLOCK, generate
-from worker.timed import words
-from worker.timed_runner import TimedRunner, layout, logits_table
+from worker.timed.timed_engine import words
+from worker.timed.timed_runner import TimedRunner, layout, logits_table
 
 PROFILE = "h200-llama-3.1-8b"
 PROMPT = [3 + i % 90 for i in range(75)]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.step_batch import StepBatch
-from worker.timed_runner import TimedRunner
+from engine.execution.step_batch import StepBatch
+from worker.timed.timed_runner import TimedRunner
 
 BLOCK = 4
 

@@ -10,7 +10,7 @@ import grpc
 
 from baton.fleet.joining import wait_until_joined
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
-from services.health import WHOLE, Health
+from services.rpc.health import WHOLE, Health
 
 
 class ConnectedRouter(fleet_pb2_grpc.FleetServiceServicer):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from baton.credentials import IN_THE_CLEAR, Credentials
 from baton.fleet import Fleet, FleetSpec
 from baton.fleet.control import Control
 from baton.fleet.running import (
@@ -21,6 +20,7 @@ from baton.fleet.running import (
     launcher_answers,
     running_fleets,
 )
+from baton.security.credentials import IN_THE_CLEAR, Credentials
 
 
 @pytest.fixture

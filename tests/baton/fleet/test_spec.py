@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from baton.fleet import FleetSpec
-from baton.fleet.process import READY_LINE
+from baton.fleet.processes.process import READY_LINE
 from baton.fleet.rundir import KEPT_RUNS, next_run_dir
 from baton.fleet.spec import (
     PLACEMENTS,
@@ -15,7 +15,7 @@ from baton.fleet.spec import (
     Surroundings,
     service_processes,
 )
-from engine.quantisation import Quantisation
+from engine.model.quantisation import Quantisation
 from router import config
 from scheduling import policies
 from scheduling.placement import Placement

@@ -11,12 +11,12 @@ from typing import NoReturn
 import pytest
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import LayoutMismatchError, PeerLostError, TransportUnavailableError
 from kvtransfer.manifest import NixlPool
 from kvtransfer.receiver_handoff import BlockCopy
-from kvtransfer.transport import TransportMode, runs
 from kvtransfer.transports.nixl import PACKAGE, NixlAgent, NixlReader, is_installed
+from kvtransfer.transports.transport import TransportMode, runs
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import content, fill_block
 from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.kv_pool import BlockLayout, KVPool
+from engine.kv.kv_pool import BlockLayout, KVPool
 from kvtransfer.errors import LayoutMismatchError, TransportUnavailableError
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.transports import shm

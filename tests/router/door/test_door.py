@@ -14,13 +14,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from baton.door_file import add_key, new_api_key
-from router.door.door import Bill, Door, Patience
-from router.door.principal import Principal, as_caller, set_caller, tenant_of_call
-from router.door.rules import DoorFileUnusable, read_rules
+from baton.security.auth_file import add_key, new_api_key
+from router.api.validation import RawRequest
+from router.auth.auth import Bill, Door, Patience
+from router.auth.principal import Principal, as_caller, set_caller, tenant_of_call
+from router.auth.rules import DoorFileUnusable, read_rules
 from router.errors import Forbidden, Overloaded, Unauthenticated, Unavailable
-from router.validation import RawRequest
-from scheduling.budgets import Budget, Levels, Rate, Taken
+from scheduling.admission.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
 from state.connection import Connection
 from state.store import Store

@@ -1,0 +1,119 @@
+"""`baton chat`: a conversation. Ctrl-C ends the answer; at the prompt, twice, the conversation."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+
+from baton.cli.arguments import sampling_of, slo_of, stop_of
+from baton.cli.exits import OK, explain
+from baton.cli.running import client_of
+from baton.cli.views.summary import split_line
+from baton.client import BlockingStream, Client
+from baton.errors import BatonError
+from baton.types import ChatMessage, ChoiceFinished, Finished, FinishReason, Tokens
+
+HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer"
+
+
+def run(args: argparse.Namespace) -> int:
+    if sys.stdin.isatty():
+        importlib.import_module("readline")  # imported for what it does to input(): editing and history
+    with client_of(args) as client:
+        model = client.models()[0]
+        if args.model not in ("", model.name):
+            raise ValueError(f"--model is {args.model!r}: this fleet serves {model.name!r}")
+        print(f"{model.name}, {model.max_context_tokens} tokens of context. {HELP}.")
+        conversation = Conversation(client, args)
+        read_lines(_ask, conversation.hear)
+    return OK
+
+
+def _ask() -> str:
+    return input("\n> ")
+
+
+def read_lines(ask: Callable[[], str], hear: Callable[[str], bool]) -> None:
+    """Hands lines on until `hear` returns False, the input ends, or Ctrl-C comes twice in a row."""
+    interrupted = False
+    while True:
+        try:
+            line = ask().strip()
+            if line and not hear(line):
+                return
+            interrupted = False
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            if interrupted:
+                print()
+                return
+            interrupted = True
+            print("\n(Ctrl-C again leaves)")
+
+
+class Conversation:
+    """The messages so far; an answer that was interrupted stays in them as far as it came."""
+
+    def __init__(self, client: Client, args: argparse.Namespace) -> None:
+        self._client = client
+        self._args = args
+        self.messages: list[ChatMessage] = []
+        self._reset()
+
+    def hear(self, line: str) -> bool:
+        """Answers one line; False when it says to leave."""
+        match line:
+            case "/quit" | "/exit":
+                return False
+            case "/reset":
+                self._reset()
+                print("(forgotten)")
+            case _ if line.startswith("/"):
+                print(HELP)
+            case _:
+                self._answer(line)
+        return True
+
+    def _reset(self) -> None:
+        self.messages = [ChatMessage("system", self._args.system)] if self._args.system else []
+
+    def _answer(self, line: str) -> None:
+        self.messages.append(ChatMessage("user", line))
+        said: list[str] = []
+        try:
+            self._listen(said)
+        except BatonError as error:
+            print(f"baton: {explain(error)}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print(" (ended)")
+        if said:
+            self.messages.append(ChatMessage("assistant", "".join(said)))
+        else:
+            self.messages.pop()
+
+    def _listen(self, said: list[str]) -> None:
+        stream = self._client.generate(
+            self.messages,
+            sampling=sampling_of(self._args),
+            stop=stop_of(self._args),
+            slo=slo_of(self._args),
+        )
+        reasons: list[FinishReason] = []
+        for event in stream:
+            if isinstance(event, Tokens):
+                said.append(event.text)
+                print(event.text, end="", flush=True)
+            elif isinstance(event, ChoiceFinished):
+                reasons.append(event.reason)
+            elif isinstance(event, Finished):
+                _tell(event, reasons, stream)
+
+
+def _tell(finished: Finished, reasons: list[FinishReason], stream: BlockingStream) -> None:
+    print(f"\n\033[2m{split_line(finished, reasons, stream.resumes)}\033[0m" if sys.stdout.isatty() else "")
+    if finished.error:
+        print(f"baton: {finished.error}", file=sys.stderr)

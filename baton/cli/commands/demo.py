@@ -1,0 +1,77 @@
+"""`baton demo`: a fleet from nothing, six prompts at once, what was promised and delivered, nothing left."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from baton.async_client import AsyncClient
+from baton.cli.exits import FAILED, OK, explain
+from baton.cli.running import run_to_the_end
+from baton.cli.views.demo_prompts import PROMPTS
+from baton.cli.views.demo_view import Answer, LineByLine, SideBySide, results
+from baton.cli.views.fleet_reporter import FleetReporter, spec_of
+from baton.errors import BatonError
+from baton.fleet import Fleet, FleetSpec
+from baton.types import Sampling, Slo, Stop, Timeout, Tokens
+
+SLO = Slo(ttft_ms=1000, tpot_ms=60)
+_SAMPLING = Sampling(temperature=0.7, top_p=0.95, seed=2)
+_FRAMES_PER_S = 12
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_to_the_end(_demo(spec_of(args), args.max_tokens, Console()))
+
+
+async def _demo(spec: FleetSpec, max_tokens: int, console: Console) -> int:
+    began = time.monotonic()
+    with FleetReporter(console) as report:
+        async with Fleet(spec, report) as fleet:
+            report.rest()
+            took_s = time.monotonic() - began
+            console.print(Text.assemble(("Up", "bold green"), f" in {took_s:.1f} s: {_what(spec)}\n"))
+            async with AsyncClient(fleet.router_addresses, timeout=Timeout(total_s=120)) as client:
+                answers = await _ask_all(client, max_tokens, console)
+            console.print(results(answers))
+    return OK if all(answer.state == "done" for answer in answers) else FAILED
+
+
+def _what(spec: FleetSpec) -> str:
+    redis = "Redis, " if spec.redis_url is None else ""
+    return f"{redis}{spec.routers} router, {spec.prefill} prefill and {spec.decode} decode worker"
+
+
+async def _ask_all(client: AsyncClient, max_tokens: int, console: Console) -> Sequence[Answer]:
+    answers = [Answer(prompt) for prompt in PROMPTS]
+    if not console.is_terminal:
+        lines = LineByLine(console)
+        await asyncio.gather(*(_ask(client, a, max_tokens, lines, n) for n, a in enumerate(answers, 1)))
+        return answers
+    with Live(SideBySide(answers), console=console, refresh_per_second=_FRAMES_PER_S):
+        await asyncio.gather(*(_ask(client, answer, max_tokens) for answer in answers))
+    return answers
+
+
+async def _ask(
+    client: AsyncClient, answer: Answer, max_tokens: int, lines: LineByLine | None = None, number: int = 0
+) -> None:
+    if lines is not None:
+        lines.say(number, answer.prompt.shown or f"{answer.prompt.title}\n")
+    stop = Stop(max_tokens=max_tokens)
+    try:
+        async with client.generate(answer.prompt.prompt, sampling=_SAMPLING, stop=stop, slo=SLO) as stream:
+            async for event in stream:
+                answer.take(event)
+                if lines is not None and isinstance(event, Tokens):
+                    lines.say(number, event.text)
+    except BatonError as error:
+        answer.fail(explain(error))
+    if lines is not None:
+        lines.end(number)

@@ -1,0 +1,44 @@
+"""`baton health`: for container health checks, so without anything that takes long to import."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import grpc
+from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
+
+from baton.cli.exits import FAILED, OK, UNREACHABLE, explain
+from baton.cli.target import target_of
+from baton.errors import Unavailable
+from baton.security.credentials import Credentials
+from baton.security.reachability import Blocked, explained
+
+
+def run(args: argparse.Namespace) -> int:
+    target = target_of(args)
+    return max(asyncio.run(_check(one, target.credentials, args.timeout_s)) for one in target.addresses)
+
+
+async def _check(address: str, credentials: Credentials, timeout_s: float) -> int:
+    async with credentials.channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            answer = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            print(await _failure(error, address, credentials))
+            return UNREACHABLE
+    print(f"{address}: {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}")
+    return OK if answer.status == health_pb2.HealthCheckResponse.SERVING else FAILED
+
+
+async def _failure(error: grpc.aio.AioRpcError, address: str, credentials: Credentials) -> str:
+    said = f"{error.code().name}: {error.details()}"
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return f"{address}: {said}"
+    found = await explained(Unavailable(said, address), credentials)
+    return explain(found) if isinstance(found, Blocked) else str(found)

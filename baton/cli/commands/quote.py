@@ -1,0 +1,49 @@
+"""`baton quote`: the promise a prompt would get now, without sending it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from baton.cli.arguments import sampling_of, slo_of, stop_of
+from baton.cli.commands.generate import prompt_of
+from baton.cli.exits import OK, TRY_LATER, in_flags
+from baton.cli.running import async_client_of, run_to_the_end
+from baton.types import Quote, Verdict
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_to_the_end(_quote(args))
+
+
+async def _quote(args: argparse.Namespace) -> int:
+    async with async_client_of(args) as client:
+        quote = await client.quote(
+            prompt_of(args),
+            sampling=sampling_of(args),
+            stop=stop_of(args),
+            slo=slo_of(args),
+            truncate_prompt_tokens=args.truncate_prompt_tokens,
+        )
+    print(json.dumps(dataclasses.asdict(quote)) if args.json else in_words(quote), flush=True)
+    return TRY_LATER if quote.verdict is Verdict.REFUSED else OK
+
+
+def in_words(quote: Quote) -> str:
+    """The verdict, what is predicted beside what was asked for, and what to do about a refusal."""
+    promise = quote.promise
+    rows = (
+        ("TTFT", promise.predicted_ttft_ms, promise.ttft_ms),
+        ("TPOT", promise.predicted_tpot_ms, promise.tpot_ms),
+        ("ITL", promise.predicted_itl_ms, promise.itl_ms),
+    )
+    lines = [f"{quote.verdict}, for a prompt of {quote.prompt_tokens} tokens"]
+    for name, predicted_ms, asked_ms in rows:
+        asked = "not asked for" if asked_ms is None else f"{asked_ms} ms asked for"
+        lines.append(f"  {name:<4}  {predicted_ms:9.1f} ms predicted, {asked}")
+    if quote.attainable is not None:
+        lines.append(f"possible now: {in_flags(quote.attainable)}")
+    if quote.retry_after_s is not None:
+        lines.append(f"as asked, try again in {quote.retry_after_s:.1f} s")
+    return "\n".join(lines)

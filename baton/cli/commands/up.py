@@ -1,0 +1,109 @@
+"""`baton up`: a fleet for as long as it is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from baton.cli.exits import FLEET_FAILED, OK, program
+from baton.cli.running import run_to_the_end
+from baton.cli.views.fleet_reporter import FleetReporter, spec_of
+from baton.fleet import Fleet, FleetSpec, Keeper
+from baton.fleet.checkout import find_checkout
+from baton.fleet.control import Control
+from baton.fleet.rundir import runs_of
+
+
+def run(args: argparse.Namespace) -> int:
+    spec = spec_of(
+        args,
+        prefill=args.prefill,
+        decode=args.decode,
+        routers=args.routers,
+        router_port=args.port,
+        policy=args.policy,
+        placement=args.placement,
+        without_redis=args.without_redis,
+        timed=args.timed,
+        secure=_secrets_folder(args) if args.secure else None,
+        deterministic=args.deterministic,
+        quantisation=args.quantisation,
+    )
+    return run_to_the_end(_up(spec, Console(), restarts=not args.no_restart))
+
+
+async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
+    began = time.monotonic()
+    up = False
+    with FleetReporter(console) as report:
+        try:
+            control = Control(report)
+            async with Fleet(spec, control) as fleet, control.serving(fleet):
+                up = True
+                report.rest()
+                _invite(fleet, time.monotonic() - began, console)
+                await Keeper(fleet, report, restarts=restarts).keep()
+            return FLEET_FAILED
+        except asyncio.CancelledError:
+            if not up:
+                raise
+            return OK  # Ctrl-C and SIGTERM are how a fleet that runs is meant to be ended
+
+
+def _secrets_folder(args: argparse.Namespace) -> Path:
+    """Kept from run to run, so that clients' files stay good."""
+    parent: Path = args.run_dir or find_checkout() / ".baton"
+    return parent.resolve() / "secure"
+
+
+def _finding_flag(fleet: Fleet) -> str:
+    """Return the flag by which a command here finds the fleet; a run of this checkout needs none."""
+    run_dir = fleet.run_dir.resolve()
+    found = run_dir.parent == runs_of(find_checkout()).resolve()
+    return "" if found else f" --run-dir {shlex.quote(str(run_dir))}"
+
+
+def _where_credentials_are(fleet: Fleet) -> str:
+    if fleet.secured is None:
+        return ""
+    shown = fleet.secured.credentials
+    flags = {"ca": shown.ca, "cert": shown.cert, "key": shown.key, "api-key-file": shown.api_key_file}
+    named = ", ".join(f"--{flag} {path.name}" for flag, path in flags.items() if path is not None)
+    return f"\nsecrets {fleet.secured.certificates.folder}, for other clients: {named}"
+
+
+def _how_redis_is_reached(fleet: Fleet) -> str:
+    """Said of a secured fleet: its other channels have TLS."""
+    if fleet.secured is None:
+        return ""
+    if fleet.redis_url.startswith("rediss:"):
+        return "\nredis   with TLS, both sides with certificates"
+    whose = "of your own" if fleet.spec.redis_url else "that only you can open, and with a password"
+    return f"\nredis   without TLS, on a unix socket {whose}; nothing of it is on a network"
+
+
+def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
+    baton = program()
+    addresses = fleet.router_addresses
+    flag = _finding_flag(fleet)
+    reach = "with TLS" if fleet.secured else "without TLS; say --secure for certificates and an API key"
+    console.print(
+        Text.assemble(
+            ("\nUp", "bold green"),
+            f" in {took_s:.1f} s, listening on ",
+            (", ".join(addresses), "bold"),
+            f"\nreach   this machine only, {reach}",
+            f"{_how_redis_is_reached(fleet)}{_where_credentials_are(fleet)}\nlogs    {fleet.run_dir}",
+            f'\ntry     {baton} generate{flag} "The list is"',
+            f"\n        {baton} chat{flag}",
+            f"\n        {baton} status{flag}",
+            "\nCtrl-C stops everything\n",
+        ),
+        soft_wrap=True,
+    )

@@ -1,0 +1,293 @@
+"""One process of a fleet: started in a group of its own, watched until it ends, logged into a file.
+
+STARTING ──ready line──▶ READY ──▶ ENDED
+  │  ▲ └─────────────────────────▶ ENDED
+  └──┘ a line that says how far it is
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
+
+from baton.fleet.errors import ProcessFailed, StartTimeout
+from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, kill_leader, signal_group
+
+# Says its id into the reaper's pipe (its stdin), then becomes the program: no start can go unnoticed.
+_ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
+
+READY_LINE = re.compile(
+    r"^READY (?P<kind>\S+) (?P<id>\S+) address=(?P<address>\S+)(?: metrics=(?P<metrics>\S+))?"
+)
+STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
+
+_LATE_LINES_S = 0.2
+"""A launcher that was stopped itself finds the lines of that time unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a process's start; `done` of `total` are bytes or steps, 0 if unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        if not self.total:
+            return self.phase
+        if self.total < 10_000:
+            return f"{self.phase}, {self.done} of {self.total}"
+        return f"{self.phase}, {self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to start.
+
+    `ready` finds, in a line of stdout, that the process serves; its groups `address` and `metrics` say where,
+    unless `address` is known beforehand.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    cwd: Path
+    ready: re.Pattern[str] = READY_LINE
+    address: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child(Protocol):
+    """What runs, as far as it is watched."""
+
+    @property
+    def pid(self) -> int:
+        """The leader of a session of its own."""
+
+    async def wait(self) -> int:
+        """The exit code: minus the signal where one ended it."""
+
+
+class ManagedProcess:
+    """A started process. Its addresses are set once `wait_ready` has returned."""
+
+    def __init__(self, spec: ProcessSpec, log_path: Path, reaper: Reaper) -> None:
+        self.name = spec.name
+        self.address = spec.address
+        self.metrics_address = ""
+        self.log_path = log_path
+        self.exit_code: int | None = None
+        self.spec = spec
+        self._reaper = reaper
+        self._process: Child | None = None
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = 0.0
+        self._moved_at = 0.0
+        self._ready_at = self._ended_at = 0.0
+        self._moved = asyncio.Event()
+        self.progress = Progress("starting")
+        """The progress of its start, by its last report."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self.exit_code is None
+
+    async def start(self) -> None:
+        self._started_at = self._moved_at = time.monotonic()
+        # A pipe of our own: asyncio's would make waiting for the process wait for its children as well.
+        read_fd, write_fd = os.pipe()
+        try:
+            with self.log_path.open("ab") as log:
+                self._process = await self._launch(write_fd, log, self._reaper.write_fd)
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        copying = asyncio.create_task(self._copy_output(read_fd))
+        self._tasks = [copying, asyncio.create_task(self._watch(copying))]
+
+    async def _launch(self, stdout: int, stderr: IO[bytes], register: int) -> Child:
+        """In a session of its own; first of all it says its id into `register`, the reaper's pipe."""
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", _ENTRY, "sh", *self.spec.command,
+            stdin=register,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=self.spec.cwd,
+            env={**os.environ, **self.spec.environment},
+            start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def serving(self) -> bool:
+        """True if it has reported that it is ready, and runs."""
+        return self.running and self._ready.is_set()
+
+    @property
+    def served_s(self) -> float:
+        """Seconds from being ready until its end, or now; 0 if it was never ready."""
+        if not self._ready.is_set():
+            return 0.0
+        return (self._ended_at or time.monotonic()) - self._ready_at
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since its last report of its start."""
+        return time.monotonic() - self._moved_at
+
+    async def wait_ready(self, standstill_s: float) -> float:
+        """Wait until it serves, as long as it reports progress, and return the seconds since its start.
+
+        Raises `ProcessFailed`, or `StartTimeout` when it has reported nothing for `standstill_s`.
+        """
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._ended)]
+        try:
+            looked_again = False
+            while not any(wait.done() for wait in waits):
+                left_s = standstill_s - self.silent_s
+                if left_s <= 0 and looked_again:
+                    break
+                looked_again = left_s <= 0
+                timeout_s = max(left_s, _LATE_LINES_S)
+                await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._ready.is_set():
+            return time.monotonic() - self._started_at
+        if self.exit_code is not None:
+            raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
+        raise StartTimeout(self.name, str(self.progress), self.silent_s, self.log_path, self.log_tail())
+
+    async def next_word(self, timeout_s: float) -> None:
+        """Wait until its start has moved since the last call, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+        self._moved.clear()
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended."""
+        await self._ended.wait()
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def terminate(self) -> None:
+        """Asks it to stop: it finishes what runs within its grace."""
+        self._signal_leader(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash would."""
+        if self.running:
+            kill_leader(self.pid)
+
+    def pause(self) -> None:
+        """Stops it in its tracks (a hang); `resume` lets it go on."""
+        if self.running:
+            signal_group(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self.running:
+            signal_group(self.pid, signal.SIGCONT)
+
+    async def stop(self, grace_s: float) -> int:
+        """Asks, waits `grace_s` seconds, then kills. Returns the exit code."""
+        self.resume()
+        self.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    async def close(self) -> None:
+        """Kills what still runs and waits until its output has been read."""
+        self.kill()
+        # Shielded: whoever is cancelled here must not end the watching with it, or its end were never known.
+        await asyncio.shield(asyncio.gather(*self._tasks))
+
+    def log_tail(self, max_lines: int = 15) -> str:
+        with self.log_path.open(encoding="utf-8", errors="replace") as log:
+            return "".join(deque(log, max_lines)).rstrip()
+
+    def _signal_leader(self, number: int) -> None:
+        if self.running:
+            # It may have ended without our having heard of it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def _watch(self, copying: asyncio.Task[None]) -> None:
+        assert self._process is not None
+        exit_code = await self._process.wait()
+        await self._sweep_helpers()
+        self._reaper.process_ended(self.pid)
+        await asyncio.wait(
+            [copying], timeout=1.0
+        )  # its last words belong into the log before anyone reads it
+        self._ended_at = time.monotonic()
+        self.exit_code = exit_code
+        self._ended.set()
+
+    async def _sweep_helpers(self) -> None:
+        """Ends the children that outlive their parent, politely first: some of them clean up after it."""
+        left = signal_group(self.pid, signal.SIGTERM)
+        give_up = time.monotonic() + HELPERS_GRACE_S
+        while left and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+            left = signal_group(self.pid, 0)
+        if left:
+            signal_group(self.pid, signal.SIGKILL)
+
+    async def _copy_output(self, read_fd: int) -> None:
+        reader = asyncio.StreamReader()
+        source = os.fdopen(read_fd, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), source
+        )
+        pending = b""
+        with self.log_path.open("ab", buffering=0) as log:
+            while data := await reader.read(65536):
+                # With the disk full we read on all the same: the process would wait for it.
+                with contextlib.suppress(OSError):
+                    log.write(data)
+                if not self._ready.is_set():
+                    pending = self._look_for_ready(pending + data)
+        transport.close()
+
+    def _look_for_ready(self, data: bytes) -> bytes:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            starting = STARTING_LINE.search(text)
+            if starting is not None:
+                self._moved_at = time.monotonic()
+                self._moved.set()
+                self.progress = Progress(starting["phase"], int(starting["done"]), int(starting["total"]))
+                continue
+            found = self.spec.ready.search(text)
+            if found is not None:
+                said = found.groupdict()
+                self.address = said.get("address") or self.address
+                self.metrics_address = said.get("metrics") or ""
+                self._ready_at = time.monotonic()
+                self._ready.set()
+                break
+        return rest

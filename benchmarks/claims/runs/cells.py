@@ -1,0 +1,50 @@
+"""What is promised in each cell of the grid, as ratios of what the profile does without load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scheduling.cost.profiles import Profile
+from scheduling.placement import Placement
+from sim.commands.capacity import capacity_per_s, references
+from sim.spec import FleetShape
+from sim.workload import Promises, sample
+from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
+
+WORKLOADS = ("chat", "summarise", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload under one promise."""
+
+    workload: str
+    tpot_ratio: float
+    ttft_ratio: float
+    promises: Promises
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, TPOT {self.tpot_ratio:g} D, TTFT {self.ttft_ratio:g} ×"
+
+
+def cell(profile: Profile, workload: str, tpot_ratio: float, ttft_ratio: float) -> Cell:
+    """One promise to all of a workload's requests."""
+    known = references(profile, sample(workload, 1.0), 1.0)
+    promises = Promises(known.ttft_ms(ttft_ratio), known.tpot_ms(tpot_ratio))
+    return Cell(workload, tpot_ratio, ttft_ratio, promises)
+
+
+def grid(profile: Profile, workload: str) -> Iterator[Cell]:
+    """The nine of one workload, the tightest first."""
+    for tpot in TPOT_RATIOS:
+        for ttft in TTFT_RATIOS:
+            yield cell(profile, workload, tpot, ttft)
+
+
+def estimate(profile: Profile, workload: str, tpot_ms: int | None, num_workers: int = 1) -> float:
+    """Requests per second that workers which do both would carry at most, by arithmetic."""
+    tpot_s = None if tpot_ms is None else tpot_ms / 1000
+    fleet = FleetShape(0, num_workers)
+    return capacity_per_s(profile, fleet, Placement.AGGREGATED, sample(workload, 1.0), tpot_s)

@@ -1,0 +1,191 @@
+"""One simulated run, and of each of its requests what claims are judged by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.cost.profiles import Profile
+from scheduling.placement import Placement
+from scheduling.policies.policy import Policy
+from services.profiles import load_profile
+from sim.commands.capacity import alone_s
+from sim.metrics import WARMUP_SHARE, measure
+from sim.result import End, RequestResult
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+from sim.workload import Promises, draw
+from workloads.trace import TraceRequest
+
+NOTHING = Promises()
+PROFILE = "h200-llama-3.1-8b"
+DRAIN_S = 60.0
+"""After the last arrival; who has to wait longer has missed every promise of the grid."""
+
+Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to serve; `fleet` as in `2p4d`."""
+
+    policy: str | Policy
+    token_budget: int | None = None
+    placement: Placement = Placement.AGGREGATED
+    fleet: str = "1d"
+
+    @property
+    def name(self) -> str:
+        policy = self.policy if isinstance(self.policy, str) else self.policy.name
+        budget = f" τ={self.token_budget}" if self.token_budget else ""
+        where = "" if self.placement is Placement.AGGREGATED else f" {self.placement.value} {self.fleet}"
+        return f"{policy}{budget}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: an arm under a load."""
+
+    arm: Arm
+    workload: str
+    rate_per_s: float
+    seed: int
+    span_s: float
+    promises: Promises = NOTHING
+    by_class: tuple[tuple[str, Promises], ...] = ()
+    """In place of `promises`, where classes are promised different things."""
+    has_classes: bool = True
+    """Whether the fleet hears of the classes; else all are standard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of simulating."""
+
+    wall_s: float
+    cpu_s: float
+    """Of this process: less where the machine has other things to do."""
+    num_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Of the requests of one run but its first tenth, a row each; NaN where nothing came of them."""
+
+    span_s: float
+    prompt: Column
+    output: Column
+    ttft: Column
+    tpot: Column
+    queue: Column
+    """TTFT less what the prompt takes alone: whether it waits at the router or at a worker."""
+    finished: Flags
+    refused: Flags
+    promised: Flags
+    """Accepted, and not at risk."""
+    met_own: Flags
+    """Finished, and met all that it asked for itself."""
+    asked_ttft_ms: Column
+    itl_p99_s: float
+    """Over all gaps of the run."""
+    cost: Cost
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+
+@cache
+def profile() -> Profile:
+    """All claims are of the same hardware."""
+    return load_profile(PROFILE)
+
+
+def trace_of(case: Case) -> tuple[TraceRequest, ...]:
+    """The requests; the same seed has the same lengths at every rate, and the same pattern of arrivals."""
+    trace = draw(case.workload, "poisson", case.rate_per_s, case.span_s, case.seed, case.promises)
+    stated = dict(case.by_class)
+    if stated:
+        trace = tuple(_promised(one, stated[one.slo_class]) for one in trace)
+    if not case.has_classes:
+        trace = tuple(replace(one, slo_class="standard") for one in trace)
+    return trace
+
+
+def _promised(one: TraceRequest, promises: Promises) -> TraceRequest:
+    return replace(one, ttft_ms=promises.ttft_ms, tpot_ms=promises.tpot_ms, itl_ms=promises.itl_ms)
+
+
+def spec_of(case: Case) -> SimSpec:
+    """As the simulator wants it."""
+    arm = case.arm
+    return SimSpec(
+        profile=profile(),
+        fleet=FleetShape.parse(arm.fleet),
+        trace=trace_of(case),
+        policy=arm.policy,
+        placement=arm.placement,
+        token_budget=arm.token_budget,
+        seed=case.seed,
+        drain_s=DRAIN_S,
+    )
+
+
+def play(case: Case) -> Played:
+    """Simulate it."""
+    spec = spec_of(case)
+    began, cpu_began = time.perf_counter(), time.process_time()
+    result = run(spec)
+    cost = Cost(time.perf_counter() - began, time.process_time() - cpu_began, result.num_events)
+    itl = measure(result).itl
+    kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
+    return columns(kept, case.span_s * (1 - WARMUP_SHARE), itl.p99 if itl else 0.0, cost)
+
+
+def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float, cost: Cost) -> Played:
+    """Requests as columns."""
+    return Played(
+        span_s=span_s,
+        prompt=_column([one.asked.prompt_tokens for one in requests]),
+        output=_column([one.asked.output_tokens for one in requests]),
+        ttft=_column([one.ttft_s for one in requests]),
+        tpot=_column([one.tpot_s for one in requests]),
+        queue=_column([_queued_s(one) for one in requests]),
+        finished=np.array([one.end is End.FINISHED for one in requests]),
+        refused=np.array([one.end is End.REFUSED for one in requests]),
+        promised=np.array([one.promised_ttft_s is not None and not one.at_risk for one in requests]),
+        met_own=np.array([one.good for one in requests]),
+        asked_ttft_ms=_column([one.asked.ttft_ms for one in requests]),
+        itl_p99_s=itl_p99_s,
+        cost=cost,
+    )
+
+
+def _queued_s(one: RequestResult) -> float | None:
+    if one.ttft_s is None:
+        return None
+    return max(0.0, one.ttft_s - alone_s(profile(), one.asked.prompt_tokens))
+
+
+def _column(values: Sequence[float | None]) -> Column:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def good(played: Played, promises: Promises) -> Flags:
+    """Finished within a promise, whether or not it was this that the fleet was asked for."""
+    met = played.finished.copy()
+    if promises.ttft_ms is not None:
+        met &= played.ttft * 1000 <= promises.ttft_ms
+    if promises.tpot_ms is not None:
+        met &= np.isnan(played.tpot) | (played.tpot * 1000 <= promises.tpot_ms)
+    return met
+
+
+def goodput(played: Played, promises: Promises) -> float:
+    """Good requests per second of those that came after the first tenth."""
+    return float(good(played, promises).sum()) / played.span_s

@@ -1,0 +1,248 @@
+"""How long the router's core takes to decide, in microseconds.
+
+A core with many waiting requests and busy workers, told events as a shell tells them; no store, no network.
+Of each figure the median and the 95th percentile over many different requests, since each is another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from benchmarks.flags import add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
+from reporting.tables import cell
+from router.core.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
+from router.core.admission.shedding import full_plan
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.core import RouterCore
+from router.core.events import (
+    Arrived,
+    Charged,
+    Enqueued,
+    Event,
+    Granted,
+    SettleAnswered,
+    StepReported,
+    WorkerJoined,
+)
+from router.core.state import CoreConfig
+from scheduling.admission.shares import Standing
+from scheduling.columns import TokenColumns
+from scheduling.cost.cost_model import CostModel
+from scheduling.placement import Placement
+from scheduling.request import SamplingParams, Slo, SloClass, StopRules
+from state.records import Settled
+
+COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
+"""About those of an 8B model on an H200."""
+ROUTER = "router"
+MOST_ARRIVAL_US = 200.0
+MOST_PLAN_US = 20_000.0
+PLANS = 20
+
+
+@dataclass
+class Bench:
+    """One core, and the clock it is told."""
+
+    num_workers: int
+    core: RouterCore = field(init=False)
+    now: float = 1000.0
+    seed: int = 1
+    draw: random.Random = field(init=False)
+    arrived: int = 0
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.core = RouterCore(CoreConfig(ROUTER, placement=Placement.AGGREGATED, queue_capacity=10**6))
+        self.workers = [
+            WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "f", 16, 100_000, 512, 8192)
+            for i in range(self.num_workers)
+        ]
+        for facts in self.workers:
+            self.core.on(WorkerJoined(facts, self.load(pending=0), COST), self.now)
+
+    def load(self, pending: int, running: int = 64) -> WorkerLoad:
+        return WorkerLoad(1, running, 0, pending, free_blocks=90_000, context_tokens=1100 * running)
+
+    def tell(self, event: Event) -> list[Action]:
+        return self.core.on(event, self.now)
+
+    def arrival(self, slo: Slo | None = None) -> Arrived:
+        """A chat-like request; due times and classes are spread over all there are."""
+        self.arrived += 1
+        draw = self.draw
+        some = Slo(
+            ttft_ms=draw.choice((None, *range(60_000, 600_000, 5000))),
+            tpot_ms=draw.choice((30, 50, 100)),
+            slo_class=draw.choice(tuple(SloClass)),
+        )
+        return Arrived(
+            listener=self.arrived,
+            tenant="t",
+            request_id=f"r{self.arrived}",
+            session=0,
+            digest=b"",
+            prompt_token_ids=range(round(min(8192, draw.lognormvariate(7.45, 0.93))) + 1),
+            sampling=SamplingParams(),
+            seed_given=True,
+            stop=StopRules(max_tokens=400, ignore_eos=True),
+            slo=slo or some,
+            received_at=self.now,
+        )
+
+    def admit(self, event: Arrived, position: int, tokens: int) -> list[Action]:
+        """From the call to the promise: place in the queue, tenant's charge, verdict."""
+        actions = self.tell(event)
+        key = next(one.entry.request_key for one in actions if isinstance(one, Enqueue))
+        actions = self.tell(Enqueued(key, position, tokens))
+        if any(isinstance(one, ChargeTenant) for one in actions):
+            actions = self.tell(Charged(key, Standing(0.0, None, 0, is_over=False)))
+        return actions
+
+    def fill(self, waiting: int) -> None:
+        """Busy workers, and so many that wait for them."""
+        for facts in self.workers:
+            self.tell(StepReported(facts.key, TokenColumns(), self.load(pending=100_000)))
+        while len(self.core.book.waiting) < waiting:
+            backlog = self.core.book.waiting.backlog
+            ttft_ms, slo_class = self.draw.randrange(10_000, 600_000), self.draw.choice(tuple(SloClass))
+            slo = Slo(ttft_ms=ttft_ms, slo_class=slo_class, allow_at_risk=True)
+            self.admit(self.arrival(slo), 1, backlog.tokens)
+            self.now += 0.001
+
+    def run_on(self, facts: WorkerFacts, count: int) -> list[int]:
+        """Handles of so many requests that decode on one worker."""
+        handles = []
+        for _ in range(count):
+            event = self.arrival(Slo(tpot_ms=100))
+            self.admit(event, 0, 0)
+            key = f"t/{event.request_id}/0"
+            actions = self.tell(Granted(key, facts.key, facts.key))
+            if any(isinstance(one, Settle) for one in actions):
+                actions = self.tell(SettleAnswered(key, facts.key, facts.key, Settled.OK))
+                handles += [one.spec.handle for one in actions if isinstance(one, SendDecode)]
+        return handles
+
+
+def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float]:
+    """Microseconds of each call; what prepares it is not counted."""
+    taken = []
+    gc.collect()
+    gc.disable()
+    for _ in range(calls):
+        call = prepare()
+        started = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - started) * 1e6)
+    gc.enable()
+    return taken
+
+
+def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
+    """A newcomer behind half of the queue, with every kind of SLO."""
+    bench = Bench(num_workers, seed=seed)
+    bench.fill(waiting)
+
+    def prepare() -> Callable[[], object]:
+        bench.now += 0.01
+        facts = bench.workers[bench.arrived % num_workers]
+        bench.tell(StepReported(facts.key, TokenColumns(), bench.load(pending=100_000)))
+        event = bench.arrival()
+        ahead = bench.core.book.waiting.backlog.tokens // 2
+        return lambda: bench.admit(event, waiting // 2, ahead)
+
+    return timed(calls, prepare)
+
+
+def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
+    """Of all that wait, after nine of ten workers were lost."""
+    bench = Bench(num_workers, seed=seed)
+    bench.fill(waiting)
+    for facts in bench.workers[num_workers // 10 :]:
+        bench.core.book.fleet.lose(facts.key)
+    bench.core.book.capacity_died = True
+
+    def prepare() -> Callable[[], object]:
+        bench.now += 0.1
+        return lambda: full_plan(bench.core.book)
+
+    return timed(calls, prepare)
+
+
+def reports(rows: int, waiting: int, calls: int, seed: int) -> list[float]:
+    """One step of a worker with so many sequences, each of which gets a token."""
+    bench = Bench(16, seed=seed)
+    handles = bench.run_on(bench.workers[0], rows)
+    assert len(handles) == rows, "each was dispatched"
+    bench.fill(waiting)
+    index = 0
+
+    def prepare() -> Callable[[], object]:
+        nonlocal index
+        tokens = TokenColumns(handles, [0] * rows, [index] * rows, [9] * rows, [0] * rows)
+        index += 1
+        bench.now += 0.02
+        event = StepReported(bench.workers[0].key, tokens, bench.load(pending=100_000, running=rows), 0.02)
+        return lambda: bench.tell(event)
+
+    return timed(min(calls, 390), prepare)
+
+
+Timed = Callable[[int], list[float]]
+"""Microseconds of each call, by seed."""
+
+
+def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | None]]:
+    """By name, with the most that each median shall be."""
+    found: dict[str, tuple[Timed, float | None]] = {}
+    for workers in (16, 200):
+        name = f"an arrival, {workers} workers, {waiting} waiting"
+        found[name] = partial(arrivals, workers, waiting, calls), MOST_ARRIVAL_US
+    name = f"a full plan, 20 of 200 workers left, {waiting} waiting"
+    found[name] = partial(full_plans, 200, waiting, PLANS), MOST_PLAN_US
+    for rows, behind in ((1, 0), (64, 0), (256, 0), (64, 100)):
+        name = f"a report of {rows} tokens, {behind or 'none'} waiting"
+        found[name] = partial(reports, rows, behind, calls), None
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--waiting", type=int, default=10_000, metavar="N", help="requests (10000)")
+    parser.add_argument("--calls", type=int, default=500, metavar="N", help="of each decision (500)")
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """All of them for every seed."""
+    telling, known = Telling(args), measurements(args.waiting, args.calls)
+    medians: dict[str, list[float]] = {name: [] for name in known}
+    late: dict[str, list[float]] = {name: [] for name in known}
+    with progress_bars() as progress:
+        bar = progress.add_task("core-decisions", total=len(args.seeds) * len(known))
+        for seed in args.seeds:
+            for name, (timed_of, _) in known.items():
+                taken = timed_of(seed)
+                medians[name].append(quantile(taken, 0.5))
+                late[name].append(quantile(taken, 0.95))
+                progress.advance(bar)
+    goals = [
+        Goal(f"{name}: µs", tuple(medians[name]), most, at_least=False, spec=".0f")
+        for name, (_, most) in known.items()
+        if most is not None
+    ]
+    rows = [(name, cell(medians[name], spec=".1f"), cell(late[name], spec=".1f")) for name in known]
+    method = f"Requests of every kind, seeds {', '.join(map(str, args.seeds))}, no store and no network."
+    table = markdown(("decision", "median, µs", "95 %"), rows)
+    data = {"median_us": medians, "p95_us": late}
+    telling.add(Section("Decisions of the router's core", method, tuple(goals), (table,), data))
+    return telling.end()

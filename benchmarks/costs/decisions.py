@@ -1,0 +1,95 @@
+"""How long pure decisions take: microseconds, the least of several rounds.
+
+The least, since a decision computes the same every time: whatever is more was the machine's. A seed is one
+more time that all are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from benchmarks.flags import add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.section import Section, markdown
+from reporting.tables import cell
+from scheduling.cost.cost_model import CostModel
+from scheduling.placement import PathCandidate, choose_conditional
+from scheduling.policies import NAMES, by_name
+from scheduling.roles import MixedLoad, Roles, rebalance
+from scheduling.step import DecodeLoad, PrefillWork, StepView
+
+ROUNDS = 7
+COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
+"""About those of an 8B model on an H200; what a decision takes hardly depends on them."""
+
+
+def view(num_waiting: int, prompt_tokens: int) -> StepView:
+    """256 decodes that leave slack for some thousand tokens, and prompts of which some were begun."""
+    decodes = DecodeLoad(256, 256 * 1100, slack_s=0.08, gap_limit_s=0.09)
+    waiting = [
+        PrefillWork(place, prompt_tokens, num_computed_tokens=512 * (place % 2), waited_s=1.0)
+        for place in range(num_waiting)
+    ]
+    return StepView(decodes, waiting, token_budget=8192, max_seqs=512, cost=COST)
+
+
+def paths(num_prefill: int, num_decode: int) -> list[PathCandidate]:
+    """Every way through a fleet, all of which hold."""
+    own = [PathCandidate(f"d{d}", 0.2, 0.1, meets=True) for d in range(num_decode)]
+    return own + [PathCandidate(f"p{p}", 0.1 + 0.001 * p, 0.12, meets=True) for p in range(num_prefill)]
+
+
+def decisions() -> dict[str, Callable[[], object]]:
+    """By name, each ready to be taken."""
+    short, long = view(8, 300), view(8, 4000)
+    no_batch = replace(long, decodes=DecodeLoad())
+    found: dict[str, Callable[[], object]] = {}
+    for name in NAMES:
+        plan = by_name(name).plan
+        found[f"plan, {name}: 256 decodes, 8 prompts of 300"] = partial(plan, short)
+        found[f"plan, {name}: 256 decodes, 8 prompts of 4000"] = partial(plan, long)
+        found[f"plan, {name}: no decode, 8 prompts of 4000"] = partial(plan, no_batch)
+    few, many = paths(2, 4), paths(64, 136)
+    mixed = [MixedLoad(f"d{d}", 0.3, 0.4) for d in range(200)]
+    found[f"path of {len(few)}"] = partial(choose_conditional, few)
+    found[f"path of {len(many)}"] = partial(choose_conditional, many)
+    found["weights of 200 decode workers"] = partial(rebalance, Roles(), mixed, [0.9] * 100, 0.0)
+    return found
+
+
+def microseconds(decide: Callable[[], object], calls: int) -> float:
+    """Of one call."""
+    rounds = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        for _ in range(calls):
+            decide()
+        rounds.append(time.perf_counter() - started)
+    return min(rounds) / calls * 1e6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each, in each round (2000)")
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every decision as often as there are seeds."""
+    telling, known = Telling(args), decisions()
+    found: dict[str, list[float]] = {name: [] for name in known}
+    with progress_bars() as progress:
+        bar = progress.add_task("decisions", total=len(args.seeds) * len(known))
+        for _ in args.seeds:
+            for name, decide in known.items():
+                found[name].append(microseconds(decide, args.calls))
+                progress.advance(bar)
+    rows = [(name, cell(figures, spec=".1f")) for name, figures in found.items()]
+    method = f"The least of {ROUNDS} rounds of {args.calls} calls, measured {len(args.seeds)} times."
+    table = markdown(("decision", "µs"), rows)
+    telling.add(Section("Decisions: policies, placement and roles", method, (), (table,), {"us": found}))
+    return telling.end()

@@ -1,0 +1,100 @@
+"""What deterministic mode costs: the same steps by the same model with and without it, taking turns.
+
+Times are of the processor, not of the clock: who else uses the machine counts less. Each ratio is the median
+over rounds in which both kinds of step ran one after the other, in an order that alternates. A seed is one
+more time that all are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
+from engine.calibration.sweep import make_batch
+from engine.calibration.sweep_grid import Step
+from engine.determinism.determinism_check import prove_sameness
+from engine.execution.model_runner import ModelRunner
+from engine.kv.kv_pool import KVPool
+from engine.model.model import DTYPES, load_model
+from reporting.progress import progress_bars
+from reporting.section import Section, markdown
+from reporting.tables import cell
+
+BLOCK_SIZE, NUM_BLOCKS = 16, 2400
+STEPS = {
+    "1 decode at 512": Step(1, 512),
+    "8 decodes at 128": Step(8, 128),
+    "8 decodes at 512": Step(8, 512),
+    "16 decodes at 512": Step(16, 512),
+    "32 decodes at 512": Step(32, 512),
+    "32 decodes at 1024": Step(32, 1024),
+    "64 tokens of prompt": Step(0, 0, (0, 64)),
+    "256 tokens of prompt": Step(0, 0, (0, 256)),
+    "256 tokens after 512": Step(0, 0, (512, 256)),
+    "256 tokens after 2048": Step(0, 0, (2048, 256)),
+    "16 decodes at 512, 128 tokens": Step(16, 512, (128, 128)),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (1)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of each step (10)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every step as often as there are seeds."""
+    for flag in ("threads", "rounds"):
+        if getattr(args, flag) < 1:
+            raise ValueError(f"--{flag} is {getattr(args, flag)}; accepted: 1 or more")
+    telling = Telling(args)
+    torch.set_num_threads(args.threads)
+    plain, same = (_runner(args, deterministic=kind) for kind in (False, True))
+    began = time.process_time()
+    prove_sameness(same)
+    proof_s = time.process_time() - began
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
+    with progress_bars() as progress:
+        bar = progress.add_task("steps", total=len(args.seeds) * len(STEPS))
+        for _ in args.seeds:
+            for name, step in STEPS.items():
+                found[name].append(compare((plain, same), step, args.rounds))
+                progress.advance(bar)
+    rows = [
+        (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
+        for name, figures in found.items()
+    ]
+    table = markdown(("step", "plain, ms", "deterministic, ms", "ratio"), rows)
+    method = (
+        f"{args.model.name}, {args.dtype}, {args.threads} threads; medians of {args.rounds} rounds, "
+        f"measured {len(args.seeds)} times. The proof at the start took {proof_s:.2f} s."
+    )
+    telling.add(Section("Deterministic mode, by step", method, (), (table,), {"steps": found}))
+    return telling.end()
+
+
+def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
+    model = load_model(args.model, DTYPES[args.dtype], torch.device("cpu"), deterministic=deterministic)
+    return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
+
+
+def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
+    """Median milliseconds of both, and the median of their ratios."""
+    batches = [make_batch(runner, step) for runner in runners]
+    for runner, batch in zip(runners, batches, strict=True):
+        runner.forward(batch)
+    took: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        for kind in (0, 1) if number % 2 else (1, 0):
+            began = time.process_time()
+            runners[kind].forward(batches[kind])
+            took[kind].append((time.process_time() - began) * 1e3)
+    ratios = [after / before for before, after in zip(*took, strict=True)]
+    return statistics.median(took[0]), statistics.median(took[1]), statistics.median(ratios)

@@ -1,0 +1,200 @@
+"""What 8 bits cost in logits, and give in memory and time: the same model with and without, taking turns.
+
+The text is one that the float32 model wrote: a seed draws it, after one of the demo's prompts. Both models
+are given it in chunks, and their logits compared at every token: the error as a share of what the logits
+themselves vary by, whether both would have chosen the same token, and how much more surprised the quantised
+one is. Times are the processor's, as those of `deterministic`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from baton.cli.views.demo_prompts import PROMPTS
+from benchmarks.costs.deterministic import compare
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
+from engine.calibration.sweep_grid import Step
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from engine.model.model import DTYPES, load_model
+from engine.model.quantisation import Quantisation
+from reporting.section import Section, markdown
+from reporting.tables import cell
+
+BLOCK_SIZE, NUM_BLOCKS = 16, 400
+CHUNK = 32
+"""Tokens of one step: most of what they attend to comes from the pool."""
+ARMS = tuple(choice for choice in Quantisation if choice is not Quantisation.NONE)
+MEASURED_DTYPES = ("float32", "bfloat16")
+STEPS = {
+    "1 decode at 256": Step(1, 256),
+    "8 decodes at 256": Step(8, 256),
+    "64 tokens of prompt": Step(0, 0, (0, 64)),
+    "256 tokens of prompt": Step(0, 0, (0, 256)),
+}
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far one model's logits are from another's over a text."""
+
+    rms: float
+    """Of the differences, as a share of the logits' own spread around each token's mean."""
+    largest: float
+    """The same of the largest difference."""
+    same_choice: float
+    """Share of tokens after which both would choose the same one."""
+    perplexity: float
+    """Of the text, as a ratio to the other's."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokens", type=int, default=256, metavar="N", help="of each seed's text (256)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (1)")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="of each step (6)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Each arm against the plain model of the same dtype, and plain bfloat16 against float32."""
+    for flag in ("tokens", "threads", "rounds"):
+        if getattr(args, flag) < 1:
+            raise ValueError(f"--{flag} is {getattr(args, flag)}; accepted: 1 or more")
+    telling = Telling(args)
+    torch.set_num_threads(args.threads)
+    plain = {dtype: _runner(args, dtype, Quantisation.NONE) for dtype in MEASURED_DTYPES}
+    texts = [_write(plain["float32"], args, seed) for seed in args.seeds]
+    said = {dtype: [_logits(runner, text) for text in texts] for dtype, runner in plain.items()}
+    drifts = {"bfloat16": _drifts(said["float32"], said["bfloat16"], texts)}
+    sizes: dict[str, tuple[float, ...]] = {}
+    steps: dict[str, list[tuple[float, float, float]]] = {}
+    for dtype in MEASURED_DTYPES:
+        for arm in ARMS:
+            name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
+            drifts[name] = _drifts(said[dtype], [_logits(runner, text) for text in texts], texts)
+            both = (plain[dtype], runner)
+            sizes[name] = (*map(_megabytes, both), *(one.pool.block_bytes / BLOCK_SIZE for one in both))
+            for step, shape in STEPS.items():
+                steps[f"{name}: {step}"] = [compare(both, shape, args.rounds) for _ in args.seeds]
+    telling.add(_section(args, drifts, sizes, steps))
+    return telling.end()
+
+
+def _section(
+    args: argparse.Namespace,
+    drifts: dict[str, list[Drift]],
+    sizes: dict[str, tuple[float, ...]],
+    steps: dict[str, list[tuple[float, float, float]]],
+) -> Section:
+    quality = [
+        (name, *(cell(list(column), spec=".4f") for column in zip(*map(astuple, found), strict=True)))
+        for name, found in drifts.items()
+    ]
+    memory = [
+        (name, *(f"{weights:.1f}" for weights in found[:2]), *(f"{kv:.0f}" for kv in found[2:]))
+        for name, found in sizes.items()
+    ]
+    times = [
+        (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
+        for name, figures in steps.items()
+    ]
+    tables = (
+        markdown(("model", "error, rms", "largest", "same choice", "perplexity, ratio"), quality),
+        markdown(("model", "weights plain, MiB", "quantised", "KV of a token, bytes", "quantised"), memory),
+        markdown(("model: step", "plain, ms", "quantised, ms", "ratio"), times),
+    )
+    method = (
+        f"{args.model.name}, {args.threads} threads; {args.tokens} tokens of text for each of seeds "
+        f"{', '.join(map(str, args.seeds))}; steps are medians of {args.rounds} rounds, measured "
+        f"{len(args.seeds)} times. Compared with the plain model of the same dtype, bfloat16 with float32."
+    )
+    data = {
+        "drifts": {name: [astuple(one) for one in found] for name, found in drifts.items()},
+        "sizes": sizes,
+        "steps": steps,
+    }
+    return Section("Quantisation: logits, memory, time", method, (), tables, data)
+
+
+def _runner(args: argparse.Namespace, dtype: str, quantisation: Quantisation) -> ModelRunner:
+    model = load_model(args.model, DTYPES[dtype], torch.device("cpu"), quantisation=quantisation)
+    return ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), NUM_BLOCKS))
+
+
+def _megabytes(runner: ModelRunner) -> float:
+    held = runner.model.quantised
+    if held is not None:
+        return held.num_bytes / MEBIBYTE
+    return sum(tensor.nbytes for tensor in runner.model.module.parameters()) / MEBIBYTE
+
+
+def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int]:
+    """A text that this model finds likely: one of the demo's prompts, continued token by token."""
+    asked = [one.prompt for one in PROMPTS if isinstance(one.prompt, str)]
+    tokenizer = Tokenizer.from_file(str(runner.model.facts.tokenizer_path))
+    text: list[int] = tokenizer.encode(asked[seed % len(asked)]).ids
+    generator = torch.Generator().manual_seed(seed)
+    logits = _logits(runner, text)[-1]
+    while len(text) < args.tokens:
+        text.append(int(torch.multinomial(logits.softmax(-1), 1, generator=generator)))
+        logits = runner.forward(_step(text, len(text) - 1, len(text)))[-1]
+    return text[: args.tokens]
+
+
+def _logits(runner: ModelRunner, text: list[int]) -> Tensor:
+    """After each token, float64 [T, V]."""
+    ends = [min(begin + CHUNK, len(text)) for begin in range(0, len(text), CHUNK)]
+    begins = [0, *ends[:-1]]
+    return torch.cat(
+        [runner.forward(_step(text, begin, end)).double() for begin, end in zip(begins, ends, strict=True)]
+    )
+
+
+def _step(text: list[int], begin: int, end: int) -> StepBatch:
+    positions = torch.arange(begin, end)
+    return StepBatch(
+        token_ids=torch.tensor(text[begin:end]),
+        positions=positions,
+        slot_mapping=positions,
+        block_tables=torch.arange(NUM_BLOCKS, dtype=torch.int32)[None],
+        context_lens=torch.tensor([end], dtype=torch.int32),
+        cu_seqlens_q=torch.tensor([0, end - begin], dtype=torch.int32),
+        logit_rows=positions - begin,
+        max_query_len=end - begin,
+        max_context_len=end,
+    )
+
+
+def _drifts(plain: list[Tensor], other: list[Tensor], texts: list[list[int]]) -> list[Drift]:
+    return [_drift(*both) for both in zip(plain, other, texts, strict=True)]
+
+
+def _drift(plain: Tensor, other: Tensor, text: list[int]) -> Drift:
+    # A constant added to all logits of a token changes nothing.
+    centred, moved = (logits - logits.mean(-1, keepdim=True) for logits in (plain, other))
+    spread = centred.square().mean().sqrt()
+    difference = moved - centred
+    surprise, others = (list(_surprises(logits, text)) for logits in (plain, other))
+    return Drift(
+        rms=float(difference.square().mean().sqrt() / spread),
+        largest=float(difference.abs().max() / spread),
+        same_choice=float((plain.argmax(-1) == other.argmax(-1)).double().mean()),
+        perplexity=float(torch.tensor(statistics.mean(others) - statistics.mean(surprise)).exp()),
+    )
+
+
+def _surprises(logits: Tensor, text: list[int]) -> Iterator[float]:
+    """-ln of the probability of each token that came."""
+    told = logits.log_softmax(-1)
+    yield from (-float(told[place, token]) for place, token in enumerate(text[1:]))

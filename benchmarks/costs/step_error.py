@@ -1,0 +1,176 @@
+"""How well the cost model knows a step, beside how well one identical step knows itself.
+
+    python -m benchmarks step-error --seeds 1,2,3,4,5
+
+A worker's engine, without a fleet around it, runs acts of varied requests; between them the same few requests
+again and again. One model is fitted to the sweep and every other act and judged by the rest; another follows
+all steps as a worker does, each step judged by what was told before it. The yardstick is the median deviation
+of steps of identical shape from their own median, in the acts that judge. Nothing can predict a step better
+than the step predicts itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from benchmarks.costs.real_steps import StepRecorder
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.section import Goal, Section, markdown
+from scheduling.cost.cost_estimator import CostEstimator
+from scheduling.cost.cost_fit import fit
+from scheduling.cost.cost_model import CostModel, Sample, StepShape
+from services.process.garbage import freeze_garbage
+from worker.config import parse_config
+from worker.engine import Engine
+from worker.startup.build import build_engine
+
+REQUESTS_PER_ACT = 40
+LONGEST_PROMPT = 900
+LONGEST_OUTPUT = 100
+REPEATED = (((100,) * 4, 12), ((200,), 6), ((16,) * 12, 8))
+"""Prompts that come together, and how many tokens each then generates."""
+ROUNDS = 3
+MOST_BEYOND = 7.0
+LEAST_COVERAGE, MOST_COVERAGE = 0.90, 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    varied: list[Sample]
+    repeated: list[Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Shares of 1. Errors are medians of |actual / predicted - 1|."""
+
+    steps: int
+    repetition: float
+    swept_error: float
+    fitted_error: float
+    fitted_coverage: float
+    followed_error: float
+    followed_coverage: float
+    untrusted: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--acts", default=12, type=int, metavar="N", help="of which half judge (12)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every seed on one engine."""
+    telling = Telling(args)
+    config = parse_config([f"--model={args.model}", "--policy=chunked", "--threads=1"], "decode", 0)
+    with tempfile.TemporaryDirectory() as nothing_kept:
+        engine = build_engine(dataclasses.replace(config, cache=Path(nothing_kept)))
+    freeze_garbage()
+    StepRecorder(engine, 0).varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
+    with progress_bars() as progress:
+        bar = progress.add_task("step-error", total=len(args.seeds))
+        results = []
+        for seed in args.seeds:
+            results.append(judge(engine, perform(engine, seed, args.acts)))
+            progress.advance(bar)
+    telling.add(section(args.seeds, results, args.acts))
+    return telling.end()
+
+
+def section(seeds: Sequence[int], results: Sequence[Result], num_acts: int) -> Section:
+    """Goals by the median over the seeds, and a row for each."""
+    beyond = tuple(100 * (one.fitted_error - one.repetition) for one in results)
+    coverage = tuple(one.fitted_coverage for one in results)
+    goals = (
+        Goal("error of the fitted model above repetition's, in points", beyond, MOST_BEYOND, False, ".1f"),
+        Goal("steps within the fitted q95, at least", coverage, LEAST_COVERAGE, spec=".1%"),
+        Goal("steps within the fitted q95, at most", coverage, MOST_COVERAGE, at_least=False, spec=".1%"),
+    )
+    names = [one.name for one in fields(Result)]
+    rows = [(f"seed {seed}", *_cells(one)) for seed, one in zip(seeds, results, strict=True)]
+    method = (
+        f"{num_acts} acts of {REQUESTS_PER_ACT} requests, of which half judge; errors are medians of "
+        "|actual / predicted - 1|, repetition is that of identical steps from their own median."
+    )
+    table = markdown(("", *(name.replace("_", " ") for name in names)), rows)
+    data = {"results": [dataclasses.asdict(one) for one in results]}
+    return Section("Step times", method, goals, (table,), data)
+
+
+def perform(engine: Engine, seed: int, num_acts: int) -> list[Act]:
+    recorder = StepRecorder(engine, seed)
+    acts = []
+    for _ in range(num_acts):
+        varied = recorder.varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
+        rounds = [recorder.repeated(*one) for _ in range(ROUNDS) for one in REPEATED]
+        acts.append(Act(varied, [step for steps in rounds for step in steps]))
+    return acts
+
+
+def judge(engine: Engine, acts: Sequence[Act]) -> Result:
+    learnt = [step for act in acts[::2] for step in act.varied]
+    judges = [step for act in acts[1::2] for step in act.varied]
+    fitted = fit([*engine.samples, *learnt])
+    assert fitted is not None
+    followed = _follow(CostEstimator(engine.cost, engine.samples), acts)
+    return Result(
+        steps=sum(len(act.varied) for act in acts),
+        repetition=repetition([step for act in acts[1::2] for step in act.repeated]),
+        swept_error=_error((engine.cost, *step) for step in judges),
+        fitted_error=_error((fitted, *step) for step in judges),
+        fitted_coverage=_coverage([(fitted, *step) for step in judges]),
+        followed_error=_error(followed),
+        followed_coverage=_coverage(followed),
+        untrusted=statistics.mean(not model.is_trusted for model, _, _ in followed),
+    )
+
+
+def repetition(steps: Sequence[Sample]) -> float:
+    """The median deviation of a step from the median of the steps that have its shape."""
+    alike: defaultdict[StepShape, list[float]] = defaultdict(list)
+    for shape, seconds in steps:
+        alike[shape].append(seconds)
+    groups = [(times, statistics.median(times)) for times in alike.values() if len(times) > 1]
+    return statistics.median(abs(seconds / middle - 1) for times, middle in groups for seconds in times)
+
+
+Judged = tuple[CostModel, StepShape, float]
+
+
+def _follow(estimator: CostEstimator, acts: Sequence[Act]) -> list[Judged]:
+    """Each varied step with the model that was told before it ran."""
+    judged = []
+    for act in acts:
+        for is_varied, (shape, seconds) in _marked(act):
+            if is_varied:
+                judged.append((estimator.model, shape, seconds))
+            estimator.observe(shape, seconds)
+            if estimator.needs_fit and (fitted := fit(estimator.take_samples())):
+                estimator.adopt(fitted)
+    return judged
+
+
+def _marked(act: Act) -> Iterable[tuple[bool, Sample]]:
+    return [(True, step) for step in act.varied] + [(False, step) for step in act.repeated]
+
+
+def _error(judged: Iterable[Judged]) -> float:
+    return statistics.median(abs(seconds / model.predict(shape) - 1) for model, shape, seconds in judged)
+
+
+def _coverage(judged: Sequence[Judged]) -> float:
+    return statistics.mean(seconds <= model.predict_q95(shape) for model, shape, seconds in judged)
+
+
+def _cells(result: Result) -> list[str]:
+    return [str(result.steps)] + [f"{getattr(result, field.name):.1%}" for field in fields(Result)[1:]]

@@ -1,0 +1,232 @@
+"""What being sure costs: the checksums of a handoff, and the bookkeeping that relays each token once.
+
+    python -m benchmarks verification --seeds 1,2,3,4,5
+
+Checksums cannot be switched off, so they are timed apart. A fleet of the demo model, one prefill and one
+decode worker, serves prompts one at a time; their TTFTs are the router's. The digest of as many blocks as a
+prompt has, of the size that the model's have, is then timed in this process with the workers' own function,
+on blocks not in the processor's caches, and counted twice: sender and receiver take it. This is all of it,
+though both take it on threads beside the computing, and the receiver after the first token is out: what
+it adds to a TTFT is less.
+
+The bookkeeping is what the router does to each row of a step report so that a token is relayed once and in
+its order: the message's number, the group by its handle (an older attempt's is not there), the choice, the
+index against what is known, the repeated token. These steps are timed on reports that a core then takes in,
+which would need some of them anyway, and set beside all that the core does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from baton import AsyncClient, Sampling, Stop
+from baton.fleet import Fleet, FleetSpec
+from benchmarks.costs.core_decisions import Bench
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
+from engine.kv.kv_pool import KVPool
+from engine.model.model import load_model
+from kvtransfer.verify import checksum_blocks
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
+from reporting.tables import cell
+from router.core.capacity.fleet import Worker
+from router.core.events import StepReported
+from router.core.session.delivery import choice_of, fault_of
+from scheduling.columns import TokenColumns
+from services.rpc.numbering import Incoming
+
+PROMPT_TOKENS = (100, 1000, 4000)
+BLOCK_SIZE = 16
+POOL_BLOCKS = 4096
+"""256 MiB of the demo model's: more than any cache."""
+MOST_SHARE = 0.03
+ROWS = (1, 16, 64, 256)
+REPORTS = 300
+MOST_US = 2.0
+VOCAB_SIZE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Of prompts of one length, in seconds: the router's TTFTs, and the digests of both sides."""
+
+    ttft_s: list[float]
+    digest_s: list[float]
+
+    @property
+    def share(self) -> float:
+        return quantile(self.digest_s, 0.5) / quantile(self.ttft_s, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """Microseconds a token, of reports with so many rows."""
+
+    bookkeeping_us: float
+    whole_us: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=7, metavar="N", help="of each length, a seed (7)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.requests < 1:
+        raise ValueError(f"--requests is {args.requests}; accepted: 1 or more")
+    telling = Telling(args)
+    checked = asyncio.run(_checksums(args.model, args.requests, args.seeds))
+    telling.add(checksums_section(checked))
+    booked = [{rows: bookkeeping(rows, seed) for rows in ROWS} for seed in args.seeds]
+    telling.add(bookkeeping_section(booked))
+    return telling.end()
+
+
+async def _checksums(model: Path, requests: int, seeds: Sequence[int]) -> list[dict[int, Checked]]:
+    """By seed and length, on one fleet."""
+    flags = ("--num-blocks", "1024")
+    spec = FleetSpec(model=model, placement="disaggregated", extra_args={"prefill": flags, "decode": flags})
+    digests = Digests(model)
+    found: list[dict[int, Checked]] = []
+    with progress_bars() as progress:
+        bar = progress.add_task("checksums", total=len(seeds) * len(PROMPT_TOKENS) * requests)
+        async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+            await _ttft_s(client, random.Random(0), PROMPT_TOKENS[-1])
+            for seed in seeds:
+                rng, ttft_s = random.Random(seed), {length: list[float]() for length in PROMPT_TOKENS}
+                for _ in range(requests):
+                    for length in PROMPT_TOKENS:
+                        ttft_s[length].append(await _ttft_s(client, rng, length))
+                        progress.advance(bar)
+                found.append({one: Checked(ttft_s[one], digests.both_s(one, requests)) for one in ttft_s})
+    return found
+
+
+async def _ttft_s(client: AsyncClient, rng: random.Random, num_tokens: int) -> float:
+    """Of a prompt that nobody has sent before, alone."""
+    prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]
+    done = await client.complete(
+        prompt, sampling=Sampling(temperature=0.0), stop=Stop(max_tokens=4, ignore_eos=True)
+    )
+    return done.finished.delivery.ttft_ms / 1000
+
+
+class Digests:
+    """Blocks of a model's size with something in them."""
+
+    def __init__(self, model: Path) -> None:
+        layout = load_model(model, torch.float32, torch.device("cpu")).block_layout(BLOCK_SIZE)
+        self._pool = KVPool(layout, POOL_BLOCKS)
+        self._pool.tensor.normal_()
+        self._next = 0
+
+    def both_s(self, num_tokens: int, times: int) -> list[float]:
+        """Sender's and receiver's digest of a prompt, so many times."""
+        num_blocks = -(-num_tokens // BLOCK_SIZE)
+        return [self._one_s(num_blocks) + self._one_s(num_blocks) for _ in range(times)]
+
+    def _one_s(self, num_blocks: int) -> float:
+        if self._next + num_blocks > POOL_BLOCKS:
+            self._next = 0
+        blocks = range(self._next, self._next + num_blocks)
+        self._next += num_blocks
+        began = time.perf_counter()
+        checksum_blocks(self._pool, blocks)
+        return time.perf_counter() - began
+
+
+def bookkeeping(rows: int, seed: int) -> Booked:
+    """Of a worker with so many sequences, each of which gets a token a step."""
+    bench = Bench(16, seed=seed)
+    facts = bench.workers[0]
+    handles = bench.run_on(facts, rows)
+    worker, incoming = bench.core.book.fleet.workers[facts.key], Incoming()
+    booked_us, whole_us = [], []
+    gc.collect()
+    gc.disable()
+    for index in range(REPORTS):
+        tokens = TokenColumns(handles, [0] * rows, [index] * rows, [9] * rows, [0] * rows)
+        bench.now += 0.02
+        report = StepReported(facts.key, tokens, bench.load(pending=100_000, running=rows), 0.02)
+        booked_us.append(_us(lambda: _book(worker, incoming, tokens)) / rows)  # noqa: B023 -- called at once
+        whole_us.append(_us(lambda: bench.tell(report)) / rows)  # noqa: B023 -- called at once
+    gc.enable()
+    return Booked(quantile(booked_us, 0.5), quantile(whole_us, 0.5))
+
+
+def _us(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e6
+
+
+def _book(worker: Worker, incoming: Incoming, tokens: TokenColumns) -> None:
+    """As `router.core.session.delivery` does, row by row, and nothing else of what it does."""
+    incoming.take(incoming.taken + 1)
+    for row, handle in enumerate(tokens.handles):
+        group = worker.groups.get(handle)
+        assert group is not None, "each was dispatched"
+        choice, index = choice_of(group, tokens.choices[row]), tokens.indexes[row]
+        fault = fault_of(choice, index, tokens.token_ids[row])
+        assert choice is not None, "each has one choice"
+        assert not fault, fault
+        assert index == len(choice.token_ids), "none is repeated"
+
+
+def checksums_section(found: Sequence[dict[int, Checked]]) -> Section:
+    goals = tuple(
+        Goal(
+            f"{length} tokens: checksums / TTFT",
+            tuple(one[length].share for one in found),
+            MOST_SHARE,
+            at_least=False,
+            spec=".2%",
+        )
+        for length in PROMPT_TOKENS
+    )
+    rows = [
+        (
+            f"{length}",
+            cell([quantile(one[length].ttft_s, 0.5) * 1000 for one in found], spec=".0f"),
+            cell([quantile(one[length].digest_s, 0.5) * 1000 for one in found], spec=".2f"),
+        )
+        for length in PROMPT_TOKENS
+    ]
+    table = markdown(("prompt tokens", "TTFT, ms", "checksums of both sides, ms"), rows)
+    method = "Medians of each seed. All of the checksums' time, hidden behind computing or not."
+    return Section("Checksums of a handoff", method, goals, (table,))
+
+
+def bookkeeping_section(found: Sequence[dict[int, Booked]]) -> Section:
+    goals = tuple(
+        Goal(
+            f"reports of {rows}: bookkeeping, µs a token",
+            tuple(one[rows].bookkeeping_us for one in found),
+            MOST_US,
+            at_least=False,
+        )
+        for rows in ROWS
+    )
+    lines = [
+        (
+            f"{rows}",
+            cell([one[rows].bookkeeping_us for one in found], spec=".2f"),
+            cell([one[rows].whole_us for one in found], spec=".2f"),
+        )
+        for rows in ROWS
+    ]
+    header = ("tokens of a report", "bookkeeping, µs a token", "all of the core's work, µs a token")
+    method = f"Medians over {REPORTS} reports of each seed."
+    return Section("Each token once", method, goals, (markdown(header, lines),))

@@ -1,0 +1,177 @@
+"""What a request that is ended from outside still holds, and for how long: in every phase, in every way.
+
+    python -m benchmarks cancel --trials 3 --seeds 1,2,3,4,5
+
+A fleet of timed workers with slow steps, and one decode seat. Requests are brought one by one to a phase: in
+the queue (another one has the seat), being tokenised (a long text is before it), in the prefill, in the
+handoff (the first token is out, the decode worker has not reported yet), in the decode, and in the relay (the
+client has stopped reading, and tokens wait for it in the router). There they are cancelled, or their deadline
+passes, or their call breaks. Measured is the time from that moment, at the client, until the workers count
+all blocks free and Redis holds no place, grant, credit or lease. Of one that is tokenised nothing is held
+yet: there it is the time until its call has ended, which a broken one has at once.
+
+It may last as long as one step or chunk, which is not broken off, plus what messages take. A request that is
+sent the moment another one was ended must not wait for it: its TTFT is compared with those of others alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.failures.cancel_scene import CHUNK_S, STEP_S, Phase, Scene, Way, started
+from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.quantiles import quantile
+from reporting.section import Goal, Section, markdown
+
+TRIALS = 3
+MESSAGES_S = 0.025
+"""What router, workers and Redis may take to tell each other, on a machine that others use too."""
+TRIES = 5
+"""Deadlines are set beforehand: one that passes in another phase than it should is set anew."""
+NEXT_TOKENS = 128
+CELLS = [(phase, way) for phase in Phase for way in Way if (phase, way) != (Phase.TOKENISING, Way.DISCONNECT)]
+STRUCK_BEFORE = [
+    (phase, way) for phase in (Phase.PREFILL, Phase.DECODE) for way in (Way.CANCEL, Way.DISCONNECT)
+]
+
+
+@dataclass(slots=True)
+class Round:
+    """One seed's trials. Times in seconds."""
+
+    freed_s: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """By phase and way."""
+    alone_s: list[float] = field(default_factory=list)
+    """TTFT of a request that nothing went before."""
+    behind_s: dict[str, list[float]] = field(default_factory=dict)
+    """TTFT of one sent the moment another one was ended, by its phase and the way."""
+    tokenising_s: float = 0.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trials", type=int, default=TRIALS, metavar="N", help=f"of each kind, a seed ({TRIALS})"
+    )
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.trials < 1:
+        raise ValueError(f"--trials is {args.trials}; accepted: 1 or more")
+    telling = Telling(args)
+    telling.add(section_of(asyncio.run(_measure(args.model, args.trials, args.seeds))))
+    return telling.end()
+
+
+async def _measure(model: Path, trials: int, seeds: Sequence[int]) -> list[Round]:
+    with tempfile.TemporaryDirectory(prefix="baton-cancel-") as folder, progress_bars() as progress:
+        bar = progress.add_task("cancel", total=len(seeds) * trials * (len(CELLS) + len(STRUCK_BEFORE)))
+        async with started(model, Path(folder)) as scene:
+            return [await one_round(scene, trials, seed, lambda: progress.advance(bar)) for seed in seeds]
+
+
+async def one_round(scene: Scene, trials: int, seed: int, done: Callable[[], None]) -> Round:
+    """Every kind in turn, so that what the machine does meanwhile meets all alike."""
+    rng, found = random.Random(seed), Round(tokenising_s=scene.tokenising_s)
+    for _ in range(trials):
+        for phase, way in CELLS:
+            freed_s = await _until_it_is_met(scene, phase, way, rng)
+            found.freed_s.setdefault(phase, {}).setdefault(way, []).append(freed_s)
+            done()
+        for phase, way in STRUCK_BEFORE:
+            found.alone_s.append(await scene.ttft(rng, NEXT_TOKENS))
+            behind_s = await scene.ttft_behind(rng, NEXT_TOKENS, phase, way)
+            found.behind_s.setdefault(f"{way} in the {phase}", []).append(behind_s)
+            done()
+    return found
+
+
+async def _until_it_is_met(scene: Scene, phase: Phase, way: Way, rng: random.Random) -> float:
+    for _ in range(TRIES):
+        struck = await scene.trial(phase, way, rng)
+        if struck.told in (phase, None):
+            return struck.freed_s
+    raise ValueError(f"{TRIES} requests were ended by their {way} in another phase than the {phase}")
+
+
+def section_of(rounds: Sequence[Round]) -> Section:
+    """Goals by phase, and what is behind them by phase and way."""
+    goals = [_goal(phase, rounds) for phase in Phase]
+    later = tuple(
+        quantile([taken for ones in one.behind_s.values() for taken in ones], 0.5)
+        - quantile(one.alone_s, 0.5)
+        for one in rounds
+    )
+    goals.append(
+        Goal(
+            "next request: ms later than alone, median",
+            _ms(later),
+            CHUNK_S * 1000,
+            at_least=False,
+            spec=".0f",
+        )
+    )
+    header = ("phase", *(f"{way}, P50 / P99 ms" for way in Way), "one step or chunk, ms")
+    rows = [
+        (phase, *(_pair(_all(rounds, phase, way)) for way in Way), f"{_step_s(phase, rounds) * 1000:.0f}")
+        for phase in Phase
+    ]
+    alone = [taken for one in rounds for taken in one.alone_s]
+    next_rows = [("nothing", _pair(alone))]
+    next_rows += [
+        (name, _pair([s for one in rounds for s in one.behind_s[name]])) for name in rounds[0].behind_s
+    ]
+    tables = (markdown(header, rows), markdown(("before it", "TTFT, P50 / P99 ms"), next_rows))
+    method = (
+        f"From the moment that counts until nothing is held. Bounds are one step or chunk and "
+        f"{MESSAGES_S * 1000:.0f} ms for messages; goals are the P99 of all ways in a seed."
+    )
+    return Section(
+        "Cancel, deadline and disconnect",
+        method,
+        tuple(goals),
+        tables,
+        {"rounds": [asdict(one) for one in rounds]},
+    )
+
+
+def _goal(phase: Phase, rounds: Sequence[Round]) -> Goal:
+    worst = [
+        quantile([taken for ones in one.freed_s[phase].values() for taken in ones], 0.99) for one in rounds
+    ]
+    bound = (_step_s(phase, rounds) + MESSAGES_S) * 1000
+    return Goal(f"{phase}: P99 ms until free", _ms(worst), bound, at_least=False, spec=".0f")
+
+
+def _step_s(phase: Phase, rounds: Sequence[Round]) -> float:
+    """What is not broken off once it has begun; nothing is, of a request in the queue."""
+    match phase:
+        case Phase.QUEUE:
+            return 0.0
+        case Phase.TOKENISING:
+            return max(one.tokenising_s for one in rounds)
+        case Phase.PREFILL:
+            return CHUNK_S
+        case Phase.HANDOFF | Phase.DECODE | Phase.RELAY:
+            return STEP_S
+
+
+def _all(rounds: Sequence[Round], phase: Phase, way: Way) -> list[float]:
+    return [taken for one in rounds for taken in one.freed_s[phase].get(way, ())]
+
+
+def _pair(taken: Sequence[float]) -> str:
+    return f"{quantile(taken, 0.5) * 1000:.0f} / {quantile(taken, 0.99) * 1000:.0f}" if taken else "–"
+
+
+def _ms(seconds: Sequence[float]) -> tuple[float, ...]:
+    return tuple(one * 1000 for one in seconds)

@@ -1,0 +1,312 @@
+"""One request at a time on a fleet of slow steps, ended from outside in a phase that is chosen.
+
+Steps are timed, and so long (40 ms, a chunk 66 ms) that what messages take does not hide them. The decode
+worker has one seat. The moment at which an end counts is taken at the client's side, before the call that
+says it: early rather than late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc.aio
+
+from baton import AsyncClient
+from baton.fleet import Fleet, FleetSpec
+from baton.types import Sampling, Slo, Stop
+from baton.v1 import inference_pb2, inference_pb2_grpc
+from baton.wire.convert import request_to_pb
+from benchmarks.failures.freeing import BlockCounts, Holdings
+from benchmarks.failures.redis_watch import Monitor
+from benchmarks.fleets.observe import snapshot
+from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.cost.profiles import Profile, dump
+from services.profiles import load_profile
+
+COST = CostModel((0.04, 0.0, 4e-4, 0.0, 0.0, 0.0), 0.0)
+BUDGET = 64
+"""As small as chunks become where a busy machine makes steps so late that costs are not trusted."""
+STEP_S = COST.predict(StepShape.of(1, 0, ()))
+CHUNK_S = COST.predict(StepShape.of(0, 0, [(0, BUDGET)]))
+PROMPT_TOKENS = 8 * BUDGET
+TOKENS = 400
+BUSY_TEXT = "a tokenizer that has much to do. " * 30_000
+"""About as long as a text may be."""
+UNREAD_S = 0.6
+"""For so long a client has read nothing when its request is ended in the relay."""
+ARRIVES_S = 0.1
+"""For the text that keeps the tokenizer busy to have come first: it is much longer than the request."""
+UNREAD_BYTES = 1024
+"""Fills a connection's window with a few tokens: the others wait in the router."""
+VOCAB_SIZE = 2048
+
+
+class Phase(enum.StrEnum):
+    QUEUE = "queue"
+    TOKENISING = "tokenising"
+    PREFILL = "prefill"
+    HANDOFF = "handoff"
+    DECODE = "decode"
+    RELAY = "relay"
+
+
+class Way(enum.StrEnum):
+    CANCEL = "cancel"
+    DEADLINE = "deadline"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A request that was ended. `freed_s` is from the moment that counts until nothing of it was held."""
+
+    freed_s: float
+    told: Phase | None
+    """The phase it was in, by the router's account; None where nobody was left to hear it."""
+
+
+def slow_profile(folder: Path) -> Path:
+    """Of the demo model, with steps as above."""
+    profile: Profile = replace(load_profile("demo-cpu"), name="slow", cost=COST, weights_fingerprint="")
+    path = folder / "slow.json"
+    path.write_text(dump(profile), encoding="utf-8")
+    return path
+
+
+@contextlib.asynccontextmanager
+async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
+    """A fleet for as long as the block lasts."""
+    spec = FleetSpec(
+        model=model,
+        timed=str(slow_profile(folder)),
+        placement="disaggregated",
+        run_dir=folder / "run",
+        extra_args={
+            "prefill": ("--token-budget", str(BUDGET), "--max-num-seqs", "8"),
+            "decode": ("--max-num-seqs", "1"),
+            "router": ("--tokenizer-processes", "1"),
+        },
+    )
+    holdings = Holdings()
+    options = [("grpc.http2.lookahead_bytes", UNREAD_BYTES), ("grpc.http2.bdp_probe", 0)]
+    async with (
+        Fleet(spec) as fleet,
+        Monitor(fleet.process("redis").address, holdings),
+        grpc.aio.insecure_channel(fleet.router_addresses[0]) as channel,
+        grpc.aio.insecure_channel(fleet.router_addresses[0], options=options) as narrow,
+    ):
+        async with AsyncClient(fleet.router_addresses) as client:
+            num_blocks = {one.worker_id: one.num_blocks for one in (await snapshot(client)).workers}
+        names = fleet.spec.worker_names
+        blocks = BlockCounts(
+            [fleet.process(name).metrics_address for name in names], [num_blocks[name] for name in names]
+        )
+        scene = Scene(channel, narrow, holdings, blocks)
+        await scene.learn()
+        yield scene
+
+
+class Listener:
+    """A call that is read up to some number of tokens, and on once it may."""
+
+    def __init__(
+        self, call: grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]
+    ) -> None:
+        self.call = call
+        self.first_at = 0.0
+        self.finished: inference_pb2.Finished | None = None
+        self._num_tokens = 0
+
+    async def read(self, num_tokens: int | None = None) -> float:
+        """Up to so many tokens, or to the end; when that had come."""
+        while num_tokens is None or self._num_tokens < num_tokens:
+            message = await self.call.read()
+            if not isinstance(message, inference_pb2.GenerateResponse):
+                break
+            event = message.event
+            if event.HasField("tokens"):
+                self.first_at = self.first_at or time.time()
+                self._num_tokens += len(event.tokens.token_ids)
+            elif event.HasField("finished"):
+                self.finished = event.finished
+        return time.time()
+
+
+class Scene:
+    """The fleet, idle between two trials."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, narrow: grpc.aio.Channel, holdings: Holdings, blocks: BlockCounts
+    ) -> None:
+        self._stub: inference_pb2_grpc.InferenceServiceAsyncStub
+        self._stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        self._narrow: inference_pb2_grpc.InferenceServiceAsyncStub
+        self._narrow = inference_pb2_grpc.InferenceServiceStub(narrow)
+        self._holdings = holdings
+        self._blocks = blocks
+        self._count = 0
+        self.ttft_s = 0.0
+        """Of an undisturbed request of `PROMPT_TOKENS`."""
+        self.tokenising_s = 0.0
+        """Of `BUSY_TEXT`."""
+
+    async def learn(self) -> None:
+        """What the undisturbed takes."""
+        rng = random.Random(0)
+        self.ttft_s = sorted([await self.ttft(rng, PROMPT_TOKENS) for _ in range(3)])[1]
+        began = time.time()
+        await self._stub.CountTokens(inference_pb2.CountTokensRequest(text=BUSY_TEXT))
+        self.tokenising_s = time.time() - began
+
+    async def ttft(self, rng: random.Random, num_tokens: int) -> float:
+        """Seconds until a client has the first token of one request."""
+        began = time.time()
+        listener = Listener(self._stub.Generate(self._request(rng, num_tokens, max_tokens=2)))
+        await listener.read()
+        await self._blocks.until_all_free()
+        return listener.first_at - began
+
+    async def ttft_behind(self, rng: random.Random, num_tokens: int, phase: Phase, way: Way) -> float:
+        """The same of a request that is sent the moment another one was ended; the fleet has one seat."""
+        doomed = self._request(rng, PROMPT_TOKENS)
+        listener = Listener(self._stub.Generate(doomed))
+        await self._reach(phase, doomed.request_id, listener, rng)
+        await self._strike(way, doomed.request_id, listener)
+        return await self.ttft(rng, num_tokens)
+
+    async def trial(self, phase: Phase, way: Way, rng: random.Random) -> Struck:
+        """A request is brought to a phase and ended there."""
+        async with self._company(phase, rng):
+            due_ms = self._due_ms(phase, rng) if way is Way.DEADLINE else None
+            request = self._request(rng, PROMPT_TOKENS, deadline_ms=due_ms)
+            if phase is Phase.TOKENISING:
+                request.text = "so far"
+            stub = self._narrow if phase is Phase.RELAY else self._stub
+            sent_at = time.time()
+            listener = Listener(stub.Generate(request))
+            if due_ms is None:
+                await self._reach(phase, request.request_id, listener, rng)
+                counts_at = time.time()
+                await self._strike(way, request.request_id, listener)
+            else:
+                counts_at = sent_at + due_ms / 1000
+                await asyncio.sleep(counts_at - time.time())
+            freed_at = await self._freed(phase, way, request.request_id, listener)
+        await self._blocks.until_all_free()
+        return Struck(freed_at - counts_at, _told(phase, listener))
+
+    @contextlib.asynccontextmanager
+    async def _company(self, phase: Phase, rng: random.Random) -> AsyncIterator[None]:
+        """What makes a request wait where it is to be ended."""
+        if phase is Phase.QUEUE:
+            blocker = self._request(rng, BUDGET)
+            listener = Listener(self._stub.Generate(blocker))
+            await listener.read(1)
+            yield
+            listener.call.cancel()
+            await self._holdings.until_nothing(blocker.request_id)
+        elif phase is Phase.TOKENISING:
+            busy = self._stub.CountTokens(inference_pb2.CountTokensRequest(text=BUSY_TEXT))
+            await asyncio.sleep(ARRIVES_S)
+            yield
+            await busy
+        else:
+            yield
+
+    def _due_ms(self, phase: Phase, rng: random.Random) -> int:
+        """A deadline that passes in the phase."""
+        match phase:
+            case Phase.QUEUE:
+                due_s = rng.uniform(0.1, 0.1 + STEP_S)
+            case Phase.TOKENISING:
+                due_s = rng.uniform(0.1, 0.5) * self.tokenising_s
+            case Phase.PREFILL:
+                due_s = rng.uniform(0.2, 0.7) * self.ttft_s
+            case Phase.HANDOFF:
+                due_s = self.ttft_s + rng.uniform(0.2, 0.5) * STEP_S
+            case Phase.DECODE:
+                due_s = self.ttft_s + rng.uniform(4.0, 5.0) * STEP_S
+            case Phase.RELAY:
+                due_s = self.ttft_s + UNREAD_S + rng.uniform(0.0, STEP_S)
+        return round(due_s * 1000)
+
+    async def _reach(self, phase: Phase, request_id: str, listener: Listener, rng: random.Random) -> None:
+        """Wait until the request is there, and up to a step longer, but not beyond the phase."""
+        match phase:
+            case Phase.QUEUE:
+                await self._holdings.until(request_id, lambda held: "queue" in held)
+                await asyncio.sleep(rng.uniform(0.0, STEP_S))
+            case Phase.TOKENISING:
+                await asyncio.sleep(rng.uniform(0.1, 0.5) * self.tokenising_s)
+            case Phase.PREFILL:
+                await self._blocks.until(lambda free: free[0] < self._blocks.all[0])
+                await asyncio.sleep(rng.uniform(0.0, 4.0) * CHUNK_S)
+            case Phase.HANDOFF:
+                await listener.read(1)
+            case Phase.DECODE:
+                await listener.read(4)
+                await asyncio.sleep(rng.uniform(0.0, STEP_S))
+            case Phase.RELAY:
+                await listener.read(1)
+                await asyncio.sleep(UNREAD_S + rng.uniform(0.0, STEP_S))
+
+    async def _strike(self, way: Way, request_id: str, listener: Listener) -> None:
+        if way is Way.DISCONNECT:
+            listener.call.cancel()
+        else:
+            answer = await self._stub.Cancel(inference_pb2.CancelRequest(request_id=request_id))
+            assert answer.cancelled, f"{request_id} ended before it was cancelled"
+
+    async def _freed(self, phase: Phase, way: Way, request_id: str, listener: Listener) -> float:
+        """When nothing of the request was held any more; what is tokenised holds its call alone."""
+        ended_at = 0.0
+        if phase is Phase.TOKENISING:
+            ended_at = await _end_of(listener)
+        elif phase is not Phase.QUEUE:
+            ended_at = await self._blocks.until_all_free()
+        emptied_at = await self._holdings.until_nothing(request_id)
+        if way is not Way.DISCONNECT:
+            await _end_of(listener)
+        return max(ended_at, emptied_at)
+
+    def _request(
+        self, rng: random.Random, num_tokens: int, max_tokens: int = TOKENS, deadline_ms: int | None = None
+    ) -> inference_pb2.GenerateRequest:
+        self._count += 1
+        return request_to_pb(
+            [rng.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)],
+            Sampling(seed=1, logprobs=20),
+            Stop(max_tokens=max_tokens, ignore_eos=True),
+            Slo(deadline_ms=deadline_ms),
+            request_id=f"r{self._count}",
+        )
+
+
+async def _end_of(listener: Listener) -> float:
+    try:
+        return await listener.read()
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        return time.time()
+
+
+def _told(phase: Phase, listener: Listener) -> Phase | None:
+    """By where its time went. Who is tokenised has not come in yet; what is relayed is being decoded."""
+    if listener.finished is None:
+        return None
+    split = listener.finished.split
+    if split.decode_ms > 0:
+        return Phase.RELAY if phase is Phase.RELAY else Phase.DECODE
+    if split.handoff_ms > 0:
+        return Phase.HANDOFF
+    if split.prefill_ms > 0:
+        return Phase.PREFILL
+    return Phase.TOKENISING if phase is Phase.TOKENISING else Phase.QUEUE

@@ -1,0 +1,101 @@
+"""What is compared: a fleet for each way to serve, all of the same size."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from baton import AsyncClient, Credentials
+from baton.fleet import Fleet, FleetSpec
+from baton.security.credentials import IN_THE_CLEAR
+from benchmarks.flags import DEMO_MODEL
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A policy and a placement; None is the fleet's own default."""
+
+    policy: str | None = None
+    placement: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables and plots call it."""
+        return "/".join(part for part in (self.policy, self.placement) if part) or DEFAULT
+
+
+def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
+    """Every policy with every placement; raises `ValueError` for one that is named twice."""
+    for name, values in (("--policy", policies), ("--placement", placements)):
+        if len(set(values)) < len(values):
+            raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
+    return [Arm(policy, placement) for policy in policies or (None,) for placement in placements or (None,)]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What all arms have in common. `extra_args` as in `FleetSpec`."""
+
+    model: Path = DEMO_MODEL
+    prefill: int = 1
+    decode: int = 1
+    timed: str | None = None
+    """A profile: the workers take the time it says and compute nothing."""
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def spec_of(arm: Arm, build: Build, record: Path | None = None) -> FleetSpec:
+    """The arm's fleet. Aggregated, prefill workers would idle: they become decode workers."""
+    aggregated = arm.placement == "aggregated"
+    extra = {kind: list(values) for kind, values in build.extra_args.items()}
+    if record is not None:
+        extra["router-0"] = [*extra.get("router-0", ()), "--record", str(record.resolve())]
+    return FleetSpec(
+        model=build.model,
+        prefill=0 if aggregated else build.prefill,
+        decode=build.decode + build.prefill if aggregated else build.decode,
+        policy=arm.policy,
+        placement=arm.placement,
+        timed=build.timed,
+        extra_args=extra,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A running fleet."""
+
+    name: str
+    client: AsyncClient
+    vocab_size: int
+    max_context_tokens: int
+    metrics_addresses: tuple[str, ...] = ()
+    recording: Path | None = None
+
+
+@contextlib.asynccontextmanager
+async def started(arm: Arm, build: Build, record: Path | None = None) -> AsyncIterator[Target]:
+    """The arm's fleet for as long as the block lasts; its router writes its events to `record`."""
+    spec = spec_of(arm, build, record)
+    async with Fleet(spec) as fleet:
+        metrics = tuple(fleet.process(name).metrics_address for name in spec.router_names)
+        async with reached(fleet.router_addresses, arm.name, metrics, record) as target:
+            yield target
+
+
+@contextlib.asynccontextmanager
+async def reached(
+    addresses: Sequence[str],
+    name: str,
+    metrics: Sequence[str] = (),
+    recording: Path | None = None,
+    credentials: Credentials = IN_THE_CLEAR,
+) -> AsyncIterator[Target]:
+    """A fleet that runs already."""
+    async with AsyncClient(addresses, credentials=credentials) as client:
+        model = (await client.models())[0]
+        yield Target(name, client, model.vocab_size, model.max_context_tokens, tuple(metrics), recording)

@@ -1,0 +1,205 @@
+"""Continuous batching against static batching: three ratios, and the case where there is nothing to gain.
+
+    python -m benchmarks batching --json batching.json
+
+All requests arrive at once, and the time until the last one is over counts; tokens are prompt and output. One
+worker on one thread computes prompts and outputs. Per seed all arms get the same requests, by turns:
+
+    plain transformers   `generate` on padded batches of --batch, in a process without a fleet
+    static, batch        policy `static` on our engine, batches of --batch
+    continuous, batch    --policy on our engine, no more than --batch at once
+    static, memory       policy `static`, as many at once as fit into the KV blocks
+    continuous, memory   --policy, as many as fit into the same blocks
+
+Outputs are exponential, redrawn above a cap, and once all of one length. Static batches are kinder here than
+in the published comparisons: `static` does not compute members that have ended, and reserves what a request
+asks for, which is what it then generates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.flags import add_model_flag, add_shared_flags, whole_numbers
+from benchmarks.fleets.arms import Arm, Build, Target, started
+from benchmarks.fleets.bench import by_turns
+from benchmarks.fleets.load import Job, jobs, open_loop
+from benchmarks.fleets.metrics import RequestRecord, summarise
+from benchmarks.telling import Telling
+from reporting.progress import progress_bars
+from reporting.results import Results, Run, figure, paired_ratios
+from reporting.section import Goal, Section, markdown
+from reporting.summary import Summary
+from reporting.tables import cell
+from workloads.shapes import RequestShape, shapes
+
+AT_ONCE = math.inf
+BURST_PROMPT, BURST_OUTPUT = 512, 128
+PLAIN = "plain transformers"
+BLOCK_SIZE = 16
+MOST_SEQS = 64
+METRIC = "total_tokens_per_s"
+COLUMNS = ((METRIC, ".0f"), ("output_tokens_per_s", ".0f"), ("completed_per_s", ".1f"))
+RATIOS = (
+    ("continuous, memory", PLAIN),
+    ("continuous, batch", "static, batch"),
+    ("continuous, memory", "static, memory"),
+)
+"""The claims: over plain transformers, at the same batch size, in the same memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One distribution of output lengths; without a cap all have the mean."""
+
+    name: str
+    cap: int | None
+
+    def drawn(self, count: int, seed: int, scale: float) -> list[RequestShape]:
+        """The requests of one seed."""
+        if self.cap is not None:
+            return shapes("burst", count, seed, scale, self.cap)
+        return [RequestShape(round(BURST_PROMPT * scale), round(BURST_OUTPUT * scale))] * count
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest request, before scaling."""
+        return BURST_PROMPT + (self.cap or BURST_OUTPUT)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--policy", default="slack", help="the continuous one (slack)")
+    add("--batch", type=int, default=8, help="requests at once where that is fixed (8)")
+    add("--memory-seqs", type=int, default=16, help="KV blocks for so many of the longest requests (16)")
+    add("--caps", type=whole_numbers, default=[512], metavar="N,N", help="on outputs, before scaling (512)")
+    add("--scale", type=float, default=0.25, help="multiplies all lengths (0.25)")
+    add("--requests", type=int, default=128, help="per run (128)")
+    add_model_flag(parser)
+    add_shared_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(batching(args))
+
+
+async def batching(args: argparse.Namespace) -> int:
+    """The exit code: 1 when a request failed, or a goal is missed."""
+    cases = [Case(f"exponential outputs up to {cap}", cap) for cap in args.caps] + [Case("one length", None)]
+    telling, failed = Telling(args), 0
+    for case in cases:
+        results = await _measure(args, case)
+        failed += sum(run.summary.failed for run in results.runs)
+        telling.add(section(case, results))
+    return 1 if telling.end() or failed else 0
+
+
+@contextlib.asynccontextmanager
+async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[Target]]:
+    """One worker each, alike but for the policy and for what bounds a batch."""
+    bounds = {
+        "batch": ["--max-num-seqs", str(args.batch)],
+        "memory": ["--max-num-seqs", str(MOST_SEQS), "--num-blocks", str(blocks)],
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        targets: list[Target] = []
+        for bound, flags in bounds.items():
+            for kind, policy in (("static", "static"), ("continuous", args.policy)):
+                extra = {"decode": [*flags, "--block-size", str(BLOCK_SIZE), "--threads", "1"]}
+                build = Build(args.model, prefill=0, decode=1, extra_args=extra)
+                target = await stack.enter_async_context(started(Arm(policy, "aggregated"), build))
+                targets.append(replace(target, name=f"{kind}, {bound}"))
+        yield targets
+
+
+def section(case: Case, results: Results) -> Section:
+    """The three ratios, then every arm. Where all outputs are of one length nothing is claimed."""
+    ratios = {
+        f"{ours} / {theirs}": paired_ratios(results, METRIC, ours, theirs, AT_ONCE) for ours, theirs in RATIOS
+    }
+    goals = [Goal(name, tuple(found), 1.0) for name, found in ratios.items() if case.cap is not None]
+    shown = markdown(("ratio", "measured"), [(name, cell(found)) for name, found in ratios.items()])
+    rows = [
+        (arm, *(_cell(results.of(arm, AT_ONCE), name, spec) for name, spec in COLUMNS))
+        for arm in results.arms
+    ]
+    arms = markdown(("arm", "prompt + output tokens/s", "output tokens/s", "requests/s"), rows)
+    method = "; ".join(f"{name} {said}" for name, said in results.facts.items()) + "."
+    tables = (arms,) if goals else (shown, arms)
+    return Section(f"Batching: {results.title}", method, tuple(goals), tables, {"results": asdict(results)})
+
+
+def _cell(runs: Sequence[Run], metric: str, spec: str) -> str:
+    return cell([figure(run.summary, metric) or 0.0 for run in runs], spec=spec)
+
+
+async def _measure(args: argparse.Namespace, case: Case) -> Results:
+    blocks = args.memory_seqs * math.ceil(case.longest * args.scale / BLOCK_SIZE)
+    runs: list[Run] = []
+    async with _fleets(args, blocks) as fleets:
+        arms: list[Target | None] = [None, *fleets]
+        with progress_bars() as progress:
+            task = progress.add_task(case.name, total=len(args.seeds) * len(arms))
+            for turn, seed in enumerate(args.seeds):
+                for at in by_turns(arms, turn):
+                    runs.append(await _run(args, case, at, fleets[0], seed))
+                    progress.advance(task)
+    runs.sort(key=lambda one: ([PLAIN, *(at.name for at in fleets)].index(one.arm), one.seed))
+    memory = f"{blocks} blocks of {BLOCK_SIZE} tokens, {args.memory_seqs} of the longest requests"
+    facts = {
+        "workload": f"burst × {args.scale:g}, {args.requests} requests at once, {case.name}",
+        "memory": memory,
+        "batch": str(args.batch),
+    }
+    return Results(f"burst × {args.scale:g}, {case.name}", facts, tuple(runs))
+
+
+async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_fleet: Target, seed: int) -> Run:
+    work = jobs(
+        case.drawn(args.requests, seed, args.scale),
+        vocab_size=any_fleet.vocab_size,
+        max_context_tokens=any_fleet.max_context_tokens,
+        seed=f"{case.name}:{seed}",
+    )
+    if at is None:
+        return Run(PLAIN, AT_ONCE, seed, await _plainly(args, work))
+    records = await open_loop(at.client, work, iter([0.0] * len(work)), lambda _: None)
+    failures = [one.error for one in records if one.error]
+    if failures:
+        print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
+    return Run(at.name, AT_ONCE, seed, summarise(records, warmup_share=0.0))
+
+
+async def _plainly(args: argparse.Namespace, work: Sequence[Job]) -> Summary:
+    """The same requests by transformers alone; raises `RuntimeError` with its last words when it fails."""
+    command = [sys.executable, "-m", "benchmarks.fleets.plain_transformers"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--model", str(args.model.resolve()), "--batch", str(args.batch),
+        cwd=Path(__file__).parents[2],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    asked = [{"prompt": job.token_ids, "output_tokens": job.output_tokens} for job in work]
+    answer, said = await process.communicate(json.dumps(asked).encode())
+    if process.returncode != 0:
+        raise RuntimeError(f"plain transformers: {said.decode(errors='replace')[-1000:]}")
+    ends = json.loads(answer)["ends_s"]
+    records = [_all_at_the_end(job, end) for job, end in zip(work, ends, strict=True)]
+    # Nothing is streamed: there is no first token, and no gap between two.
+    return replace(summarise(records, warmup_share=0.0), itl=None)
+
+
+def _all_at_the_end(job: Job, end: float) -> RequestRecord:
+    record = RequestRecord(0.0, len(job.token_ids), job.output_tokens, job.slo.slo_class.value)
+    record.finished_at = end
+    record.token_times = [end] * job.output_tokens
+    return record

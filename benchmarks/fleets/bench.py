@@ -1,0 +1,288 @@
+"""Measures fleets over real gRPC: a workload at a rate, open loop, under several policies side by side.
+
+    baton bench --workload chat --scale 0.2 --load 0.6,0.9 --policy slack,chunked --report bench.html
+    baton bench --address 127.0.0.1:50051 --workload burst --scale 0.25 --rate 8 --duration-s 20
+
+Every policy and placement gets a fleet of its own, of the same size, and all get the same requests at the
+same times: seed by seed, beginning with another one each time, so that what drifts hits all alike. Promises
+are ratios of what the first fleet does without load, measured before the runs; a load is a share of what it
+completes when it is kept full. Ratios are against the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from baton import Credentials
+from baton.cli.target import found_in, said
+from baton.fleet.rundir import runs_of
+from baton.security.credentials import IN_THE_CLEAR
+from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
+from benchmarks.fleets.arms import Build, Target, arms, reached, started
+from benchmarks.fleets.load import Job, jobs, open_loop
+from benchmarks.fleets.metrics import RequestRecord, summarise
+from benchmarks.fleets.observe import KVObserver, RouterCost
+from benchmarks.fleets.recordings import record_folder, with_steps, write_traces
+from benchmarks.fleets.reference import measure_capacity, measure_references
+from reporting.machine import machine
+from reporting.progress import progress_bars
+from reporting.results import Results, Run, write
+from reporting.summary import Summary
+from reporting.tables import print_results
+from workloads.shapes import WORKLOADS, arrivals, shapes
+from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
+
+BURST_REQUESTS = 64
+SEEDS = (1, 2, 3)
+CHECKOUT = Path(__file__).parents[2]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--address", action="append", metavar="HOST:PORT", help="a router of a running fleet; repeatable")
+    add(
+        "--running",
+        type=Path,
+        nargs="?",
+        const=runs_of(CHECKOUT),
+        metavar="RUN_DIR",
+        help="the newest fleet of `baton up` that runs in this checkout, or the one of a run's folder",
+    )
+    add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help="for its CPU per token")
+    add_model_flag(parser)
+    add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
+    add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
+    add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
+    add("--policy", type=names, default=[], metavar="A,B", help="each gets a fleet")
+    add("--placement", type=names, default=[], metavar="A,B", help="each policy gets a fleet for each")
+    add("--workload", choices=sorted(WORKLOADS), default="chat")
+    add("--cap", type=int, metavar="TOKENS", help="redraw lengths above this, before scaling")
+    add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
+    add("--arrivals", default="poisson", help="poisson, gamma:CV, onoff or burst")
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests per second")
+    rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
+    add("--duration-s", type=float, default=30.0, help="of arrivals, per run (30)")
+    add("--requests", type=int, metavar="N", help=f"at most so many per run (burst: {BURST_REQUESTS})")
+    add("--ttft-x", type=float, metavar="X", help=f"promise, × unloaded prefill: {_listed(TTFT_RATIOS)}")
+    add("--tpot-x", type=float, metavar="X", help=f"promise, × decode step: {_listed(TPOT_RATIOS)}")
+    add("--ttft-ms", type=int, help="the same, absolute")
+    add("--tpot-ms", type=int, help="the same, absolute")
+    add("--itl-ms", type=int, metavar="MS", help="promise, for each gap between tokens")
+    add("--record", type=Path, metavar="DIR", help="keep event logs, and traces to simulate, in this folder")
+    add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
+    add_shared_flags(parser, SEEDS)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is asked of every arm alike."""
+
+    rates: Sequence[float]
+    ttft_ms: int | None
+    tpot_ms: int | None
+    itl_ms: int | None
+    facts: dict[str, str]
+
+
+async def bench(args: argparse.Namespace) -> int:
+    """The exit code: 1 when a request failed."""
+    _check(args)
+    credentials = _find_running(args)
+    console = Console()
+    with record_folder(args) as folder:
+        async with _targets(args, credentials, folder, console) as targets:
+            setting = await _settle(args, targets[0], console)
+            results = await _measure(args, targets, setting)
+        # A recording is whole only once its router has left.
+        recordings = {at.name: at.recording for at in targets if at.recording}
+        results = with_steps(results, recordings)
+        if args.record:
+            write_traces(recordings, min(run.began_s for run in results.runs))
+    print_results(console, results)
+    if args.json:
+        write(results, args.json)
+    if args.report:
+        from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+        write_page(results, args.report)
+    return 1 if any(run.summary.failed for run in results.runs) else 0
+
+
+def _find_running(args: argparse.Namespace) -> Credentials:
+    """Replace `--address` by the addresses of the fleet that `--running` asks for."""
+    if args.running is None:
+        return IN_THE_CLEAR
+    found = said(found_in(args.running))
+    args.address = list(found.addresses)
+    return found.credentials
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.address and args.running:
+        raise ValueError("--address and --running name a running fleet; accepted: one of them")
+    if (args.address or args.running) and (args.policy or args.placement or args.record or args.timed):
+        flag = "--address" if args.address else "--running"
+        raise ValueError(
+            f"{flag} names a running fleet; --policy, --placement, --timed and --record start fleets"
+        )
+    for ratio, absolute in (("ttft_x", "ttft_ms"), ("tpot_x", "tpot_ms")):
+        if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
+            flags = f"--{ratio} and --{absolute}".replace("_", "-")
+            raise ValueError(f"{flags} state the same promise; accepted: one of them")
+    for flag, value in (("--scale", args.scale), ("--duration-s", args.duration_s)):
+        if not value > 0:
+            raise ValueError(f"{flag} is {value:g}; accepted: above 0")
+    for value in (*(args.rate or ()), *(args.load or ())):
+        arrivals(args.arrivals, value, 0)
+
+
+@contextlib.asynccontextmanager
+async def _targets(
+    args: argparse.Namespace, credentials: Credentials, folder: Path | None, console: Console
+) -> AsyncIterator[list[Target]]:
+    """The fleet named, or one for every arm; started one after the other, for a start measures costs."""
+    async with contextlib.AsyncExitStack() as stack:
+        if args.address:
+            running = reached(args.address, "running fleet", args.router_metrics, credentials=credentials)
+            yield [await stack.enter_async_context(running)]
+            return
+        build = Build(args.model, args.prefill, args.decode, args.timed)
+        targets: list[Target] = []
+        for arm in arms(args.policy, args.placement):
+            record = folder / f"{arm.name.replace('/', '-')}.jsonl" if folder else None
+            with console.status(f"starting a fleet for {arm.name}"):
+                targets.append(await stack.enter_async_context(started(arm, build, record)))
+        yield targets
+
+
+async def _settle(args: argparse.Namespace, first: Target, console: Console) -> Setting:
+    """Measure what promises and loads are ratios of, where any is."""
+    facts, ttft_ms, tpot_ms = _facts(args), args.ttft_ms, args.tpot_ms
+    if args.ttft_x is not None or args.tpot_x is not None:
+        with console.status(f"measuring {first.name} without load"):
+            found = await measure_references(first, args.workload, args.scale)
+        facts["unloaded"] = f"prefill {found.prefill_s * 1000:.1f} ms, D {found.decode_step_s * 1000:.2f} ms"
+        ttft_ms = ttft_ms if args.ttft_x is None else found.ttft_ms(args.ttft_x)
+        tpot_ms = tpot_ms if args.tpot_x is None else found.tpot_ms(args.tpot_x)
+    facts["promise"] = f"TTFT {_promise(ttft_ms, args.ttft_x)}, TPOT {_promise(tpot_ms, args.tpot_x)}"
+    if args.itl_ms is not None:
+        facts["promise"] += f", ITL {_promise(args.itl_ms, None)}"
+    if args.rate:
+        return Setting(args.rate, ttft_ms, tpot_ms, args.itl_ms, facts)
+    with console.status(f"measuring what {first.name} carries"):
+        full = await measure_capacity(first, args.workload, args.scale, args.cap)
+    loads = args.load or [0.6]
+    facts["capacity"] = f"{full:.2f} requests/s kept full; loads {_listed(loads)}"
+    return Setting([round(full * load, 3) for load in loads], ttft_ms, tpot_ms, args.itl_ms, facts)
+
+
+def _promise(ms: int | None, ratio: float | None) -> str:
+    if ms is None:
+        return "none"
+    return f"{ms} ms" if ratio is None else f"{ms} ms ({ratio:g} ×)"
+
+
+def _facts(args: argparse.Namespace) -> dict[str, str]:
+    cap = f", lengths redrawn above {args.cap}" if args.cap else ""
+    return {
+        "command": " ".join(["baton bench", *args.argv]),
+        "workload": f"{args.workload} × {args.scale:g}{cap}",
+        "arrivals": f"{args.arrivals}, {args.duration_s:g} s per run, first tenth dropped",
+        "fleet": _fleet(args),
+        **machine(),
+    }
+
+
+def _fleet(args: argparse.Namespace) -> str:
+    if args.address:
+        return "running already"
+    timed = f", timed by {args.timed}" if args.timed else ""
+    return f"{args.prefill} prefill and {args.decode} decode workers{timed}"
+
+
+async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting: Setting) -> Results:
+    with progress_bars() as progress:
+        runs = [
+            await _run(args, at, setting, rate, seed, progress)
+            for rate in setting.rates
+            for turn, seed in enumerate(args.seeds)
+            for at in by_turns(targets, turn)
+        ]
+    order = {at.name: place for place, at in enumerate(targets)}
+    runs.sort(key=lambda run: (run.rate_per_s, order[run.arm], run.seed))
+    title = f"{args.workload} × {args.scale:g}, {args.arrivals} arrivals"
+    return Results(title, setting.facts, tuple(runs))
+
+
+def by_turns(arms: Sequence[Any], turn: int) -> Sequence[Any]:
+    """All of them, beginning with another one each turn."""
+    first = turn % len(arms)
+    return (*arms[first:], *arms[:first])
+
+
+async def _run(
+    args: argparse.Namespace, at: Target, setting: Setting, rate: float, seed: int, progress: Progress
+) -> Run:
+    times = run_times(args, rate, seed)
+    work = jobs(
+        shapes(args.workload, len(times), seed, args.scale, args.cap),
+        vocab_size=at.vocab_size,
+        max_context_tokens=at.max_context_tokens,
+        seed=f"{seed}:{rate}",
+        ttft_ms=setting.ttft_ms,
+        tpot_ms=setting.tpot_ms,
+        itl_ms=setting.itl_ms,
+    )
+    task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
+    began_s = time.monotonic()
+    records, summary = await observed(at, work, times, lambda done: progress.advance(task, done))
+    return Run(at.name, rate, seed, summary, began_s, time.monotonic(), *samples(records))
+
+
+def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:
+    """When the requests of one run are sent, from its start; at least one is."""
+    most = args.requests or (BURST_REQUESTS if args.arrivals == "burst" else None)
+    times = itertools.takewhile(lambda at: at < args.duration_s, arrivals(args.arrivals, rate, seed))
+    return list(itertools.islice(times, most))
+
+
+async def observed(
+    at: Target, work: Sequence[Job], times: Sequence[float], advance: Callable[[int], None]
+) -> tuple[list[RequestRecord], Summary]:
+    """One run with everything watched that the fleet says of itself."""
+    cost = RouterCost(at.metrics_addresses)
+    async with KVObserver(at.client) as kv, cost:
+        records = await open_loop(at.client, work, iter(times), advance)
+    failures = [one.error for one in records if one.error]
+    if failures:
+        print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
+    return records, summarise(records, kv_utilisation=kv.mean, router_cpu_us_per_token=cost.us_per_token)
+
+
+def samples(records: Sequence[RequestRecord]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """TTFT and TPOT of the finished requests after the first tenth, in seconds."""
+    ordered = sorted(records, key=lambda one: one.sent_at)
+    done = [one for one in ordered[len(ordered) // 10 :] if one.completed]
+    ttft = tuple(round(one.ttft_s, 6) for one in done if one.ttft_s is not None)
+    return ttft, tuple(round(one.tpot_s, 6) for one in done if one.tpot_s is not None)
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(bench(args))

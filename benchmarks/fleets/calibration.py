@@ -1,0 +1,119 @@
+"""What a simulation of a fleet on this machine is told of it, measured from a router's recording."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.fleets.recorded import EVERYTHING, Window
+from router.core.actions import Enqueue, SendDecode, SendPrefill
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.events import Arrived, Enqueued, StepReported, WorkerJoined
+from router.replay.replay import Decided, replay
+from scheduling.cost.cost_model import CostModel
+from scheduling.cost.profiles import Profile
+from sim.spec import Overheads
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Times between events, in seconds; `loads` are what workers said last."""
+
+    receive: list[float] = field(default_factory=list)
+    store: list[float] = field(default_factory=list)
+    travel: list[float] = field(default_factory=list)
+    enqueued: dict[str, float] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    loads: dict[str, WorkerLoad] = field(default_factory=dict)
+    budgets: dict[str, int] = field(default_factory=dict)
+
+
+def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overheads:
+    """What the fleet spends between its parts: over these windows, defaults where nothing was seen.
+
+    Medians: tails are long on a busy host. A command and a report are seen together, where a prompt of one
+    step finds its worker idle: half each. What lies between two steps is theirs (`recorded.TimedStep`).
+    """
+    seen = _Seen()
+    with path.open(encoding="ascii") as lines:
+        for decided in replay(lines):
+            _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
+    default = Overheads()
+    travel_s = _median(seen.travel, default.command_s + default.report_s)
+    return Overheads(
+        receive_s=_median(seen.receive, default.receive_s),
+        store_s=_median(seen.store, default.store_s),
+        command_s=travel_s / 2,
+        report_s=travel_s / 2,
+    )
+
+
+def _median(values: list[float], default: float) -> float:
+    return max(0.0, statistics.median(values)) if values else default
+
+
+def _take(seen: _Seen, decided: Decided, *, counts: bool) -> None:
+    now, event = decided.recorded.now, decided.recorded.event
+    match event:
+        case Arrived() if counts:
+            seen.receive.append(now - event.received_at)
+        case Enqueued(request_key):
+            if request_key in seen.enqueued and counts:
+                seen.store.append(now - seen.enqueued.pop(request_key))
+        case WorkerJoined(facts, load):
+            seen.budgets[facts.key] = facts.token_budget
+            seen.loads[facts.key] = load
+        case StepReported():
+            _take_step(seen, now, event, counts=counts)
+    for action in decided.actions:
+        match action:
+            case Enqueue(entry):
+                seen.enqueued[entry.request_key] = now
+            case SendPrefill(key, spec) | SendDecode(key, spec):
+                if key in seen.sent or _is_busy(seen, key):
+                    seen.sent.pop(key, None)
+                elif len(spec.prompt_token_ids) <= seen.budgets.get(key, 0):
+                    seen.sent[key] = now
+
+
+def _is_busy(seen: _Seen, key: str) -> bool:
+    load = seen.loads[key]
+    return load.running > 0 or load.waiting > 0
+
+
+def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) -> None:
+    key = event.worker_key
+    if event.step_s > 0 and counts and key in seen.sent:
+        seen.travel.append(now - seen.sent.pop(key) - event.step_s)
+    seen.loads[key] = event.load
+
+
+def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
+    """A worker as it announced itself, with costs of its own."""
+    return Profile(
+        name="recorded",
+        model_name="recorded",
+        block_size=facts.block_size,
+        # Only hand-overs and swaps count bytes; on one host they cost next to nothing.
+        kv_bytes_per_token=1,
+        num_blocks=facts.num_blocks,
+        max_num_seqs=facts.max_num_seqs,
+        token_budget=facts.token_budget,
+        max_context=max_context,
+        cost=cost,
+        handoff_bytes_per_s=1e9,
+        swap_bytes_per_s=1e9,
+        host="recorded",
+    )
+
+
+def worker_facts(path: Path) -> dict[str, WorkerFacts]:
+    """Each worker as it joined, by worker id."""
+    with path.open(encoding="ascii") as lines:
+        return {event.facts.worker_id: event.facts for event in _joined(replay(lines))}
+
+
+def _joined(decided: Iterable[Decided]) -> Iterable[WorkerJoined]:
+    return (one.recorded.event for one in decided if isinstance(one.recorded.event, WorkerJoined))

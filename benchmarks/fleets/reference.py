@@ -1,0 +1,92 @@
+"""What a fleet does without load, and at most: the units that promises and loads are stated in."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.fleets.arms import Target
+from benchmarks.fleets.load import Job, closed_loop, jobs
+from benchmarks.fleets.metrics import RequestRecord
+from workloads.shapes import RequestShape, shapes
+from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
+
+UNLOADED_REQUESTS = 16
+CAPACITY_CONCURRENCY = 64
+CAPACITY_REQUESTS = 192
+OVERLAP_STEPS = 32
+"""Steps for which all reference sequences shall decode together."""
+
+
+async def measure_references(at: Target, workload: str, scale: float) -> References:
+    """D and the unloaded prefill, measured now; a fleet that fails a request raises `RuntimeError`."""
+    alone = await _run(at, _prompts(at, workload, scale), 1)
+    prefill_s = statistics.median(one.ttft_s for one in alone if one.ttft_s is not None)
+    return References(await _decode_step_s(at, scale), prefill_s)
+
+
+async def measure_capacity(at: Target, workload: str, scale: float, cap: int | None) -> float:
+    """Requests per second with the fleet kept full."""
+    work = jobs(
+        shapes(workload, CAPACITY_REQUESTS, seed=0, scale=scale, cap=cap),
+        vocab_size=at.vocab_size,
+        max_context_tokens=at.max_context_tokens,
+        seed=f"capacity:{at.name}",
+    )
+    records = await _run(at, work, CAPACITY_CONCURRENCY)
+    ends = sorted(one.finished_at for one in records if one.finished_at is not None)
+    # Between the first and the last tenth: the fleet fills and empties outside of it.
+    first, last = len(ends) // 10, len(ends) * 9 // 10
+    return (last - first) / (ends[last] - ends[first])
+
+
+def _prompts(at: Target, workload: str, scale: float) -> list[Job]:
+    drawn = shapes(workload, UNLOADED_REQUESTS, seed=0, scale=scale)
+    return jobs(
+        [RequestShape(one.prompt_tokens, 2) for one in drawn],
+        vocab_size=at.vocab_size,
+        max_context_tokens=at.max_context_tokens,
+        seed=f"unloaded:{at.name}",
+    )
+
+
+async def _decode_step_s(at: Target, scale: float) -> float:
+    prompt = min(max(1, round(REFERENCE_CONTEXT * scale)), at.max_context_tokens // 2)
+    (alone,) = await _run(at, _alike(at, 1, prompt, OVERLAP_STEPS), 1)
+    assert alone.ttft_s is not None, "a request that did not fail has a first token"
+    step_s = max(alone.tpot_s or 0.0, 1e-4)
+    # The first sequences have to last until the last prompt is computed.
+    output = math.ceil(REFERENCE_SEQS * alone.ttft_s / step_s) + OVERLAP_STEPS
+    output = min(output, at.max_context_tokens - prompt)
+    together = await _run(at, _alike(at, REFERENCE_SEQS, prompt, output), REFERENCE_SEQS)
+    return statistics.median(gaps_together(together))
+
+
+def _alike(at: Target, count: int, prompt: int, output: int) -> list[Job]:
+    rng = random.Random(f"alike:{at.name}:{count}")
+    prompts = [rng.choices(range(at.vocab_size), k=prompt) for _ in range(count)]
+    return [Job(ids, output) for ids in prompts]
+
+
+def gaps_together(records: Sequence[RequestRecord]) -> list[float]:
+    """Gaps between tokens while the most sequences decode; tokens that came in one event have none."""
+    spans = [(one.token_times[0], one.token_times[-1]) for one in records]
+    starts = [start for start, _ in spans]
+    best = max(starts, key=lambda at: sum(start <= at < end for start, end in spans))
+    until = min(end for start, end in spans if start <= best < end)
+    return [
+        later - earlier
+        for one in records
+        for earlier, later in zip(one.token_times, one.token_times[1:], strict=False)
+        if best <= earlier and later <= until and later > earlier
+    ]
+
+
+async def _run(at: Target, work: Sequence[Job], concurrency: int) -> list[RequestRecord]:
+    records = await closed_loop(at.client, work, concurrency, lambda _: None)
+    broken = next((one for one in records if not one.completed), None)
+    if broken is not None:
+        raise RuntimeError(f"{at.name}: a request without a promise was not served: {broken.error}")
+    return records

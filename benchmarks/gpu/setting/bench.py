@@ -1,0 +1,97 @@
+"""What the sections of one run share: the device, the sizes, what was found so far, and an engine."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.setting import model_dir
+from benchmarks.gpu.setting.floors import Ceilings
+from benchmarks.gpu.setting.paged import BLOCK_SIZE
+from benchmarks.gpu.setting.sizes import LLAMA_8B, Sizes
+from engine.build import BuiltEngine, EngineSettings, build, resolve_dtype
+from engine.model.quantisation import Quantisation
+from reporting.section import Goal
+from scheduling.policies import DEFAULT
+
+
+class NotMeasured(Exception):
+    """A section cannot run here; the reason is its message."""
+
+
+@dataclass
+class Bench:
+    """`folder` is for what processes need to find; `seed` draws weights, prompts and inputs."""
+
+    device: torch.device
+    sizes: Sizes
+    folder: Path
+    seed: int
+    ceilings: Ceilings | None = None
+    found: dict[str, float] = field(default_factory=dict)
+    """Figures by name, for the table at the end."""
+    _engine: BuiltEngine | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return resolve_dtype("auto", self.device)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether figures may stand beside others': on a GPU, with the model that those are of."""
+        return self.device.type == "cuda" and self.sizes is LLAMA_8B
+
+    def goals(self, *goals: Goal) -> tuple[Goal, ...]:
+        """They, where figures are comparable."""
+        return goals if self.is_comparable else ()
+
+    @property
+    def limits(self) -> Ceilings:
+        """The ceilings; raises NotMeasured without them."""
+        if self.ceilings is None:
+            raise NotMeasured("its floors need the section `ceilings` in the same run")
+        return self.ceilings
+
+    @property
+    def model(self) -> Path:
+        """The model's directory, written when first asked for."""
+        directory = self.folder / "model"
+        return directory if directory.is_dir() else model_dir.write(self.sizes.model, directory)
+
+    def engine(self) -> BuiltEngine:
+        """The one that sections share, as a worker would build it by default."""
+        if self._engine is None:
+            self._engine = self.build()
+        return self._engine
+
+    def build(
+        self, *, deterministic: bool = False, quantisation: Quantisation = Quantisation.NONE
+    ) -> BuiltEngine:
+        """Another one; the shared one has to be released first, for it takes the memory there is."""
+        assert self._engine is None, "the shared engine is in memory"
+        return build(
+            EngineSettings(
+                model=self.model,
+                dtype=self.dtype,
+                device=self.device,
+                block_size=BLOCK_SIZE,
+                num_blocks=None,
+                kv_memory_mb=None,
+                max_num_seqs=self.sizes.max_num_seqs,
+                token_budget=self.sizes.token_budget,
+                policy=DEFAULT,
+                deterministic=deterministic,
+                random_weights=self.seed,
+                quantisation=quantisation,
+            )
+        )
+
+    def release(self) -> None:
+        """Give back the shared engine's memory."""
+        self._engine = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

@@ -1,0 +1,58 @@
+"""How fast a device could be, by its own measured ceilings: the arithmetic beside which figures are shown.
+
+All assume that each weight is read once a step, each token's KV once a step, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.gpu.setting.sizes import FLOPS_PER_WEIGHT, ModelShape
+
+SEARCH_ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Measured on this device, in this run; bytes and floating-point operations per second."""
+
+    read: float
+    copy: float
+    """Bytes read plus bytes written."""
+    matrix: float
+    to_host: float
+    from_host: float
+
+
+def decode_step_s(shape: ModelShape, ceilings: Ceilings, sequences: float, context: float) -> float:
+    """A step of one token for each of `sequences`, each attending to `context` tokens."""
+    read = shape.weights * shape.element_bytes / ceilings.read
+    compute = FLOPS_PER_WEIGHT * shape.weights * sequences / ceilings.matrix
+    return max(read, compute) + sequences * context * shape.kv_bytes_per_token / ceilings.read
+
+
+def prefill_s(shape: ModelShape, ceilings: Ceilings, tokens: int) -> float:
+    """One prompt, weights and causal attention at the matrix rate; logits of its last token only."""
+    met = shape.weights - shape.hidden * shape.vocab
+    return (FLOPS_PER_WEIGHT * met * tokens + shape.attention_flops(tokens)) / ceilings.matrix
+
+
+def steady_rate(
+    shape: ModelShape, ceilings: Ceilings, prompt: float, output: float, prefill: float, tpot_s: float
+) -> float:
+    """Most requests per second in a steady state in which nobody's TPOT is above `tpot_s`.
+
+    `prompt` and `output` are mean lengths, `prefill` the mean seconds of a prompt. Prompts take their share
+    of the time; in the rest, B sequences at a time decode, B = rate · output · TPOT (Little's law).
+    """
+
+    def fits(rate: float) -> bool:
+        left = 1.0 - rate * prefill
+        running = rate * output * tpot_s
+        return left > 0 and decode_step_s(shape, ceilings, running, prompt + output / 2) <= tpot_s * left
+
+    low, high = 0.0, 1.0 / prefill
+    for _ in range(SEARCH_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,139 @@
+"""Time a grid of real steps at start-up, so that the first request is already judged by measured costs.
+
+A machine on which the largest step takes many seconds does not wait for it: the sweep takes the small steps
+first and stops when its time is over. The cost of larger steps is then learnt from those that are served.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from engine.calibration.sweep_grid import Step, grid
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_batch import StepBatch
+from engine.starting import Phase, Tell, untold
+from scheduling.cost.cost_model import Sample
+
+SECONDS = 1.5
+"""For a sweep, where one round of the whole grid takes no longer."""
+MOST_SECONDS = 8.0
+"""For a sweep, and for a warm-up, however slow the machine is; one step may go beyond it."""
+MAX_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Measured steps for `scheduling.cost.cost_fit.fit`."""
+
+    samples: list[Sample]
+    is_whole: bool = True
+    """False where there was no time for the larger steps of the grid."""
+
+
+def sweep(
+    runner: ModelRunner,
+    *,
+    max_num_seqs: int,
+    token_budget: int,
+    seconds: float = SECONDS,
+    most_seconds: float = MOST_SECONDS,
+    tell: Tell = untold,
+) -> Sweep:
+    """Run each step of the grid once uncounted, then round by round, as often as `seconds` allow.
+
+    At most MAX_ROUNDS, at least one: in rounds, what disturbs the machine for a moment does not fall on one
+    step alone. Where half of `most_seconds` is too little to run every step once, only the steps that were
+    run are measured; the first always is. Writes all over the pool: nothing may be in it.
+    """
+    steps = sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size)
+    batches: list[StepBatch] = []
+    first: list[float] = []
+    for step in steps:
+        tell(Phase.MEASURING, len(first), len(steps))
+        batch = make_batch(runner, step)
+        if first:
+            at_most = first[-1] * len(batch.token_ids) / len(batches[-1].token_ids)
+            if sum(first) + at_most > most_seconds / 2:
+                break
+        batches.append(batch)
+        first.append(_run(runner, batch))
+    is_whole = len(first) == len(steps)
+    left = (seconds if is_whole else most_seconds) - sum(first)
+    shapes = [step.shape for step in steps[: len(first)]]
+    # A first run may take longer than later ones, by little where steps take seconds.
+    samples = [] if is_whole else list(zip(shapes, first, strict=True))
+    for _ in range(MAX_ROUNDS):
+        measured = [_run(runner, batch) for batch in batches]
+        samples += zip(shapes, measured, strict=True)
+        left -= sum(measured)
+        if left < sum(measured):
+            break
+    return Sweep(samples, is_whole)
+
+
+def _size(step: Step) -> tuple[float, ...]:
+    """Return a key that orders steps from cheap to expensive, as far as that holds on every machine."""
+    shape = step.shape
+    return shape.num_tokens, shape.decode_context + shape.chunk_attention
+
+
+def warm_up(
+    runner: ModelRunner, *, max_num_seqs: int, token_budget: int, most_seconds: float = MOST_SECONDS
+) -> None:
+    """Run the largest steps of the grid, so that first-use costs are paid before the first request.
+
+    Steps that would take over `most_seconds`, by the smallest step's time for each token, are left out.
+    """
+    steps = grid(max_num_seqs, token_budget, _longest(runner))
+    smallest = make_batch(runner, min(steps, key=_size))
+    _run(runner, smallest)
+    per_token_s = _run(runner, smallest) / len(smallest.token_ids)
+    for step in (
+        max(steps, key=lambda step: step.num_decodes),
+        max(steps, key=lambda step: step.chunk or ()),
+    ):
+        if per_token_s * step.shape.num_tokens <= most_seconds:
+            _run(runner, make_batch(runner, step))
+
+
+def _longest(runner: ModelRunner) -> int:
+    return min(runner.model.facts.max_context, runner.pool.num_blocks * runner.pool.layout.block_size)
+
+
+def make_batch(runner: ModelRunner, step: Step) -> StepBatch:
+    """The step over blocks taken in turn, with one row of logits for each sequence."""
+    sequences = [(step.decode_context - 1, 1)] * step.num_decodes
+    if step.chunk is not None:
+        sequences.append(step.chunk)
+    block_size, num_blocks = runner.pool.layout.block_size, runner.pool.num_blocks
+    width = max(-(-(before + tokens) // block_size) for before, tokens in sequences)
+    tables = torch.arange(len(sequences) * width).view(len(sequences), width) % num_blocks
+    positions = [torch.arange(before, before + tokens) for before, tokens in sequences]
+    slots = [
+        table[place // block_size] * block_size + place % block_size
+        for table, place in zip(tables, positions, strict=True)
+    ]
+    ends = torch.tensor([tokens for _, tokens in sequences]).cumsum(0)
+    position = torch.cat(positions)
+    device = runner.model.device
+    return StepBatch(
+        token_ids=(position % runner.model.facts.vocab_size).to(device),
+        positions=position.to(device),
+        slot_mapping=torch.cat(slots).to(device),
+        block_tables=tables.to(device, torch.int32),
+        context_lens=torch.tensor([sum(lengths) for lengths in sequences]).to(device, torch.int32),
+        cu_seqlens_q=torch.cat((torch.zeros(1), ends)).to(device, torch.int32),
+        logit_rows=(ends - 1).to(device),
+        max_query_len=max(tokens for _, tokens in sequences),
+        max_context_len=max(before + tokens for before, tokens in sequences),
+    )
+
+
+def _run(runner: ModelRunner, batch: StepBatch) -> float:
+    """Seconds until the step's greedy tokens are on the host, which on a GPU is when it is over."""
+    started = time.perf_counter()
+    runner.forward(batch).argmax(dim=-1).tolist()
+    return time.perf_counter() - started

@@ -1,0 +1,50 @@
+"""Which steps a sweep times: sequences, contexts and chunks vary apart from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scheduling.cost.cost_model import StepShape
+
+DECODE_COUNTS = (1, 4, 16, 64, 256)
+DECODE_CONTEXTS = (32, 256, 1024)
+CHUNK_TOKENS = (16, 64, 256, 1024)
+CHUNK_CONTEXTS = (0, 256, 1536)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One point of the grid: decodes of equal context, and at most one chunk (context before it, tokens)."""
+
+    num_decodes: int
+    decode_context: int
+    chunk: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> StepShape:
+        chunks = [] if self.chunk is None else [self.chunk]
+        return StepShape.of(self.num_decodes, self.num_decodes * self.decode_context, chunks)
+
+
+def grid(max_num_seqs: int, token_budget: int, max_context: int) -> list[Step]:
+    """Decodes alone, chunks alone and both; contexts vary apart from counts and from chunk lengths."""
+    counts = _up_to(DECODE_COUNTS, max_num_seqs)
+    contexts = _up_to(DECODE_CONTEXTS, max_context)
+    chunks = list(_chunks(token_budget, max_context))
+    decodes = [Step(count, context) for count in counts for context in contexts]
+    mixed = [Step(count, contexts[0], chunk) for count in counts[1:3] for chunk in chunks[:: len(counts)]]
+    return decodes + [Step(0, 0, chunk) for chunk in chunks] + mixed
+
+
+def _up_to(values: Sequence[int], most: int) -> list[int]:
+    """Those of `values` below `most`, and `most` where it cuts them short."""
+    below = [value for value in values if value < most]
+    return [*below, most] if len(below) < len(values) else below
+
+
+def _chunks(token_budget: int, max_context: int) -> Iterator[tuple[int, int]]:
+    for tokens in _up_to(CHUNK_TOKENS, min(token_budget, max_context)):
+        for before in CHUNK_CONTEXTS:
+            if before + tokens <= max_context:
+                yield before, tokens

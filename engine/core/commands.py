@@ -1,0 +1,113 @@
+"""What the step loop is told, drained from its inbox between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduling.columns import TokenColumns
+from scheduling.cost.cost_model import CostModel
+from scheduling.request import ReceiveKind, SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Compute the prompt, sample the first tokens, then hold the blocks until `Release`."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Compute the prompt here, then decode."""
+
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Once memory has room, pin the cached prefix, allocate the rest of the prompt and report `Received`."""
+
+    spec: SequenceSpec
+    kind: ReceiveKind = ReceiveKind.PROMPT
+
+
+@dataclass(frozen=True, slots=True)
+class KVArrived:
+    """No copy into this sequence's blocks runs any more.
+
+    The first `num_verified_blocks` blocks (held ones included) hold what they should; the rest of the prompt
+    is recomputed. `first_tokens` are the source's samples, one row per choice; they are not sampled again.
+    They were drawn `first_token_age_s` before this command, from when on the next tokens' due times count.
+    Only `ReceiveKind.PROMPT` has any.
+    """
+
+    handle: int
+    num_verified_blocks: int
+    first_tokens: TokenColumns
+    first_token_age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KVFailed:
+    """No copy runs any more and none will succeed: free the sequence and report `FailureReason.HANDOFF`."""
+
+    handle: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The blocks of a prefilled sequence were acknowledged, or its handoff is over: free them."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Forget the sequence in whatever phase it is; unknown handles are ignored.
+
+    A receiving sequence keeps its blocks until `KVArrived` or `KVFailed`: a copy may still write to them.
+    """
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """Hold the first blocks of a running choice as a sequence `part` of their own, and report them filled."""
+
+    handle: int
+    choice: int
+    num_blocks: int
+    """All full."""
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Stop a sequence, hold each choice's blocks as a sequence of its own, and report it parked.
+
+    A part whose choice holds no blocks fails with `FailureReason.DRAINING`.
+    """
+
+    handle: int
+    parts: tuple[tuple[int, int], ...]
+    """(choice, handle of its part)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """Give up what no work has gone into yet, with `FailureReason.DRAINING`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetCost:
+    """What steps cost from now on, as far as planning them goes."""
+
+    cost: CostModel
+
+
+SequenceCommand = (
+    Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack | Lend | HandOver
+)
+Command = SequenceCommand | SetCost

@@ -1,0 +1,410 @@
+"""The groups a step loop has, by phase: what commands do to them between two steps, and who is next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from engine.core.admission import Admission, EngineLimits
+from engine.core.batch import Batch
+from engine.core.commands import (
+    Cancel,
+    Decode,
+    HandBack,
+    HandOver,
+    KVArrived,
+    KVFailed,
+    Lend,
+    Prefill,
+    Receive,
+    Release,
+    SequenceCommand,
+)
+from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_tables import BlockTables
+from engine.core.memory.forecast import WITHOUT_BLOCKS, Forecast
+from engine.core.memory.moving import Mover
+from engine.core.memory.preempter import Preempter
+from engine.core.memory.room import Room
+from engine.core.queues import Queues
+from engine.core.report import Failure
+from engine.core.report_builder import ReportBuilder
+from engine.core.sequence import Goal, Phase, SequenceGroup
+from engine.core.sequence import Sequence as Choice
+from engine.kv.swap_space import SwapSpace
+from output_text.detokenizer import Detokenizer, TextStream
+from scheduling.cost.cost_model import CostModel
+from scheduling.memory.preemption import Means
+from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
+from scheduling.step import PrefillWork
+
+
+class Groups:
+    """Every group that has not ended."""
+
+    def __init__(
+        self,
+        tables: BlockTables,
+        batch: Batch,
+        blocks: BlockManager,
+        swap: SwapSpace,
+        limits: EngineLimits,
+        detokenizer: Detokenizer | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tables = tables
+        self._batch = batch
+        self._detokenizer = detokenizer
+        self._clock = clock
+        self._keys = itertools.count(1)
+        self._admission = Admission(
+            tables, blocks.num_blocks, limits, self._keys, clock, has_text=detokenizer is not None
+        )
+        self._mover = Mover(tables, self._keys, clock)
+        self._forecast = Forecast(blocks)
+        self._preempter = Preempter(tables, batch, blocks, swap)
+        self._room = Room(tables, self._forecast, self._preempter)
+        self._parts: dict[int, list[SequenceGroup]] = {}
+        """By handle. All choices of a handle are one group, unless a preemption parted them."""
+        self.queues = Queues(batch)
+        self.report = ReportBuilder()
+        """Where effects are told; replaced for every report."""
+
+    def __getitem__(self, key: int) -> SequenceGroup:
+        """A group that is being prefilled."""
+        return self.queues.prefilling[key]
+
+    def apply(self, command: SequenceCommand) -> None:
+        """Carry out one command; what comes of it is in the report."""
+        match command:
+            case Prefill(spec):
+                self._enter(spec, Goal.HOLD)
+            case Decode(spec):
+                self._enter(spec, Goal.DECODE)
+            case Receive(spec, kind):
+                goal = Goal.CACHE if kind is ReceiveKind.AHEAD else Goal.DECODE
+                self._enter(spec, goal, receives=kind)
+            case KVArrived():
+                self._arrive(command)
+            case KVFailed(handle, message):
+                self._give_up_copy(handle, message)
+            case Release(handle):
+                self._release(handle)
+            case Cancel(handle):
+                self._cancel(handle)
+            case HandBack():
+                self._hand_back()
+            case Lend(handle, choice, num_blocks, part):
+                self._offer(handle, {choice: part}, num_blocks)
+            case HandOver():
+                self._hand_over(command)
+
+    def start_waiting(self) -> list[SequenceGroup]:
+        """Let groups in while memory and the batch have room: who came first goes first.
+
+        Whoever was preempted comes before anybody new. Answers those whose KV is complete.
+        """
+        has_room = self._resume_preempted()
+        for group in list(self.queues.arrived.values()):
+            if not self.queues.has_rows(group):
+                break
+            del self.queues.arrived[group.key]
+            self.queues.begin_prefill(group)
+        if has_room:
+            self._admit_waiting()
+        prefilling = self.queues.prefilling.values()
+        return [group for group in prefilling if group.num_settled_tokens == len(group.context)]
+
+    def prefill_work(self, now_s: float) -> list[PrefillWork]:
+        """What is to be computed, after taking what has become cached in the meantime."""
+        for group in self.queues.prefilling.values():
+            self._tables.extend_from_cache(group)
+            self.publish_blocks(group)
+        return self.queues.prefill_work(now_s)
+
+    def finish_prefill(self, group: SequenceGroup) -> bool:
+        """The context is complete, or will be when the step in flight is over: make the choices, to take the
+        rows promised to them. Answers whether that is news.
+        """
+        self.queues.leave_prefill(group)
+        is_new = not group.is_resuming
+        if is_new:
+            group.sequences = [group.new_choice(index, self._new_text(group)) for index in group.spec.choices]
+        group.phase = Phase.RUNNING
+        return is_new
+
+    def publish_blocks(self, group: SequenceGroup) -> None:
+        """Share the blocks filled since the last time and, if they are to be handed over, report them."""
+        filled = self._tables.register_filled(group)
+        if filled is not None and group.goal is Goal.HOLD:
+            self.report.filled.append(filled)
+
+    def settle_chunk(self, group: SequenceGroup) -> None:
+        """The group's chunk that was launched first is over: its KV is there."""
+        group.pending_chunks.pop(0)
+        # Choices that run have the blocks by now, and share them as they do their own.
+        if group.phase is not Phase.ENDED and group.block_table:
+            self.publish_blocks(group)
+
+    def hold(self, group: SequenceGroup) -> None:
+        """First tokens are out: keep the blocks for the handoff and nothing else."""
+        group.sequences = []
+        group.phase = Phase.HELD
+
+    def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
+        """First tokens are drawn: a block table for each choice that goes on; the others leave.
+
+        Answers the (source, target) copies to make before the next step.
+        """
+        going = [choice for choice in group.sequences if not choice.is_finished]
+        for choice in group.sequences:
+            if choice.is_finished:
+                self._forecast.observe(choice)
+                self._batch.leave(choice)
+        group.sequences = going
+        if not going:
+            self._end(group)
+            return []
+        copies = self._tables.start_choices(group)
+        for choice in going:
+            self._batch.set_blocks(choice)
+        return copies
+
+    @property
+    def is_short_of_blocks(self) -> bool:
+        """Whether `grow_rows` has to preempt."""
+        return self._preempter.num_short() > 0
+
+    def grow_rows(self, cost: CostModel) -> None:
+        """Give a block to each choice whose newest token begins one; where there are none, preempt."""
+        while (num_short := self._preempter.num_short()) > 0:
+            victims = self._all()
+            chosen = self._preempter.choose(victims, num_short, cost, self._clock())
+            victim = next(group for group in victims if group.key == chosen.handle)
+            self._preempt(victim, chosen.means)
+        for choice in self._batch.rows_at_block_start():
+            block = self._tables.grow(choice, int(self._batch.positions[choice.row]))
+            if block is not None:
+                self._batch.add_block(choice, block)
+
+    def end_choice(self, choice: Choice) -> None:
+        """A running choice has its last token; the group ends with the last choice."""
+        group = choice.group
+        self._forecast.observe(choice)
+        if choice.row >= 0:
+            self._batch.leave(choice)
+        self._tables.return_choice(choice)
+        self._room.note_return()
+        group.sequences.remove(choice)
+        if not group.sequences:
+            self._end(group)
+
+    def fail(
+        self, group: SequenceGroup, reason: FailureReason, message: str, *, is_wrong: bool = False
+    ) -> None:
+        """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
+        parts = list(self._parts.get(group.handle, ()))
+        if group.phase is Phase.ENDED or not parts:
+            return
+        tables = [part.block_table for part in parts]
+        tables += [choice.block_table for part in parts for choice in part.sequences]
+        self.report.failures.append(Failure(group.handle, reason, message))
+        for part in parts:
+            self._end(part)
+        if is_wrong:
+            self._tables.forget(tables)
+
+    def give_back(self, held: list[int]) -> None:
+        """The step that blocks were held back for is over."""
+        if held:
+            self._tables.give_back(held)
+            self._room.note_return()
+
+    def check_integrity(self) -> None:
+        """Assert that the groups' references and promises are all there are; costs O(pool)."""
+        groups = self._all()
+        self._tables.check_integrity(groups)
+        self._preempter.check_integrity(groups)
+        self.queues.check_integrity()
+
+    def check_some(self) -> None:
+        """Assert the same of all sums, and of some blocks, others each time; costs O(groups)."""
+        groups = self._all()
+        self._tables.check_some(groups)
+        self._preempter.check_some(groups)
+        self.queues.check_integrity()
+
+    def _all(self) -> list[SequenceGroup]:
+        return [group for parts in self._parts.values() for group in parts]
+
+    # In
+
+    def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: ReceiveKind | None = None) -> None:
+        assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
+        entered = self._admission.enter(spec, goal, receives)
+        if isinstance(entered, Failure):
+            self._refuse(entered)
+            return
+        self._parts[spec.handle] = [entered]
+        self.queues.waiting.add(entered)
+
+    def _refuse(self, failure: Failure) -> None:
+        self.report.failures.append(failure)
+        self.report.freed.append(failure.handle)
+
+    def _admit_waiting(self) -> None:
+        waiting = self.queues.waiting
+        while (group := waiting.next(self.queues.has_rows)) is not None and self._take_memory(group):
+            waiting.remove(group)
+            if group.receives:
+                self._begin_receive(group)
+            else:
+                self.queues.begin_prefill(group)
+                self.publish_blocks(group)
+
+    def _take_memory(self, group: SequenceGroup) -> bool:
+        return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
+
+    def _holders(self) -> Iterator[SequenceGroup]:
+        for parts in self._parts.values():
+            for group in parts:
+                if group.phase not in WITHOUT_BLOCKS:
+                    yield group
+
+    def _new_text(self, group: SequenceGroup) -> TextStream | None:
+        if self._detokenizer is None:
+            return None
+        return self._detokenizer.stream(skip_special_tokens=group.spec.stop.skip_special_tokens)
+
+    # Handed over from elsewhere
+
+    def _begin_receive(self, group: SequenceGroup) -> None:
+        group.phase = Phase.RECEIVING
+        self.queues.receiving[group.key] = group
+        self.report.received.append(self._tables.expect(group))
+
+    def _arrive(self, arrived: KVArrived) -> None:
+        group = self._undivided(arrived.handle)
+        if group is None:
+            return
+        if group.phase is Phase.ABANDONED:
+            self._end(group)
+            return
+        assert group.phase is Phase.RECEIVING, f"KV arrived for a sequence that is {group.phase.value}"
+        del self.queues.receiving[group.key]
+        self._tables.accept(group, arrived.num_verified_blocks)
+        if group.goal is Goal.CACHE:
+            self.report.add_prefilled(group)
+            self._end(group)
+            return
+        group.receives = False
+        if not group.lacks_newest:
+            group.first_tokens = arrived.first_tokens
+            group.first_token_s = self._clock() - arrived.first_token_age_s
+        group.phase = Phase.ARRIVED
+        self.queues.arrived[group.key] = group
+
+    def _give_up_copy(self, handle: int, message: str) -> None:
+        group = self._undivided(handle)
+        if group is None:
+            return
+        if group.phase is Phase.ABANDONED:
+            self._end(group)
+        else:
+            assert group.phase is Phase.RECEIVING, f"KV failed for a sequence that is {group.phase.value}"
+            self.fail(group, FailureReason.HANDOFF, message)
+
+    def _undivided(self, handle: int) -> SequenceGroup | None:
+        """The one group of a handle that has not run yet."""
+        parts = self._parts.get(handle)
+        return None if parts is None else parts[0]
+
+    # Preempted
+
+    def _preempt(self, group: SequenceGroup, means: Means) -> None:
+        """Suspend a group until there is room for it again."""
+        if group.phase is Phase.PREFILLING:
+            self.queues.leave_prefill(group)
+        self.queues.arrived.pop(group.key, None)
+        if means is Means.SWAP:
+            self._preempter.swap_out(group)
+            parts = [group]
+        else:
+            parts = self._preempter.drop(group, self._keys)
+            siblings = self._parts[group.handle]
+            siblings.remove(group)
+            siblings.extend(parts)
+        if not self._is_preempted(group.handle):
+            self.report.preempted.append(group.handle)
+        self._room.note_return()
+        self.queues.add_preempted(parts)
+
+    def _resume_preempted(self) -> bool:
+        """Whether nobody is left who has to come back before others start."""
+        for group in list(self.queues.preempted.values()):
+            if not (self.queues.has_rows(group) and self._take_memory(group)):
+                return False
+            del self.queues.preempted[group.key]
+            if group.phase is not Phase.RUNNING:
+                self.queues.begin_prefill(group)
+            if not self._is_preempted(group.handle):
+                self.report.resumed.append(group.handle)
+        return True
+
+    def _is_preempted(self, handle: int) -> bool:
+        """Whether any part of it is."""
+        return any(part.key in self.queues.preempted for part in self._parts[handle])
+
+    # To another worker
+
+    def _offer(self, handle: int, parts: dict[int, int], num_blocks: int | None = None) -> None:
+        """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
+        held = self._mover.hold(self._parts.get(handle, ()), parts, num_blocks)
+        for group in held:
+            self._parts[group.handle] = [group]
+            self.publish_blocks(group)
+        handles = {group.handle for group in held}
+        for part in (part for part in parts.values() if part not in handles):
+            self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
+
+    def _hand_over(self, stop: HandOver) -> None:
+        self._offer(stop.handle, dict(stop.parts))
+        self.report.parked.append(stop.handle)
+        self._cancel(stop.handle)
+
+    # Out
+
+    def _release(self, handle: int) -> None:
+        group = self._undivided(handle)
+        if group is not None and group.goal is Goal.HOLD:
+            self._end(group)
+
+    def _cancel(self, handle: int) -> None:
+        for group in list(self._parts.get(handle, ())):
+            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
+                group.phase = Phase.ABANDONED
+                self.queues.receiving.pop(group.key, None)
+            else:
+                self._end(group)
+
+    def _end(self, group: SequenceGroup) -> None:
+        """Return everything the group has, from whatever phase; the handle is free with its last part."""
+        self.queues.remove(group)
+        for choice in group.sequences:
+            if choice.row >= 0:
+                self._batch.leave(choice)
+            self._tables.return_choice(choice)
+        self._tables.return_context(group)
+        self._preempter.forget(group)
+        self._room.note_return()
+        group.phase = Phase.ENDED
+        parts = self._parts[group.handle]
+        parts.remove(group)
+        if not parts:
+            del self._parts[group.handle]
+            self.report.freed.append(group.handle)
+
+    def _hand_back(self) -> None:
+        for parts in list(self._parts.values()):
+            if not any(group.has_begun for group in parts):
+                self.fail(parts[0], FailureReason.DRAINING, "this worker is draining")

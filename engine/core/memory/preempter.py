@@ -1,0 +1,154 @@
+"""Takes the blocks of groups away for others, without loss to their output, and gives them back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from engine.core.batch import Batch
+from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_tables import BlockTables
+from engine.core.sequence import Goal, Phase, SequenceGroup
+from engine.core.sequence import Sequence as Choice
+from engine.kv.swap_space import SwapSpace
+from scheduling.cost.cost_model import CostModel
+from scheduling.memory.preemption import Preemption, SwapSpeed, VictimView, choose
+
+_CAN_GIVE_UP = (Phase.ARRIVED, Phase.PREFILLING, Phase.RUNNING)
+
+
+class Preempter:
+    """Chooses victims, suspends them and brings swapped ones back; queues and reports are its caller's."""
+
+    def __init__(self, tables: BlockTables, batch: Batch, blocks: BlockManager, swap: SwapSpace) -> None:
+        self._tables = tables
+        self._batch = batch
+        self._blocks = blocks
+        self._swap = swap
+
+    def num_short(self) -> int:
+        """Blocks that running choices need for their next token beyond what is promised and available."""
+        return sum(self._needs().values()) - self._blocks.num_available_blocks
+
+    def choose(
+        self, groups: Iterable[SequenceGroup], num_short: int, cost: CostModel, now_s: float
+    ) -> Preemption:
+        """The next victim among `groups`, named by its key."""
+        needs = self._needs()
+        views = [
+            self._view(group, needs[group], now_s)
+            for group in groups
+            if group.phase in _CAN_GIVE_UP and group.goal is Goal.DECODE
+        ]
+        speed = SwapSpeed(self._swap.block_bytes, self._swap.bytes_per_s)
+        chosen = choose(views, num_short, cost, speed)
+        assert chosen is not None, "a choice that is short of a block needs it no longer once preempted"
+        return chosen
+
+    def swap_out(self, group: SequenceGroup) -> None:
+        """Copy the group's blocks to host memory and let go of them."""
+        slots = self._swap.store(self._tables.unique_blocks(group))
+        self._leave_batch(group)
+        self._tables.swap_out(group, slots)
+        group.phase = Phase.SWAPPED
+
+    def swap_in(self, group: SequenceGroup) -> None:
+        """The way back, into the batch; raises `BlockShortage` and changes nothing."""
+        assert group.swapped is not None
+        slots = group.swapped.slots
+        copies = self._tables.swap_in(group)
+        self._swap.load([slot for slot, _ in copies], [block for _, block in copies])
+        self._swap.release(slots)
+        group.phase = Phase.RUNNING
+        for choice in group.sequences:
+            self._batch.join(choice)
+            self._batch.set_blocks(choice)
+
+    def forget(self, group: SequenceGroup) -> None:
+        """The group ends without coming back."""
+        if group.swapped is not None:
+            self._swap.release(group.swapped.slots)
+            group.swapped = None
+
+    def drop(self, group: SequenceGroup, keys: Iterator[int]) -> list[SequenceGroup]:
+        """Let go of the group's blocks; answers the groups to compute again in its stead.
+
+        That is the group itself, or one for each of its running choices, with keys of their own.
+        """
+        if group.phase is not Phase.RUNNING:
+            self._tables.lose_context(group)
+            group.phase = Phase.PREEMPTED
+            return [group]
+        self._leave_batch(group)
+        for choice in group.sequences:
+            self._tables.return_choice(choice)
+        if len(group.sequences) == 1:
+            parts = [group]
+        else:
+            parts = [group.part(next(keys), choice) for choice in group.sequences]
+        for part in parts:
+            self._rewind(part)
+        return parts
+
+    def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
+        """Assert that host memory is what swapped groups hold."""
+        self._swap.check_integrity(_slots(groups))
+
+    def check_some(self, groups: Iterable[SequenceGroup]) -> None:
+        """Assert that host memory has as many slots as it should."""
+        self._swap.check_some(_slots(groups))
+
+    def _rewind(self, part: SequenceGroup) -> None:
+        """What the choice has said belongs to the context now."""
+        (choice,) = part.sequences
+        outputs = choice.output_token_ids
+        part.num_known_tokens = max(part.num_known_tokens, len(part.spec.prompt_token_ids) + len(outputs) - 1)
+        part.context = np.array((*part.spec.prompt_token_ids, *outputs), dtype=np.int64)
+        part.block_hashes = self._tables.hash_full_blocks(part.spec, outputs)
+        part.num_computed_tokens = part.num_cached_tokens = part.num_filled_blocks = 0
+        part.first_tokens = None
+        part.phase = Phase.PREEMPTED
+
+    def _leave_batch(self, group: SequenceGroup) -> None:
+        for choice in group.sequences:
+            self._batch.leave(choice)
+
+    def _needs(self) -> Counter[SequenceGroup]:
+        """Blocks that running groups need now and were not promised."""
+        needs: Counter[SequenceGroup] = Counter()
+        for choice in self._batch.rows_at_block_start():
+            position = int(self._batch.positions[choice.row])
+            needs[choice.group] += self._tables.num_unpromised(choice, position)
+        return needs
+
+    def _view(self, group: SequenceGroup, num_needed: int, now_s: float) -> VictimView:
+        is_running = group.phase is Phase.RUNNING
+        tables = [choice.block_table for choice in group.sequences] if is_running else [group.block_table]
+        num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.sequences)
+        num_swap = len(tables[0]) if len(tables) == 1 else len({one for table in tables for one in table})
+        return VictimView(
+            handle=group.key,
+            num_tokens=_num_lost_tokens(group, is_running),
+            num_freed_blocks=self._blocks.num_exclusive(tables) + num_promised + num_needed,
+            num_swap_blocks=num_swap,
+            arrival=group.arrival,
+            slack_s=min((self._slack_s(choice, now_s) for choice in group.sequences), default=np.inf),
+            can_swap=is_running and num_swap <= self._swap.num_free,
+        )
+
+    def _slack_s(self, choice: Choice, now_s: float) -> float:
+        due_s = choice.due.next_s if choice.row < 0 else float(self._batch.due_times.next_due[choice.row])
+        return max(0.0, due_s - now_s)
+
+
+def _slots(groups: Iterable[SequenceGroup]) -> list[Sequence[int]]:
+    return [group.swapped.slots for group in groups if group.swapped is not None]
+
+
+def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:
+    if not is_running:
+        return group.num_computed_tokens
+    num_prompt = len(group.spec.prompt_token_ids)
+    return sum(num_prompt + len(choice.output_token_ids) for choice in group.sequences)

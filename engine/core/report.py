@@ -1,0 +1,108 @@
+"""What the step loop says after a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.execution.copy_stream import Mark
+from scheduling.columns import PromptLogprobs, TokenColumns
+from scheduling.cost.cost_model import StepShape
+from scheduling.request import FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's state at the end of a step; fields as `WorkerLoad` in `worker.proto`."""
+
+    step: int
+    running: int
+    waiting: int
+    pending_prefill_tokens: int
+    free_blocks: int
+    cached_blocks: int
+    context_tokens: int
+    preempted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sequence that ended without all its choices finishing."""
+
+    handle: int
+    reason: FailureReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Blocks of a `Prefill` sequence that will not change until released.
+
+    `first_index` is the position in the sequence of `blocks[0]` (places in the pool). The last block of the
+    prompt may be partial and comes with `complete`, in the report that carries the first tokens.
+    """
+
+    handle: int
+    first_index: int
+    blocks: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    complete: bool
+    num_tokens: int = 0
+    """That the sequence's blocks hold, up to the last of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A `Receive` sequence has its blocks: the first `num_held` are cached, a copy may write to the rest."""
+
+    handle: int
+    blocks: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    """Expected identity of every block of the prompt, the partial last one included."""
+    num_held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The prompt's KV is complete (computed, or fetched and verified)."""
+
+    handle: int
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class StepReport:
+    """One step, for the whole batch; also sent without a step when only commands had effects."""
+
+    load: Load
+    step_seconds: float = 0.0
+    """0 when no step was run."""
+    tokens: TokenColumns = field(default_factory=TokenColumns)
+    filled: list[Filled] = field(default_factory=list)
+    filled_behind: Mark | None = None
+    """Copies from the blocks of `filled` wait for it. Steps are over when the blocks that they filled are
+    reported, but copies between the blocks of choices that go on elsewhere may be under way."""
+    received: list[Received] = field(default_factory=list)
+    received_behind: Mark | None = None
+    """Copies to the blocks of `received` wait for it: steps that used them before may be under way."""
+    prefilled: list[Prefilled] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """Log-probabilities of prompt tokens, for requests that ask for them; in order for each handle."""
+    failures: list[Failure] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    """Handles that gave up their blocks."""
+    resumed: list[int] = field(default_factory=list)
+    """Handles that run again."""
+    parked: list[int] = field(default_factory=list)
+    """Handles that a `HandOver` has stopped: all of their tokens have been reported."""
+    freed: list[int] = field(default_factory=list)
+    """Handles whose blocks have been returned; nothing is reported of them again."""
+    cached_hashes: tuple[bytes, ...] = ()
+    """Blocks that entered the prefix cache."""
+    evicted_hashes: tuple[bytes, ...] = ()
+    """Blocks that left it."""
+    recomputed_tokens: int = 0
+    """Tokens of the step that had been computed before, and were lost to a preemption."""
+    shape: StepShape | None = None
+    """None when no step was run."""
+    step_error: str = ""
+    """The traceback of a step that failed as a whole, for the log; its sequences are among the failures."""

@@ -1,0 +1,269 @@
+"""Groups of choices and where they are in their life.
+
+    Decode    WAITING → PREFILLING → RUNNING → (ended)
+    Prefill   WAITING → PREFILLING → HELD    → (ended by Release)
+    Receive   WAITING → RECEIVING ─ KVArrived → ARRIVED → (PREFILLING →) RUNNING → (ended)
+              (ahead of a sequence: RECEIVING ─ KVArrived → (ended), its blocks cached)
+                            └ Cancel → ABANDONED ─ KVArrived or KVFailed → (ended)
+
+    Who is to decode and gives its blocks up to others comes back before anybody new starts:
+    ARRIVED, PREFILLING, RUNNING → PREEMPTED → PREFILLING          its tokens are computed again
+                         RUNNING → SWAPPED   → RUNNING             its blocks wait in host memory
+
+All choices of a group share the same tokens up to the end of the prompt (and of what was delivered before a
+resume): they are computed once, in the group's block table. Running choices have a table each. Choices that
+are preempted to be computed again have different outputs by then: each goes on as a group of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.due_times import Due, after_first_token
+from output_text.detokenizer import TextStream
+from output_text.output import OutputRules, OutputStream
+from scheduling.columns import TokenColumns
+from scheduling.memory.block_hash import hash_block
+from scheduling.request import FinishReason, SequenceSpec
+
+
+class Goal(enum.Enum):
+    """What happens once the prompt is computed."""
+
+    HOLD = "hold"
+    DECODE = "decode"
+    CACHE = "cache"
+    """Only its blocks are wanted, by a sequence that comes later."""
+
+
+class Phase(enum.Enum):
+    WAITING = "waiting"
+    """Without blocks, for its turn."""
+    RECEIVING = "receiving"
+    ABANDONED = "abandoned"
+    """Cancelled, but a copy may still write to the blocks."""
+    ARRIVED = "arrived"
+    """For a row."""
+    PREFILLING = "prefilling"
+    HELD = "held"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    SWAPPED = "swapped"
+    ENDED = "ended"
+    """A launched step may still compute for it; nobody looks at what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A group's blocks in host memory: each once, however many choices share it."""
+
+    slots: tuple[int, ...]
+    hashes: tuple[bytes | None, ...]
+    """As what each block was registered, for it may still be in the pool."""
+    tables: tuple[tuple[int, ...], ...]
+    """Per choice: indexes of its blocks in the other two."""
+
+
+class Sequence:
+    """One choice: its output, and its own blocks once it runs."""
+
+    __slots__ = (
+        "block_table",
+        "choice",
+        "due",
+        "group",
+        "is_finished",
+        "last_hash",
+        "num_registered_blocks",
+        "num_reserved_blocks",
+        "output",
+        "output_token_ids",
+        "row",
+    )
+
+    def __init__(self, group: SequenceGroup, choice: int, output: OutputStream) -> None:
+        self.group = group
+        self.choice = choice
+        self.output = output
+        self.output_token_ids = list(group.spec.output_token_ids)
+        self.is_finished = False
+        self.due = Due()
+        """When it left the batch, or joins it."""
+        self.row = -1
+        """Its row of the batch while it runs."""
+        self.block_table: list[int] = []
+        self.num_reserved_blocks = 0
+        self.num_registered_blocks = 0
+        self.last_hash = b""
+        """Identity of the last registered block, from which the next one's follows."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more tokens of it are wanted."""
+        return self.is_finished or self.group.phase is Phase.ENDED
+
+    def push(self, token_id: int) -> tuple[str, FinishReason]:
+        """Append a token; answers its text, and whether it is the last."""
+        self.output_token_ids.append(token_id)
+        text, reason = self.output.push(token_id)
+        self.is_finished = reason is not FinishReason.NONE
+        return text, reason
+
+    def hash_next_block(self, block_size: int) -> bytes:
+        """The identity of the first block that is not registered yet; all its tokens are known."""
+        begin = self.num_registered_blocks * block_size
+        return hash_block(self.last_hash, self._tokens(begin, begin + block_size))
+
+    def _tokens(self, begin: int, end: int) -> list[int]:
+        prompt = self.group.spec.prompt_token_ids
+        from_prompt = prompt[begin:end]
+        num_prompt = len(prompt)
+        return [*from_prompt, *self.output_token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)]]
+
+
+class SequenceGroup:
+    """What one `SequenceSpec` became, or a part of that; `key` is its own."""
+
+    __slots__ = (
+        "arrival",
+        "arrived_s",
+        "block_hashes",
+        "block_table",
+        "context",
+        "first_token_s",
+        "first_tokens",
+        "goal",
+        "key",
+        "lacks_newest",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_filled_blocks",
+        "num_known_tokens",
+        "num_launched_prompt_rows",
+        "num_prompt_rows",
+        "num_reserved_blocks",
+        "pending_chunks",
+        "phase",
+        "receives",
+        "rules",
+        "sequences",
+        "spec",
+        "swapped",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        spec: SequenceSpec,
+        goal: Goal,
+        rules: OutputRules,
+        block_hashes: Seq[bytes],
+        arrived_s: float,
+    ) -> None:
+        self.key = key
+        self.arrival = key
+        """Tells who came first."""
+        self.spec = spec
+        self.goal = goal
+        self.rules = rules
+        self.arrived_s = arrived_s
+        self.phase = Phase.WAITING
+        self.context: NDArray[np.int64] = np.array(
+            (*spec.prompt_token_ids, *spec.output_token_ids), dtype=np.int64
+        )
+        """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
+        self.block_hashes = block_hashes
+        """Of the context's full blocks."""
+        self.block_table: list[int] = []
+        self.num_reserved_blocks = 0
+        self.num_computed_tokens = 0
+        """Chunks count from when they are launched."""
+        self.pending_chunks: list[int] = []
+        """Where in the context the chunks begin that were launched and are not over."""
+        self.num_prompt_rows = 0
+        """The number of leading prompt positions whose logits are needed, each for the token after it."""
+        if spec.sampling.prompt_logprobs is not None:
+            self.num_prompt_rows = len(spec.prompt_token_ids) - 1
+        self.num_launched_prompt_rows = 0
+        """The number of these that a launched step has computed; they are not computed again."""
+        self.num_cached_tokens = 0
+        """How many of the computed tokens came from the prefix cache."""
+        self.num_known_tokens = 0
+        """How many had been computed before a preemption lost them."""
+        self.num_filled_blocks = 0
+        """Leading blocks that were reported as filled (`HOLD`) or registered."""
+        self.first_tokens: TokenColumns | None = None
+        """Sampled by the source of the handoff, and not to be sampled again."""
+        self.receives = False
+        """Its KV comes from elsewhere, once it has blocks for it."""
+        self.lacks_newest = False
+        """What comes from elsewhere does not include its newest token's KV: that is computed here."""
+        self.first_token_s = 0.0
+        """When that was."""
+        self.swapped: Swapped | None = None
+        self.sequences: list[Sequence] = []
+
+    @property
+    def handle(self) -> int:
+        return self.spec.handle
+
+    @property
+    def num_received_tokens(self) -> int:
+        """Tokens whose KV comes from elsewhere, if any does."""
+        return len(self.context) - self.lacks_newest
+
+    @property
+    def num_settled_tokens(self) -> int:
+        """Leading tokens whose KV is there, whoever reads it."""
+        return min([self.num_computed_tokens, *self.pending_chunks[:1]])
+
+    @property
+    def num_rows(self) -> int:
+        """Choices that run, or will."""
+        return len(self.sequences) or len(self.spec.choices)
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether its choices ran before; they have their output, and go on with it."""
+        return self.phase is not Phase.RUNNING and bool(self.sequences)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any work has gone into it."""
+        if self.is_resuming or self.phase not in (Phase.WAITING, Phase.PREFILLING):
+            return True
+        return self.num_computed_tokens > self.num_cached_tokens
+
+    def new_choice(self, index: int, text: TextStream | None) -> Sequence:
+        """One of its choices, as it is before its first token here."""
+        choice = Sequence(self, index, OutputStream(self.rules, text))
+        # Delivered output has had its effect on the text, as if it had been generated here.
+        for token_id in self.spec.output_token_ids:
+            choice.output.push(token_id)
+        if self.first_tokens is not None:
+            choice.due = after_first_token(self.spec.tpot_ms, self.spec.itl_ms, self.first_token_s)
+        return choice
+
+    def prompt_rows(self, begin: int, end: int) -> range:
+        """Return the positions from `begin` to `end` whose logits the prompt's own tokens still need."""
+        first = max(begin, self.num_launched_prompt_rows)
+        return range(first, max(first, min(end, self.num_prompt_rows)))
+
+    def part(self, key: int, choice: Sequence) -> SequenceGroup:
+        """A group for one running choice alone, which is taken over."""
+        part = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
+        part.arrival = self.arrival
+        part.sequences = [choice]
+        part.num_launched_prompt_rows = part.num_prompt_rows
+        choice.group = part
+        return part
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens of the context that are still to be computed."""
+        return len(self.context) - self.num_computed_tokens

@@ -1,0 +1,167 @@
+"""The start-up proof of a deterministic worker: its own model, steps cut in many ways, every bit the same.
+
+What a matrix library does inside a product is its own affair and another one's on the next machine. So a
+worker that promises sameness first computes a few sequences, each alone and in one piece, and then again in
+chunks, token by token and among each other. All logits have to be equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.errors import NotDeterministic
+from engine.execution.model_runner import ModelRunner
+from engine.execution.step_batch import StepBatch
+from engine.starting import Phase, Tell, untold
+
+LENGTHS = (150, 37, 9)
+"""Of the sequences, where the model and the pool have room: past a tile of positions, within one, a few.
+Where contexts are summed in spans, the first goes on so far past the second span."""
+NUM_TAIL = 3
+"""The last tokens of a sequence, which are decoded one by one."""
+_STRIDE = 7919
+_CHUNKS = ((64, 16, 3), (50, 5, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens `begin` to `end` of a sequence, computed in one step."""
+
+    sequence: int
+    begin: int
+    end: int
+
+
+Steps = list[list[Piece]]
+
+
+def prove_sameness(runner: ModelRunner, tell: Tell = untold) -> str:
+    """A digest of the logits, equal on workers that may be taken for each other; raises NotDeterministic.
+
+    `tell` hears of each step. Writes all over the pool: nothing may be in it.
+    """
+    lengths = _lengths(runner)
+    alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
+    ways = list(_ways(lengths))
+    total = len(alone) + sum(len(steps) for _, steps in ways)
+    numbers = itertools.count(1)
+
+    def step_done() -> None:
+        tell(Phase.PROVING, next(numbers), total)
+
+    tell(Phase.PROVING, 0, total)
+    expected = _run(runner, lengths, alone, step_done)
+    for way, steps in ways:
+        found = _run(runner, lengths, steps, step_done)
+        for sequence, logits in enumerate(found):
+            if not same_bits(logits, expected[sequence]):
+                differ = (logits != expected[sequence]).any(-1).nonzero().view(-1).tolist()
+                raise NotDeterministic(way, lengths[sequence], differ)
+    digest = hashlib.blake2b(digest_size=16)
+    for logits in expected:
+        digest.update(logits.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors hold the same bytes: a zero's sign counts, and a NaN equals itself."""
+    one, other = first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
+    return first.dtype == second.dtype and torch.equal(one, other)
+
+
+def _lengths(runner: ModelRunner) -> list[int]:
+    size = runner.pool.layout.block_size
+    room = runner.pool.num_blocks // len(LENGTHS) * size
+    if room < 2:
+        needed = len(LENGTHS) * -(-2 // size)
+        raise ValueError(
+            f"num_blocks is {runner.pool.num_blocks}; accepted where sameness is proven: {needed} or more"
+        )
+    first, *others = LENGTHS
+    lengths = (first + 2 * (runner.span or 0), *others)
+    return [min(length, room, runner.model.facts.max_context) for length in lengths]
+
+
+def _ways(lengths: Sequence[int]) -> Iterator[tuple[str, Steps]]:
+    """Ways to cut the same tokens into steps, by name."""
+    for sizes in _CHUNKS:
+        named = ", ".join(map(str, sizes))
+        cuts = [
+            list(_cut(which, length, size))
+            for which, (length, size) in enumerate(zip(lengths, sizes, strict=True))
+        ]
+        yield f"in chunks of {named}, together", _together(cuts)
+    heads = [Piece(which, 0, length - _tail(length)) for which, length in enumerate(lengths)]
+    tails = [
+        [Piece(which, place, place + 1) for place in range(length - _tail(length), length)]
+        for which, length in enumerate(lengths)
+    ]
+    one_by_one = [*heads, *(piece for tail in tails for piece in tail)]
+    yield "token by token, alone", [[piece] for piece in one_by_one]
+    yield "token by token, together", [heads, *_together(tails)]
+    # The longest is decoded while the others' prompts come in chunks, in the reverse order.
+    chunks = _together([tails[0], list(_cut(1, lengths[1], 20)), list(_cut(2, lengths[2], 4))])
+    yield "decoded while chunks of others come", [[heads[0]], *(step[::-1] for step in chunks)]
+
+
+def _tail(length: int) -> int:
+    return min(NUM_TAIL, length - 1)
+
+
+def _cut(sequence: int, length: int, size: int) -> Iterator[Piece]:
+    for begin in range(0, length, size):
+        yield Piece(sequence, begin, min(begin + size, length))
+
+
+def _together(cuts: Sequence[Sequence[Piece]]) -> Steps:
+    """The next piece of every sequence in each step, as long as it has one."""
+    longest = max(len(pieces) for pieces in cuts)
+    return [[pieces[index] for pieces in cuts if index < len(pieces)] for index in range(longest)]
+
+
+def _run(
+    runner: ModelRunner, lengths: Sequence[int], steps: Steps, step_done: Callable[[], None]
+) -> list[Tensor]:
+    """Logits of every token of each sequence, [length, vocab]."""
+    found: list[list[Tensor]] = [[] for _ in lengths]
+    for pieces in steps:
+        logits = runner.forward(_make_batch(runner, pieces))
+        begin = 0
+        for piece in pieces:
+            end = begin + piece.end - piece.begin
+            found[piece.sequence].append(logits[begin:end])
+            begin = end
+        step_done()
+    return [torch.cat(parts) for parts in found]
+
+
+def _make_batch(runner: ModelRunner, pieces: Sequence[Piece]) -> StepBatch:
+    size = runner.pool.layout.block_size
+    width = runner.pool.num_blocks // len(LENGTHS)
+    firsts = torch.tensor([piece.sequence for piece in pieces]) * width
+    tables = firsts[:, None] + torch.arange(width)
+    own = [torch.arange(piece.begin, piece.end) for piece in pieces]
+    slots = [table[places // size] * size + places % size for table, places in zip(tables, own, strict=True)]
+    vocab = runner.model.facts.vocab_size
+    token_ids = [
+        (places * _STRIDE + piece.sequence) % vocab for places, piece in zip(own, pieces, strict=True)
+    ]
+    ends = torch.tensor([0, *(len(places) for places in own)]).cumsum(0)
+    device = runner.model.device
+    return StepBatch(
+        token_ids=torch.cat(token_ids).to(device),
+        positions=torch.cat(own).to(device),
+        slot_mapping=torch.cat(slots).to(device),
+        block_tables=tables.int().to(device),
+        context_lens=torch.tensor([piece.end for piece in pieces], dtype=torch.int32, device=device),
+        cu_seqlens_q=ends.int().to(device),
+        logit_rows=torch.arange(int(ends[-1]), device=device),
+        max_query_len=max(len(places) for places in own),
+        max_context_len=max(piece.end for piece in pieces),
+    )

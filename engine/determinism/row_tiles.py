@@ -1,0 +1,128 @@
+"""Matrix products in tiles of fixed heights, so that a row's result does not depend on its neighbours.
+
+A matrix library chooses its kernel, and with it the order in which a product's terms are added, by the number
+of rows: a token computed alone differs in its last bits from the same token in a batch. Here every product
+has one of a few heights, and one that is left over is padded. The lowest height, the base, is always used;
+each higher one only where it was seen to give the base's bits with the very weights it is for.
+
+After He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines Lab, 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from engine.model.int8_weights import Int8Linear
+from engine.starting import Phase, Tell, untold
+
+BASE_ROWS = 16
+"""With fewer, products with the weights to be read for 16 rows take hardly less time."""
+TALL_ROWS = (256, 64)
+
+
+def padded_rows(num_rows: int, multiple: int = BASE_ROWS) -> int:
+    return -(-num_rows // multiple) * multiple
+
+
+def pad_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """[n, ...] with zeros appended to `num_rows` rows."""
+    missing = num_rows - rows.shape[0]
+    return rows if not missing else torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))
+
+
+class TiledProduct:
+    """A product of rows [n, in] and a matrix, whatever n is; `multiply` computes it for one tile."""
+
+    __slots__ = ("_heights", "_multiply")
+
+    def __init__(self, multiply: Callable[[Tensor], Tensor], num_inputs: int, dtype: torch.dtype) -> None:
+        self._multiply = multiply
+        self._heights: tuple[int, ...] = (BASE_ROWS,)
+        tall = (height for height in TALL_ROWS if self._agrees(height, num_inputs, dtype))
+        self._heights = (*tall, BASE_ROWS)
+
+    @classmethod
+    def of_weight(cls, weight: Tensor, bias: Tensor | None) -> TiledProduct:
+        """Product with weight.T [in, out], plus bias [out]; the weight [out, in] in any layout."""
+        return cls(partial(F.linear, weight=weight, bias=bias), weight.shape[1], weight.dtype)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[n, in] -> [n, out]"""
+        num_rows = rows.shape[0]
+        padded = pad_rows(rows, padded_rows(num_rows))
+        total = padded.shape[0]
+        if total in self._heights:
+            return self._multiply(padded)[:num_rows]
+        tiles = []
+        begin = 0
+        for height in self._heights:
+            while total - begin >= height:
+                tiles.append(self._multiply(padded[begin : begin + height]))
+                begin += height
+        return torch.cat(tiles)[:num_rows]
+
+    def _agrees(self, height: int, num_inputs: int, dtype: torch.dtype) -> bool:
+        """Whether tiles of this height give the base's bits, wherever in the tile a row is."""
+        generator = torch.Generator(device="cpu").manual_seed(height)
+        rows = torch.randn((height, num_inputs), generator=generator, dtype=torch.float64).to(dtype)
+        tall = self._multiply(rows)
+        return torch.equal(tall, self(rows)) and torch.equal(tall, self(rows.roll(1, 0)).roll(-1, 0))
+
+
+class TiledLinear(nn.Module):
+    """Takes a linear layer's place, with its weights."""
+
+    def __init__(self, weight: Tensor, product: TiledProduct) -> None:
+        super().__init__()
+        self.weight = weight
+        self._product = product
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        return self._product(flat).view(*hidden.shape[:-1], -1)
+
+
+class TiledModule(nn.Module):
+    """Runs a module that takes rows, such as the one that chooses experts, on one base tile after another."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Rows [n, in] -> the module's outputs, each [n, ...]"""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        padded = pad_rows(rows, padded_rows(rows.shape[0]))
+        outputs = [self._module(tile) for tile in padded.view(-1, BASE_ROWS, rows.shape[1]).unbind()]
+        return tuple(torch.cat(parts)[: rows.shape[0]] for parts in zip(*outputs, strict=True))
+
+
+@torch.inference_mode()
+def tile_rows(model: nn.Module, tell: Tell = untold) -> None:
+    """Replace every module of `model` that multiplies rows by a matrix of its own, experts apart."""
+    modules = list(model.named_modules())
+    for number, (name, module) in enumerate(modules):
+        tell(Phase.PREPARING, number, len(modules))
+        replaced = _tiled(module)
+        if replaced is not None:
+            model.set_submodule(name, replaced)
+
+
+def _tiled(module: nn.Module) -> nn.Module | None:
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(module, nn.Embedding):
+        return None
+    bias = getattr(module, "bias", None)
+    if isinstance(module, Int8Linear):
+        return TiledLinear(weight, TiledProduct(module.multiply, weight.shape[1], module.scale.dtype))
+    if isinstance(module, nn.Linear):
+        return TiledLinear(weight, TiledProduct.of_weight(weight, bias))
+    if isinstance(module, Conv1D):
+        return TiledLinear(weight.t(), TiledProduct.of_weight(weight.t(), bias))
+    return TiledModule(module)

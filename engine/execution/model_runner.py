@@ -1,0 +1,114 @@
+"""One forward pass of a ragged batch over the paged pool.
+
+A deterministic model's step is padded to whole row tiles on a CPU: with tokens that are stored nowhere and
+attended by nobody, and with rows of logits that are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.determinism.row_tiles import BASE_ROWS, padded_rows
+from engine.determinism.tiled_attention import Heights, TiledAttention
+from engine.errors import ModelRefused
+from engine.execution.decode_graphs import DecodeGraphs, Progress, Record
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from engine.kv.quantised_rows import QuantisedRows
+from engine.model.attention import AttentionStep, KernelAttention, LayerOrder
+from engine.model.cpu_attention import CpuAttention, KVRows, PoolRows
+from engine.model.model import Model
+from kernels.chunked_prefill.spans import SPAN
+
+
+class ModelRunner:
+    """Runs `model` over `pool`; one step at a time, from one thread."""
+
+    def __init__(self, model: Model, pool: KVPool) -> None:
+        expected = model.block_layout(pool.layout.block_size)
+        if pool.layout != expected or pool.device != model.device:
+            raise ValueError(
+                f"pool is {pool.layout} on {pool.device}; accepted: {expected} on {model.device}, the model's"
+            )
+        self.model = model
+        self.pool = pool
+        self._rows: KVRows | None = None
+        if model.device.type == "cpu" and not model.is_fused:
+            self._rows = PoolRows(pool) if pool.layout.stored is None else QuantisedRows(pool)
+        self._share = model.facts.num_q_heads // model.facts.num_kv_heads
+        self._heights = Heights.agreeing(model.facts.head_dim, self._share, model.dtype)
+        self._graphs: DecodeGraphs | None = None
+        has_spans = model.is_deterministic and self._rows is None
+        self.span = SPAN if has_spans else None
+        """Positions whose attention a row sums at a time, where kernels compute a deterministic model."""
+
+    def record_decodes(self, max_num_seqs: int, record: Record, progress: Progress) -> None:
+        """Have decode-only steps of up to `max_num_seqs` rows replayed from now on; changes no block.
+
+        Raises ModelRefused for a model whose step cannot be recorded.
+        """
+        facts = self.model.facts
+        try:
+            self._graphs = DecodeGraphs(
+                self._run,
+                record,
+                progress,
+                max_num_seqs=max_num_seqs,
+                max_blocks=-(-facts.max_context // self.pool.layout.block_size),
+                max_context=facts.max_context,
+                device=self.model.device,
+            )
+        except RuntimeError as error:
+            raise ModelRefused(
+                facts.directory, "a decode step", f"cannot be recorded ({error})", "--no-cuda-graphs"
+            ) from error
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        """Write the step's keys and values to the pool; logits [R, vocab_size] of `batch.logit_rows`.
+
+        On a GPU it returns when the step is queued in the current stream. The logits have the model's dtype
+        and were made in inference mode: outside it they cannot be changed. They are valid until the next step
+        is queued.
+        """
+        if self._graphs is not None and self._graphs.holds(batch):
+            return self._graphs.forward(batch)
+        return self._run(batch)
+
+    def _run(self, batch: StepBatch) -> Tensor:
+        num_logits = len(batch.logit_rows)
+        if self.model.is_deterministic and self._rows is not None:
+            batch = pad_step(batch, self.model.facts.vocab_size)
+        order = LayerOrder()
+        step = self._attention(batch, order)
+        logits = self.model.forward(batch.token_ids, batch.positions, batch.logit_rows, step)
+        num_layers = self.model.facts.num_layers
+        assert order.next_layer == num_layers, f"{order.next_layer} of {num_layers} layers attended"
+        return logits[:num_logits]
+
+    def _attention(self, batch: StepBatch, order: LayerOrder) -> AttentionStep:
+        if self._rows is None:
+            return KernelAttention(self.pool, batch, order, span=self.span)
+        if self.model.is_deterministic:
+            return TiledAttention(self._rows, batch, order, self._share, self._heights)
+        return CpuAttention(self._rows, batch, order)
+
+
+def pad_step(batch: StepBatch, vocab_size: int) -> StepBatch:
+    """The step in whole tiles of tokens, and of rows of logits."""
+    missing = padded_rows(len(batch.token_ids)) - len(batch.token_ids)
+    # With rows of odd length it takes two tiles until a whole number of vectors is full.
+    multiple = BASE_ROWS * (1 + vocab_size % 2)
+    num_logits = len(batch.logit_rows)
+    last = batch.logit_rows[-1:] if num_logits else torch.zeros(1, dtype=torch.int64)
+    repeated = last.expand(padded_rows(max(1, num_logits), multiple) - num_logits)
+    return replace(
+        batch,
+        token_ids=F.pad(batch.token_ids, (0, missing)),
+        positions=F.pad(batch.positions, (0, missing)),
+        slot_mapping=F.pad(batch.slot_mapping, (0, missing), value=-1),
+        logit_rows=torch.cat((batch.logit_rows, repeated)),
+    )

@@ -1,0 +1,120 @@
+"""Blocks of a pool to host memory and back, beside the steps.
+
+On a GPU scattered blocks are gathered into a buffer there, a few microseconds for what the bus then takes a
+millisecond for, and go over it in one copy for each run of neighbouring slots; the way back is the same.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.execution.copy_stream import Mark, copy_stream, to_device
+from kernels.copy_blocks import gather_blocks, scatter_blocks
+
+BUFFER_BYTES = 32 * 1024 * 1024
+"""On the device: what is gathered at a time. The bus is busy with it for over half a millisecond, which
+hides the gathering before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """Blocks on their way."""
+
+    num_blocks: int
+    begun: Mark
+    read: Mark
+    """From here on the source may be overwritten."""
+    ended: Mark
+
+
+class BlockCopies:
+    """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes on the host.
+
+    Calls come from one thread at a time, and answer when the copies have been put in line, which on a CPU is
+    when they are done. They run in the order of the calls.
+    """
+
+    def __init__(self, pool: Tensor, slots: Tensor) -> None:
+        self._pool, self._slots = _words(pool), _words(slots)
+        self._memory = slots
+        """Stays page-locked for as long as this lives."""
+        self._stream = copy_stream(pool.device)
+        if pool.device.type == "cuda":
+            page_lock(slots)
+        row_bytes = self._pool.shape[1] * self._pool.element_size()
+        num_rows = min(len(slots), max(1, BUFFER_BYTES // row_bytes))
+        with self._stream.behind(None):
+            self._buffer = self._pool.new_empty((num_rows, self._pool.shape[1]))
+            self._warm_up()
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Mark | None = None) -> Copying:
+        """Blocks of the pool to slots; waits for `behind`, by when they have their content."""
+        with self._stream.behind(behind):
+            begun = read = self._stream.mark()
+            for buffer, ids, places in self._pieces(blocks, slots):
+                gather_blocks(self._pool, ids, buffer)
+                read = self._stream.mark()
+                for begin, slot, length in runs(places):
+                    self._slots[slot : slot + length].copy_(buffer[begin : begin + length], non_blocking=True)
+            return Copying(len(blocks), begun, read, self._stream.mark())
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Mark | None = None) -> Copying:
+        """Slots to blocks of the pool; waits for `behind`, by when nothing touches those blocks any more."""
+        with self._stream.behind(behind):
+            begun = self._stream.mark()
+            for buffer, ids, places in self._pieces(blocks, slots):
+                for begin, slot, length in runs(places):
+                    buffer[begin : begin + length].copy_(self._slots[slot : slot + length], non_blocking=True)
+                scatter_blocks(buffer, self._pool, ids)
+            ended = self._stream.mark()
+            return Copying(len(blocks), begun, ended, ended)
+
+    def _warm_up(self) -> None:
+        """Compiles the kernels before anybody waits for them, on the buffer alone: the pool is in use."""
+        if self._pool.device.type == "cuda":
+            first, block = to_device([0], self._pool.device), self._buffer[:1]
+            gather_blocks(block, first, block)
+            scatter_blocks(block, block, first)
+
+    def _pieces(
+        self, blocks: Sequence[int], slots: Sequence[int]
+    ) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
+        """As much of the buffer, block numbers on the device, and slots as go together."""
+        assert len(blocks) == len(slots), (len(blocks), len(slots))
+        ids = to_device(blocks, self._pool.device)
+        size = len(self._buffer)
+        for start in range(0, len(blocks), size):
+            piece = ids[start : start + size]
+            yield self._buffer[: len(piece)], piece, slots[start : start + size]
+
+
+def runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(position, slot, length) of each stretch in which every slot is its predecessor's neighbour."""
+    begin = 0
+    for end in range(1, len(slots) + 1):
+        if end == len(slots) or slots[end] != slots[end - 1] + 1:
+            yield begin, slots[begin], end - begin
+            begin = end
+
+
+def page_lock(memory: Tensor) -> None:
+    """Keeps host memory where it is until the tensor goes, so that copies to and from a GPU need no thread.
+
+    Not torch's own pinned tensors: they come in powers of two, and cannot lie in a memfd.
+    """
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's has no types
+    address = memory.data_ptr()
+    torch.cuda.check_error(runtime.cudaHostRegister(address, memory.nbytes, 0))
+    # Not at exit: then the driver has gone, and has let go of everything.
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+
+
+def _words(blocks: Tensor) -> Tensor:
+    """A row of whole words for each block, whatever is in it: wide accesses, and no rounding on the way."""
+    rows = blocks.flatten(1).view(torch.uint8)
+    return rows.view(torch.int64) if rows.shape[1] % 8 == 0 else rows

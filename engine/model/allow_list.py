@@ -1,0 +1,94 @@
+"""Which models are served: those whose logits were proven equal to transformers' own, and nothing else.
+
+Others may load and answer fluently and wrongly: ALiBi models never call the attention function, some RoPE
+types look at the longest position of the whole batch, a quantised checkpoint needs kernels that know it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelRefused
+from engine.model.quantised_checkpoint import check_quantised
+
+ARCHITECTURES = (
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "gpt_oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+)
+# `dynamic` and `longrope` choose their frequencies by the longest sequence of a step, whoever it belongs to.
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+Config = dict[str, Any]
+
+
+def read_config(directory: Path) -> Config:
+    """A servable model's config.json; ModelRefused names the first field that speaks against it."""
+    if not directory.is_dir():
+        raise ModelRefused(directory, "the path", "is not a directory", "a model directory with config.json")
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelRefused(
+            directory, "config.json", "is missing", "a model directory with config.json"
+        ) from None
+    except ValueError as error:
+        raise ModelRefused(directory, "config.json", f"is not JSON ({error})", "a JSON object") from error
+    if not isinstance(config, dict):
+        raise ModelRefused(directory, "config.json", f"holds a {type(config).__name__}", "a JSON object")
+    _check(directory, config)
+    return config
+
+
+def _check(directory: Path, config: Config) -> None:
+    model_type = config.get("model_type")
+    if model_type not in ARCHITECTURES:
+        raise ModelRefused(directory, "model_type", f"is {model_type!r}", ", ".join(ARCHITECTURES))
+    for field, rope_type in _rope_types(config):
+        if rope_type not in ROPE_TYPES:
+            raise ModelRefused(directory, field, f"is {rope_type!r}", ", ".join(ROPE_TYPES))
+    check_quantised(directory, config.get("quantization_config"))
+    for field, (acceptable, accepted) in _FIELDS.items():
+        if not acceptable(config.get(field)):
+            raise ModelRefused(directory, field, f"is {config[field]!r}", accepted)
+
+
+def _rope_types(config: Config) -> Iterator[tuple[str, object]]:
+    """Every RoPE type named, with its place: one for the model, or one for each kind of layer."""
+    for field in ("rope_scaling", "rope_parameters"):
+        rope = config.get(field) or {}
+        kinds = {field: rope} | {
+            f"{field}.{kind}": value for kind, value in rope.items() if isinstance(value, dict)
+        }
+        for place, values in kinds.items():
+            for key in ("rope_type", "type"):
+                if key in values:
+                    yield f"{place}.{key}", values[key]
+
+
+def _absent(value: object) -> bool:
+    return value is None or value is False
+
+
+_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "use_bidirectional_attention": (_absent, "causal attention (false or absent)"),
+    # GPT-2's upcast attention has a code path of its own that no attention function sees.
+    "reorder_and_upcast_attn": (_absent, "false or absent"),
+    "is_encoder_decoder": (_absent, "false or absent"),
+    "add_cross_attention": (_absent, "false or absent"),
+}

@@ -1,0 +1,190 @@
+"""The attention function that transformers' models call, reading and writing the paged pool.
+
+transformers hands unknown keywords of `forward` down to the attention function in every architecture of the
+allow-list, so a step's context travels as the explicit keyword `step` and nothing is global: two models can
+run in one process, and one that loses the keyword fails at load instead of reading another step's context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from kernels.chunked_prefill import chunked_prefill
+from kernels.paged_decode import paged_decode
+from kernels.rope_store_kv import rope_store_kv
+from kernels.store_kv import store_kv
+
+# No mask is registered under this name, so transformers builds none: visibility is the step's business.
+ATTENTION = "baton_paged"
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """How a layer's scores become weights; `sinks` [num_q_heads] are extra logits in the denominator."""
+
+    scale: float
+    sliding_window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+class AttentionStep(Protocol):
+    """One step's attention, called once for each layer in order."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        """Store key and value [T, num_kv_heads, head_dim]; give query's [T, num_q_heads, head_dim] output."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """How a layer normalises each head before it is rotated; weights [head_dim], None where it does not."""
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    eps: float = 1e-6
+    unit_offset: bool = False
+
+
+class FusedStep(AttentionStep, Protocol):
+    """What the layers of a fused model (`engine.model.fusion`) call in place of `attend`."""
+
+    def rotate_and_attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        norms: HeadNorms,
+        softmax: Softmax,
+    ) -> Tensor:
+        """As `attend`, of a query and a key that are yet to be normed and rotated by cos and sin [T, R]."""
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    step: AttentionStep,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_ignored: Any,
+) -> tuple[Tensor, None]:
+    """From query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D] to [1, T, num_q_heads, D]."""
+    assert attention_mask is None, "a model built a mask that the paged pool cannot honour"
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: Any = module.layer_idx
+    output = step.attend(
+        layer,
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        Softmax(scale, sliding_window or None, softcap or None, s_aux),
+    )
+    return output[None], None
+
+
+class LayerOrder:
+    """Counts layers, so that one that is skipped, repeated or out of order cannot pass for a step."""
+
+    __slots__ = ("next_layer",)
+
+    def __init__(self) -> None:
+        self.next_layer = 0
+
+    def enter(self, layer: int) -> None:
+        assert layer == self.next_layer, f"layer {layer} called where {self.next_layer} was due"
+        self.next_layer += 1
+
+
+class KernelAttention:
+    """`FusedStep` of one batch, as on a GPU: one launch stores, one attends.
+
+    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token,
+    and so they are in all of a deterministic model, which sums each context in fixed spans of `span`
+    positions: its bits then do not depend on the kind of its step.
+    """
+
+    __slots__ = ("_batch", "_order", "_pool", "_span")
+
+    def __init__(self, pool: KVPool, batch: StepBatch, order: LayerOrder, *, span: int | None = None) -> None:
+        self._pool = pool
+        self._batch = batch
+        self._order = order
+        self._span = span
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        self._order.enter(layer)
+        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
+        store_kv(key, value, kv_layer, self._batch.slot_mapping, kv_scales)
+        return self._attend(query, kv_layer, kv_scales, softmax)
+
+    def rotate_and_attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        norms: HeadNorms,
+        softmax: Softmax,
+    ) -> Tensor:
+        self._order.enter(layer)
+        kv_layer, kv_scales = self._pool.layer(layer), self._pool.scales(layer)
+        rotated = rope_store_kv(
+            query,
+            key,
+            value,
+            *rotation,
+            kv_layer,
+            self._batch.slot_mapping,
+            kv_scales,
+            query_norm=norms.query,
+            key_norm=norms.key,
+            eps=norms.eps,
+            unit_offset=norms.unit_offset,
+        )
+        return self._attend(rotated, kv_layer, kv_scales, softmax)
+
+    def _attend(self, query: Tensor, kv_layer: Tensor, kv_scales: Tensor | None, softmax: Softmax) -> Tensor:
+        batch = self._batch
+        if batch.max_query_len == 1 and self._span is None:
+            return paged_decode(
+                query,
+                kv_layer,
+                batch.block_tables,
+                batch.context_lens,
+                scale=softmax.scale,
+                sliding_window=softmax.sliding_window,
+                softcap=softmax.softcap,
+                sinks=softmax.sinks,
+                kv_scales=kv_scales,
+            )
+        return chunked_prefill(
+            query,
+            kv_layer,
+            batch.block_tables,
+            batch.context_lens,
+            batch.cu_seqlens_q,
+            scale=softmax.scale,
+            sliding_window=softmax.sliding_window,
+            softcap=softmax.softcap,
+            sinks=softmax.sinks,
+            kv_scales=kv_scales,
+            span=self._span,
+        )
+
+
+AttentionInterface.register(ATTENTION, paged_attention)

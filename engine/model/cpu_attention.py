@@ -1,0 +1,256 @@
+"""A step's attention on the CPU: selective batching over the paged pool in plain torch.
+
+Each chunk attends alone; decodes of similar length attend together. For every such group the visible keys
+and values are gathered into a scratch buffer, row by row through the block tables, and one call does the
+rest. What depends on the step and the window alone (rows, masks) is made once and used by every layer.
+
+    row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
+
+so with the pool seen as rows of num_kv_heads · head_dim numbers, a step's row indexes are the same for every
+layer and kind, counted from that layer's first row. `engine.kv.quantised_rows` gathers 8-bit KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.attention import LayerOrder, Softmax
+
+# Measured on 2 KV heads of 64 in fp32, contexts of 64 to 2048 and 1 to 32 decodes: a group costs as much as
+# reading some 250 more positions, and beyond a few MiB the gathered copy falls out of the cache.
+MAX_PADDING = 256
+MAX_GATHER_BYTES = 4 << 20
+
+
+class KVRows(Protocol):
+    """The pool as rows of one token's keys (or values) in one layer.
+
+    layout          the pool's
+    width           num_kv_heads · head_dim, the numbers in a row
+    rows_per_block  from a row to the one of the same offset in the next block
+    """
+
+    layout: BlockLayout
+    width: int
+    rows_per_block: int
+
+    def of_slots(self, slots: Tensor) -> Tensor:
+        """Rows of slots (block * block_size + offset)."""
+
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        """Write key and value [n, num_kv_heads, head_dim] to rows [n]."""
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        """Keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], valid until the next gather."""
+
+
+class Scratch:
+    """Memory that is kept, because buffers of this size come from the kernel page by page: allocating one
+    for each layer costs ten times what filling it does.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._memory = torch.empty(0, dtype=dtype)
+
+    def take(self, size: int) -> Tensor:
+        """[size], valid until it is taken again."""
+        if self._memory.numel() < size:
+            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
+            self._memory = torch.empty(1 << (size - 1).bit_length(), dtype=self._memory.dtype)
+        return self._memory[:size]
+
+
+class PoolRows:
+    """`KVRows` of a pool that is not quantised."""
+
+    def __init__(self, pool: KVPool) -> None:
+        layout = pool.layout
+        self.layout = layout
+        self.width = layout.num_kv_heads * layout.head_dim
+        self.rows_per_block = layout.num_layers * 2 * layout.block_size
+        rows = pool.tensor.view(-1, self.width)
+        self._keys = [rows[index * 2 * layout.block_size :] for index in range(layout.num_layers)]
+        self._values = [rows[(index * 2 + 1) * layout.block_size :] for index in range(layout.num_layers)]
+        self._scratch = Scratch(layout.dtype)
+
+    def of_slots(self, slots: Tensor) -> Tensor:
+        size = self.layout.block_size
+        return torch.div(slots, size, rounding_mode="floor") * (self.rows_per_block - size) + slots
+
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        self._keys[layer].index_copy_(0, rows, key.reshape(-1, self.width))
+        self._values[layer].index_copy_(0, rows, value.reshape(-1, self.width))
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        flat = rows.view(-1)
+        found = self._scratch.take(2 * flat.numel() * self.width).view(2, flat.numel(), self.width)
+        torch.index_select(self._keys[layer], 0, flat, out=found[0])
+        torch.index_select(self._values[layer], 0, flat, out=found[1])
+        return found.view(2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """b sequences with q query tokens each that attend in one call, over N gathered positions.
+
+    tokens  [b * q] int64, indexes into the step's T tokens
+    rows    [b, N] int64, pool rows; padding repeats a sequence's last position, so that every row read is
+            finite: a masked NaN would still be a NaN
+    bias    [b, 1, q, N] 0 where visible, else -inf; None if everything is
+    """
+
+    tokens: Tensor
+    rows: Tensor
+    bias: Tensor | None
+    query_len: int
+
+
+class CpuAttention:
+    """`AttentionStep` of one batch."""
+
+    __slots__ = ("_batch", "_groups", "_kept", "_lens", "_order", "_rows", "_slot_rows", "_starts")
+
+    def __init__(self, rows: KVRows, batch: StepBatch, order: LayerOrder) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._order = order
+        self._groups: dict[int | None, list[Group]] = {}
+        self._lens: list[int] = batch.context_lens.tolist()
+        self._starts: list[int] = batch.cu_seqlens_q.tolist()
+        slots = batch.slot_mapping
+        self._kept: Tensor | None = None
+        if int(slots.min()) < 0:
+            self._kept = (slots >= 0).nonzero().view(-1)
+            slots = slots[self._kept]
+        self._slot_rows = rows.of_slots(slots)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        self._order.enter(layer)
+        if self._kept is not None:
+            key, value = key[self._kept], value[self._kept]
+        self._rows.store(layer, self._slot_rows, key, value)
+        groups = self._groups.get(softmax.sliding_window)
+        if groups is None:
+            groups = self._groups[softmax.sliding_window] = list(self._plan(softmax.sliding_window))
+        output = torch.empty(query.shape, dtype=query.dtype)
+        for group in groups:
+            result = _attend_group(group, query, self._rows.gather(layer, group.rows), softmax)
+            output.index_copy_(0, group.tokens, result)
+        return output
+
+    def _plan(self, window: int | None) -> Iterator[Group]:
+        decodes = []
+        for seq, context_len in enumerate(self._lens):
+            query_len = self._starts[seq + 1] - self._starts[seq]
+            if query_len == 1:
+                decodes.append((min(context_len, window or context_len), seq))
+            else:
+                yield self._chunk(seq, query_len, context_len, window)
+        row_bytes = 2 * self._rows.width * self._rows.layout.dtype.itemsize
+        for seqs, longest in group_by_length(decodes, MAX_GATHER_BYTES // row_bytes):
+            yield self._decodes(seqs, longest, window)
+
+    def _chunk(self, seq: int, query_len: int, context_len: int, window: int | None) -> Group:
+        done = context_len - query_len
+        first = max(0, done + 1 - window) if window else 0
+        positions = torch.arange(first, context_len)
+        queries = positions[done - first :, None]
+        hidden = positions > queries
+        if window:
+            hidden |= positions <= queries - window
+        tokens = torch.arange(self._starts[seq], self._starts[seq + 1])
+        rows = self._rows_of(self._batch.block_tables[seq : seq + 1], positions[None])
+        return Group(tokens, rows, self._bias(hidden[None, None]), query_len)
+
+    def _decodes(self, seqs: list[int], longest: int, window: int | None) -> Group:
+        seq_index = torch.tensor(seqs)
+        context_lens = self._batch.context_lens[seq_index, None].long()
+        first = (context_lens - window).clamp_(min=0) if window else torch.zeros_like(context_lens)
+        positions = first + torch.arange(longest)
+        hidden = positions >= context_lens
+        bias = self._bias(hidden[:, None, None]) if bool(hidden.any()) else None
+        positions = torch.minimum(positions, context_lens - 1)
+        tokens = self._batch.cu_seqlens_q[seq_index].long()
+        rows = self._rows_of(self._batch.block_tables[seq_index], positions)
+        return Group(tokens, rows, bias, query_len=1)
+
+    def _rows_of(self, tables: Tensor, positions: Tensor) -> Tensor:
+        size = self._rows.layout.block_size
+        places = torch.div(positions, size, rounding_mode="floor")
+        blocks = tables.long().gather(1, places)
+        return blocks * self._rows.rows_per_block + (positions - places * size)
+
+    def _bias(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(hidden.shape, dtype=self._rows.layout.dtype).masked_fill_(hidden, float("-inf"))
+
+
+def group_by_length(
+    decodes: Sequence[tuple[int, int]], max_positions: int
+) -> Iterator[tuple[list[int], int]]:
+    """Split (length, sequence) pairs by length; yields each group's sequences and its longest length.
+
+    A group of more than one holds at most `max_positions` positions, padding included, and pads at most
+    MAX_PADDING of them.
+    """
+    group: list[int] = []
+    longest = padding = 0
+    for length, seq in sorted(decodes, reverse=True):
+        padding += longest - length
+        if group and (padding > MAX_PADDING or (len(group) + 1) * longest > max_positions):
+            yield group, longest
+            group = []
+        if not group:
+            longest, padding = length, 0
+        group.append(seq)
+    if group:
+        yield group, longest
+
+
+def _attend_group(group: Group, query: Tensor, kv: Tensor, softmax: Softmax) -> Tensor:
+    """The group's output [b * q, num_q_heads, D]; query [T, num_q_heads, D], kv as gathered."""
+    b, query_len = group.rows.shape[0], group.query_len
+    keys, values = kv.transpose(2, 3)
+    queries = query.index_select(0, group.tokens).view(b, query_len, *query.shape[1:])
+    if softmax.softcap is not None or softmax.sinks is not None:
+        output = _attend_by_scores(queries, keys, values, group.bias, softmax)
+    elif query_len == 1:
+        # The query heads that share a KV head become its rows, so that its keys are read once for all.
+        folded = queries.view(b, keys.shape[1], -1, query.shape[2])
+        output = F.scaled_dot_product_attention(folded, keys, values, group.bias, scale=softmax.scale)
+    else:
+        output = F.scaled_dot_product_attention(
+            queries.transpose(1, 2), keys, values, group.bias, scale=softmax.scale, enable_gqa=True
+        ).transpose(1, 2)
+    return output.reshape(b * query_len, *query.shape[1:])
+
+
+def _attend_by_scores(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, softmax: Softmax
+) -> Tensor:
+    """What the fused call cannot do: soft caps and sinks.
+
+    queries [b, q, num_q_heads, D], keys and values [b, num_kv_heads, N, D] -> as queries.
+    """
+    b, query_len, num_q_heads, head_dim = queries.shape
+    grouped = queries.transpose(1, 2).reshape(b, keys.shape[1], -1, head_dim)
+    scores = torch.matmul(grouped, keys.transpose(2, 3)).mul_(softmax.scale)
+    scores = scores.view(b, num_q_heads, query_len, -1)
+    if softmax.softcap is not None:
+        scores = scores.div_(softmax.softcap).tanh_().mul_(softmax.softcap)
+    if bias is not None:
+        scores += bias
+    if softmax.sinks is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        sinks = softmax.sinks.to(scores.dtype).view(1, -1, 1, 1).expand(b, -1, query_len, 1)
+        weights = torch.softmax(torch.cat((scores, sinks), dim=-1), dim=-1)[..., :-1]
+    output = torch.matmul(weights.reshape(*grouped.shape[:3], -1), values)
+    return output.view(b, num_q_heads, query_len, head_dim).transpose(1, 2)

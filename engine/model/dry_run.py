@@ -1,0 +1,75 @@
+"""What the layers of a loaded model ask of attention, seen by running one step without a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import ModelRefused
+from engine.model.attention import LayerOrder, Softmax
+
+DRY_RUN_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The heads that all layers have, and each layer's softmax."""
+
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    softmaxes: tuple[Softmax, ...]
+
+
+class _Step:
+    """Stands in for a step: notes what each layer asks for and answers zeros."""
+
+    def __init__(self) -> None:
+        self.order = LayerOrder()
+        self.shapes: set[tuple[int, int, int, int]] = set()
+        self.softmaxes: list[Softmax] = []
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
+        self.order.enter(layer)
+        self.shapes.add((query.shape[1], key.shape[1], key.shape[2], value.shape[2]))
+        self.softmaxes.append(softmax)
+        return torch.zeros_like(query)
+
+
+def dry_run(directory: Path, module: Any, device: torch.device) -> Asked:
+    """ModelRefused unless every layer calls the attention function once, all with the same heads."""
+    step = _Step()
+    tokens = torch.zeros(1, DRY_RUN_TOKENS, dtype=torch.int64, device=device)
+    positions = torch.arange(DRY_RUN_TOKENS, device=device)[None]
+    rows = torch.tensor([DRY_RUN_TOKENS - 1], device=device)
+    try:
+        with torch.inference_mode():
+            logits = module(
+                input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=rows, step=step
+            ).logits
+    except (AssertionError, TypeError) as error:
+        raise _bypassed(directory, str(error)) from error
+    num_layers = module.config.num_hidden_layers
+    if step.order.next_layer != num_layers:
+        raise _bypassed(directory, f"{step.order.next_layer} of {num_layers} layers called it")
+    if logits.shape[:2] != (1, 1):
+        raise ModelRefused(directory, "logits", f"have shape {list(logits.shape)}", "only the rows asked for")
+    (num_q_heads, num_kv_heads, head_dim, value_dim), *others = step.shapes
+    if others or value_dim != head_dim or num_q_heads % num_kv_heads:
+        raise ModelRefused(
+            directory, "attention heads", f"are {sorted(step.shapes)}", "the same sizes in all layers"
+        )
+    return Asked(num_q_heads, num_kv_heads, head_dim, tuple(step.softmaxes))
+
+
+def _bypassed(directory: Path, found: str) -> ModelRefused:
+    return ModelRefused(
+        directory,
+        "attention",
+        f"does not go through the attention function ({found})",
+        "one call for each layer",
+    )

@@ -1,0 +1,115 @@
+"""Runs a model, or one layer of it, on a few tokens of its own, and compares before with after.
+
+The step is a real one, with the ops that serve, over a pool of two blocks. What is compared is what a layer
+adds to the residual: beside a large residual a wrong layer would look right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import FusionDiffers
+from engine.execution.step_batch import StepBatch
+from engine.kv.kv_pool import KVPool
+from engine.model.attention import FusedStep, KernelAttention, LayerOrder
+from engine.model.fusion.modules import Decoder, Layer, Norm, Rotation
+
+NUM_TOKENS = 12
+SMALL = 1 / 64
+"""What random rows are multiplied by, so that a layer adds more to them than they are."""
+
+# Fused ops round in fewer places, by up to 2^-9 in bfloat16; large biases and massive activations amplify
+# that some ten times, and so do many layers. A part that is left out, or put in the wrong place, differs by
+# about as much as there is, 1. transformers rounds a float64 norm to float32, ours does not.
+LAYER_TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2}
+MODEL_TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.5}
+
+
+class Probe:
+    """One sequence of NUM_TOKENS random tokens and what it needs to be computed."""
+
+    def __init__(self, pool: KVPool, vocab_size: int, hidden_size: int) -> None:
+        """`pool` has NUM_TOKENS slots in its second block."""
+        self._pool = pool
+        device = pool.device
+        generator = torch.Generator().manual_seed(1)
+        ids = torch.randint(vocab_size, (NUM_TOKENS,), generator=generator)
+        rows = torch.randn(NUM_TOKENS, hidden_size, generator=generator) * SMALL
+        self._rows = rows.to(device, pool.layout.dtype)
+        self.positions = positions = torch.arange(NUM_TOKENS, device=device)
+        self._batch = StepBatch(
+            token_ids=ids.to(device),
+            positions=positions,
+            slot_mapping=positions + pool.layout.block_size,
+            block_tables=torch.ones(1, 1, dtype=torch.int32, device=device),
+            context_lens=torch.tensor([NUM_TOKENS], dtype=torch.int32, device=device),
+            cu_seqlens_q=torch.tensor([0, NUM_TOKENS], dtype=torch.int32, device=device),
+            logit_rows=positions,
+            max_query_len=NUM_TOKENS,
+            max_context_len=NUM_TOKENS,
+        )
+
+    def added_by_stock(self, layer: Any, index: int, rotation: Rotation) -> Tensor:
+        """What transformers' decoder layer adds to random rows, [NUM_TOKENS, hidden_size]."""
+        output = layer(
+            self._rows[None],
+            attention_mask=None,
+            position_ids=self.positions[None],
+            position_embeddings=rotation,
+            step=self._step(index),
+        )
+        return self._added(output[0])
+
+    def added_by_fused(self, layer: Layer, index: int, first_norm: Norm, rotation: Rotation) -> Tensor:
+        residual = self._rows.clone()
+        layer(first_norm(residual), residual, rotation, self._step(index))
+        return self._added(residual)
+
+    def before_layers(self, module: Any) -> Tensor:
+        """What enters the first layer of a `...ForCausalLM`, [NUM_TOKENS, hidden_size].
+
+        A norm takes off what is wrong with it by a factor, so logits would hardly show it.
+        """
+        entered: list[Tensor] = []
+        hook = module.model.layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0][0]))
+        self.logits(module)
+        hook.remove()
+        return entered[0]
+
+    def embedded(self, decoder: Decoder) -> Tensor:
+        return decoder.embed(self._batch.token_ids)
+
+    def logits(self, module: Any) -> Tensor:
+        """Of a `...ForCausalLM`, fused or not: [NUM_TOKENS, vocab_size], each row's mean taken off."""
+        batch = self._batch
+        logits: Tensor = module(
+            input_ids=batch.token_ids[None],
+            position_ids=batch.positions[None],
+            use_cache=False,
+            logits_to_keep=batch.logit_rows,
+            step=self._step(0),
+        ).logits[0]
+        return logits - logits.mean(dim=-1, keepdim=True)
+
+    def _added(self, output: Tensor) -> Tensor:
+        return output.double() - self._rows.double()
+
+    def _step(self, first_layer: int) -> FusedStep:
+        order = LayerOrder()
+        order.next_layer = first_layer
+        return KernelAttention(self._pool, self._batch, order)
+
+
+def check_same(part: str, got: Tensor, want: Tensor, tolerance: float) -> None:
+    """Raises FusionDiffers where most rows are further apart than `tolerance`, relative to their lengths.
+
+    Rounding takes a row now and then to another expert of a mixture; what is wrong is wrong for most of them.
+    """
+    got, want = got.double(), want.double()
+    lengths = torch.linalg.vector_norm(want, dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
+    difference = float((torch.linalg.vector_norm(got - want, dim=-1) / lengths).median())
+    if not difference <= tolerance:  # so that NaN is a difference
+        raise FusionDiffers(part, difference, tolerance)

@@ -1,0 +1,85 @@
+"""Replaces the layers of a loaded model one after another, each compared with what it replaces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.dry_run import Asked
+from engine.model.fusion.modules import Decoder
+from engine.model.fusion.probe import LAYER_TOLERANCES, MODEL_TOLERANCES, Probe, check_same
+from engine.model.fusion.structure import StockRotary, activation_of, fused_layer, fused_norm, misfit
+
+PROBE_BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FusionReport:
+    """How many modules of each class gave way to fused ones; where none did, why."""
+
+    replaced: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.replaced.items()))
+        return f"replaced {counts}" if counts else f"nothing replaced: {self.reason}"
+
+
+NOT_FUSED = FusionReport(reason="not asked for")
+
+
+@torch.no_grad()
+def fuse(module: Any, asked: Asked) -> FusionReport:
+    """Fuse what fits of a loaded `...ForCausalLM`, in place; `asked` is what its layers were seen to ask for.
+
+    At most one layer's weights are in memory twice. Raises FusionDiffers where a fused part gives something
+    else than its original: the module is then of no more use.
+    """
+    reason = misfit(module, asked)
+    if reason:
+        return FusionReport(reason=reason)
+    before = _classes(module)
+    weight = module.model.embed_tokens.weight
+    layout = BlockLayout(len(asked.softmaxes), PROBE_BLOCK, asked.num_kv_heads, asked.head_dim, weight.dtype)
+    pool = KVPool(layout, 2, weight.device)
+    try:
+        probe = Probe(pool, *weight.shape)
+        embedded, logits = probe.before_layers(module), probe.logits(module)
+        module.model = _fused_decoder(module.model, module.config, asked, probe)
+        check_same("the embedding", probe.embedded(module.model), embedded, LAYER_TOLERANCES[weight.dtype])
+        check_same("the model's output", probe.logits(module), logits, MODEL_TOLERANCES[weight.dtype])
+    finally:
+        pool.close()
+    return FusionReport(dict(before - _classes(module)))
+
+
+def _fused_decoder(stock: Any, config: Any, asked: Asked, probe: Probe) -> Decoder:
+    rotary = StockRotary(stock, config)
+    rotations = rotary.tables(config.max_position_embeddings)
+    in_probe = rotations(probe.positions)
+    tolerance = LAYER_TOLERANCES[stock.embed_tokens.weight.dtype]
+    norms = [fused_norm(norm) for norm in (*(layer.input_layernorm for layer in stock.layers), stock.norm)]
+    for index, kind in enumerate(rotary.kinds):
+        want = probe.added_by_stock(stock.layers[index], index, rotary(probe.positions, kind))
+        layer = fused_layer(stock.layers[index], index, asked, activation_of(config), norms[index + 1])
+        got = probe.added_by_fused(layer, index, norms[index], in_probe[kind])
+        check_same(f"layer {index}", got, want, tolerance)
+        stock.layers[index] = layer
+        _give_back(stock.embed_tokens.weight.device)
+    factor = getattr(stock, "embedding_multiplier", 1.0)
+    return Decoder(stock.embed_tokens, factor, rotations, norms[0], stock.layers, rotary.kinds)
+
+
+def _give_back(device: torch.device) -> None:
+    """The originals' memory: pieces too small for the next layer's products, or for the KV pool."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _classes(module: nn.Module) -> Counter[str]:
+    return Counter(type(each).__name__ for each in module.modules())

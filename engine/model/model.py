@@ -1,0 +1,262 @@
+"""A transformers model whose attention reads the paged pool, and the facts about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from engine.determinism.invariant_rows import make_rows_invariant
+from engine.determinism.row_tiles import tile_rows
+from engine.determinism.tiled_experts import EXPERTS
+from engine.errors import FusionDiffers, ModelRefused
+from engine.kv.kv_pool import BlockLayout
+from engine.model.allow_list import Config, read_config
+from engine.model.attention import ATTENTION, AttentionStep
+from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
+from engine.model.compressed_tensors import loader, unpack_linears
+from engine.model.dry_run import Asked, dry_run
+from engine.model.fusion import NOT_FUSED, FusionReport, fuse
+from engine.model.int8_weights import Quantised, quantise_linears, quantised_of
+from engine.model.quantisation import Quantisation
+from engine.starting import Phase, Tell, untold
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+# transformers' default for mixtures of experts, torch's grouped product, has no float64.
+_EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the rest of the engine needs to know of a model."""
+
+    directory: Path
+    architecture: str
+    vocab_size: int
+    max_context: int
+    num_layers: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.directory / "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A loaded model: `forward` is run by `engine.execution.model_runner.ModelRunner`."""
+
+    facts: ModelFacts
+    module: torch.nn.Module
+    dtype: torch.dtype
+    device: torch.device
+    is_deterministic: bool = False
+    """Its products and norms reduce each row alone; on a CPU its steps have to be padded."""
+    quantised: Quantised | None = None
+    """What of its weights is, if anything."""
+    stored: torch.dtype | None = None
+    """What its keys and values are kept in, where that is not `dtype`."""
+    fusion: FusionReport = NOT_FUSED
+    """What of it was replaced by fused modules."""
+
+    @property
+    def is_fused(self) -> bool:
+        """Its steps have to be a `FusedStep`."""
+        return bool(self.fusion.replaced)
+
+    def block_layout(self, block_size: int) -> BlockLayout:
+        facts = self.facts
+        sizes = facts.num_layers, block_size, facts.num_kv_heads, facts.head_dim
+        return BlockLayout(*sizes, self.dtype, self.stored)
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, logit_rows: Tensor, step: AttentionStep
+    ) -> Tensor:
+        """token_ids, positions [T], logit_rows [R] -> logits [R, vocab_size]."""
+        output = self.module(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=logit_rows,
+            step=step,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+
+def load_model(
+    directory: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    deterministic: bool = False,
+    fused: bool = False,
+    random_seed: int | None = None,
+    quantisation: Quantisation = Quantisation.NONE,
+    tell: Tell = untold,
+) -> Model:
+    """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
+
+    A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
+    Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were seen to do the same. With a `random_seed` weights are drawn on the device and none are read: for measuring.
+    `tell` hears how many bytes there are to read.
+    """
+    if dtype not in DTYPES.values():
+        raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
+    config = read_config(directory)
+    if quantisation.weights or (random_seed is None and config.get("quantization_config")):
+        _check_int8(dtype, device, deterministic=deterministic)
+    if quantisation.kv == "float8_e4m3fn":
+        _check_fp8(device)
+    if random_seed is None:
+        check_weights(directory)
+        tell(Phase.READING, 0, weight_bytes(directory))
+    check_tokenizer(directory)
+    if deterministic and device.type != "cpu" and dtype == torch.float64:
+        raise ValueError(f"deterministic in {dtype} on {device}; accepted: on a CPU, or float32 or bfloat16")
+    if deterministic and fused:
+        raise ValueError("fused is True; accepted: False with deterministic")
+    load = partial(
+        _load,
+        directory,
+        config,
+        dtype,
+        device,
+        deterministic=deterministic,
+        random_seed=random_seed,
+        quantisation=quantisation,
+        tell=tell,
+    )
+    try:
+        return load(fused=fused)
+    except FusionDiffers as error:
+        report = FusionReport(reason=str(error))
+    # What was merged is not what was read any more.
+    return replace(load(fused=False), fusion=report)
+
+
+def _check_int8(dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> None:
+    if dtype == torch.float64:
+        raise ValueError(f"dtype is {dtype} with int8 weights; accepted: float32 or bfloat16")
+    # The kernel's tiles, and how it splits a sum, depend on the number of rows.
+    if deterministic and device.type != "cpu":
+        raise ValueError(f"deterministic with int8 weights on {device}; accepted: on a CPU")
+
+
+def _check_fp8(device: torch.device) -> None:
+    """What Triton asks of a GPU."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        found = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        raise ValueError(f"kvfp8 on {device} of compute capability {found}; accepted: 8.9 or higher")
+
+
+def _load(
+    directory: Path,
+    config: Config,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    deterministic: bool,
+    fused: bool,
+    random_seed: int | None,
+    quantisation: Quantisation,
+    tell: Tell,
+) -> Model:
+    experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
+    if random_seed is None:
+        module = _read_module(directory, dtype, experts, is_quantised=bool(config.get("quantization_config")))
+    else:
+        module = _draw_module(directory, dtype, device, experts, random_seed)
+    # Every token of a step is a token; some models would search each step for padding to warn about.
+    module.config.pad_token_id = None
+    module.eval().requires_grad_(requires_grad=False)
+    unpack_linears(directory, module, device)
+    if quantisation.weights:
+        quantise_linears(module, device, tell)
+    module.to(device)
+    quantised = quantised_of(module)
+    if deterministic and device.type == "cpu":
+        tile_rows(module, tell)
+    elif deterministic:
+        make_rows_invariant(directory, module)
+    asked = dry_run(directory, module, device)
+    facts = _facts(directory, config, module, asked)
+    fusion = fuse(module, asked) if fused else NOT_FUSED
+    stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
+    return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
+
+
+def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *, is_quantised: bool) -> Any:
+    library: Any = transformers
+    library.utils.logging.disable_progress_bar()
+    try:
+        model_class: Any = library.AutoModelForCausalLM
+        arguments: dict[str, Any] = {}
+        if is_quantised:
+            model_class, arguments = loader(directory, tensor_names(directory))
+        module, report = model_class.from_pretrained(
+            directory,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            **experts,
+            **arguments,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise ModelRefused(
+            directory,
+            "the checkpoint",
+            f"cannot be loaded ({error})",
+            "what transformers' save_pretrained writes",
+        ) from error
+    for kind in ("missing_keys", "mismatched_keys"):
+        if report.get(kind):
+            # transformers fills these with random numbers and goes on.
+            names = ", ".join(map(str, sorted(report[kind])[:3]))
+            raise ModelRefused(
+                directory, "the weights", f"have {kind} ({names})", "every weight of the config"
+            )
+    return module
+
+
+def _draw_module(
+    directory: Path, dtype: torch.dtype, device: torch.device, experts: dict[str, str], seed: int
+) -> Any:
+    """As the config's own initialisation has it, on the device at once: 8e9 weights take a GPU seconds."""
+    library: Any = transformers
+    config = library.AutoConfig.from_pretrained(directory, local_files_only=True)
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), device:
+        torch.manual_seed(seed)
+        return library.AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=ATTENTION, **experts
+        )
+
+
+def _facts(directory: Path, config: Config, module: Any, asked: Asked) -> ModelFacts:
+    loaded = module.config
+    eos = module.generation_config.eos_token_id
+    if eos is None:
+        eos = loaded.eos_token_id
+    eos_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    return ModelFacts(
+        directory=directory,
+        architecture=config["model_type"],
+        vocab_size=loaded.vocab_size,
+        max_context=loaded.max_position_embeddings,
+        num_layers=len(asked.softmaxes),
+        num_q_heads=asked.num_q_heads,
+        num_kv_heads=asked.num_kv_heads,
+        head_dim=asked.head_dim,
+        eos_token_ids=eos_ids,
+    )

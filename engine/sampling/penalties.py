@@ -1,0 +1,64 @@
+"""Which tokens each row has seen, kept as they come; and what that does to its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.execution.host_copies import upload
+
+
+class TokenCounts:
+    """Per row of the batch: which tokens the prompt holds, and how often each was generated.
+
+    Memory is [max_rows, vocab_size] of 5 bytes, taken when the first row with penalties joins.
+    """
+
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._shape = (max_rows, vocab_size)
+        self._device = device
+        self._in_prompt = torch.empty(0, dtype=torch.bool, device=device)
+        self._counts = torch.empty(0, dtype=torch.int32, device=device)
+
+    def set(self, row: int, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> None:
+        """Start a row afresh."""
+        if self._counts.numel() == 0:
+            self._in_prompt = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
+            self._counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
+        self._in_prompt[row].zero_()
+        self._in_prompt[row, self._index(prompt_token_ids)] = True
+        # Not bincount, which asks a GPU how long its result is.
+        tokens = self._index(output_token_ids)
+        self._counts[row].zero_().index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
+
+    def add(self, rows: Tensor, token_ids: Tensor) -> None:
+        """Count one more generated token in each of `rows` (distinct); both [r] int64."""
+        self._counts[rows, token_ids] += 1
+
+    def move(self, source: int, target: int) -> None:
+        self._in_prompt[target] = self._in_prompt[source]
+        self._counts[target] = self._counts[source]
+
+    def penalise(
+        self, logits: Tensor, rows: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor
+    ) -> Tensor:
+        """The logits [r, vocab] of `rows` [r] after their penalties, each [r, 1] in the logits' dtype.
+
+        Repetition (Keskar et al., "CTRL", 2019) divides positive and multiplies negative logits of tokens in
+        prompt or output; presence is subtracted once for tokens in the output, frequency once per occurrence.
+        """
+        counts = self._counts[rows]
+        in_output = counts > 0
+        repeated = torch.where(logits < 0, logits * repetition, logits / repetition)
+        logits = torch.where(in_output | self._in_prompt[rows], repeated, logits)
+        return logits - presence * in_output - frequency * counts
+
+    def seen(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Of `rows`: whether the prompt holds a token (bool), and its occurrences in the output (int32)."""
+        return self._in_prompt[rows], self._counts[rows]
+
+    def _index(self, token_ids: Sequence[int]) -> Tensor:
+        return upload(np.array(token_ids, dtype=np.int64), self._device)

@@ -1,0 +1,259 @@
+"""The next token of every row, drawn at once.
+
+Order: allowed tokens and logit bias, repetition, presence and frequency penalties, tokens banned until
+min_tokens or as the end of a bad word, temperature, top-k, top-p, min-p. The draw is the inverse of the
+distribution function, summed in vocabulary order in float64, at a number that depends on (seed, choice,
+index) alone; so a token does not depend on who else is in the batch. Log-probabilities are the log-softmax
+of the model's own logits, before temperature, bias and penalties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.execution.host_copies import Download
+from engine.sampling.device_sampler import draw_on_device, is_drawn_on_device
+from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
+from engine.sampling.noise import uniforms
+from engine.sampling.sampling_table import SamplingTable
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of the rows that want them; meaningless where a row is broken."""
+
+    rows: NDArray[np.int64]
+    """[r] of the table, ascending"""
+    chosen: NDArray[np.float64]
+    """[r]"""
+    top_token_ids: NDArray[np.int64]
+    """[r, most alternatives of any row], most likely first; a row uses its own leading part"""
+    top_logprobs: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per row."""
+
+    token_ids: NDArray[np.int64]
+    """[rows]; meaningless where a row is broken"""
+    is_broken: NDArray[np.bool_]
+    """[rows]; the row's largest logit is NaN or infinite, so there is nothing to draw from"""
+    logprobs: Logprobs | None
+
+
+class Drawn:
+    """One token per row, on its way to the host. The next step can have it on the device before it is there.
+
+    What is on its way is as the current stream has it when this is made.
+    """
+
+    def __init__(
+        self, token_ids: Tensor, is_broken: Tensor, logprobs: Callable[[], Logprobs | None] | None = None
+    ) -> None:
+        self.token_ids = token_ids
+        """[rows] int64 on the device; in the vocabulary, but meaningless where a row is broken"""
+        self._token_ids, self._is_broken = Download(token_ids), Download(is_broken)
+        self._logprobs = logprobs
+
+    def wait(self) -> Sampled:
+        """The tokens, once they are on the host."""
+        logprobs = None if self._logprobs is None else self._logprobs()
+        return Sampled(self._token_ids.wait(), self._is_broken.wait(), logprobs)
+
+
+def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
+    """As `draw`, for who waits for the tokens."""
+    return draw(logits, table, indexes, first_row).wait()
+
+
+def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
+    """Draw a token for each of the table's rows from `first_row`.
+
+    `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
+    the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
+    """
+    is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
+    if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
+        token_ids, is_broken, told = draw_on_device(logits, table, indexes, first_row)
+        return Drawn(token_ids, is_broken, None if told is None else lambda: Logprobs(*told()))
+    largest, token_ids = logits.max(dim=-1)
+    is_broken = ~torch.isfinite(largest)
+    if is_plain.all():
+        return Drawn(token_ids, is_broken)
+    # Broken rows draw as well, whatever comes of it: only the device knows yet which ones are.
+    special = np.flatnonzero(~is_plain)
+    rows = special + first_row
+    places = torch.from_numpy(special).to(logits.device)
+    token_ids[places] = _draw(logits[places].double(), table, rows, indexes[special])
+    _count(table, rows, token_ids[places])
+    return Drawn(token_ids, is_broken, _logprobs(logits, table, special, rows, token_ids))
+
+
+def sample_each(
+    logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0
+) -> Sampled:
+    """As `sample`, but row by row: vector instructions round the rest of an array otherwise than its body, so
+    that in one array of all rows a probability's last bits would depend on where its row stands.
+    """
+    if table.is_plain[first_row : first_row + logits.shape[0]].all():
+        return sample(logits, table, indexes, first_row)
+    return _stack(
+        [
+            sample(logits[row : row + 1].clone(), table, indexes[row : row + 1], first_row + row)
+            for row in range(logits.shape[0])
+        ]
+    )
+
+
+def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
+    """As `draw`, by `sample_each` on a CPU; on a GPU rows are drawn alone anyway."""
+    if logits.is_cuda:
+        return draw(logits, table, indexes, first_row)
+    sampled = sample_each(logits, table, indexes, first_row)
+    token_ids, is_broken = torch.from_numpy(sampled.token_ids), torch.from_numpy(sampled.is_broken)
+    return Drawn(token_ids, is_broken, lambda: sampled.logprobs)
+
+
+def _stack(rows: Sequence[Sampled]) -> Sampled:
+    told = [row.logprobs for row in rows if row.logprobs is not None]
+    return Sampled(
+        np.concatenate([row.token_ids for row in rows]),
+        np.concatenate([row.is_broken for row in rows]),
+        _stack_logprobs(told) if told else None,
+    )
+
+
+def _stack_logprobs(told: Sequence[Logprobs]) -> Logprobs:
+    most = max(one.top_token_ids.shape[1] for one in told)
+
+    def widened(columns: NDArray[Any]) -> NDArray[Any]:
+        return np.pad(columns, ((0, 0), (0, most - columns.shape[1])))
+
+    return Logprobs(
+        np.concatenate([one.rows for one in told]),
+        np.concatenate([one.chosen for one in told]),
+        np.concatenate([widened(one.top_token_ids) for one in told]),
+        np.concatenate([widened(one.top_logprobs) for one in told]),
+    )
+
+
+def _draw(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    """Tokens [r] of the table's `rows` from their logits [r, vocab] in float64, which may be overwritten."""
+    logits = _process(logits, table, rows, indexes)
+    temperature = table.temperature[rows]
+    is_random = temperature > 0
+    if is_random.all():
+        return _draw_random(logits, table, rows, indexes)
+    token_ids = logits.argmax(dim=-1)
+    if is_random.any():
+        chosen = torch.from_numpy(np.flatnonzero(is_random)).to(logits.device)
+        token_ids[chosen] = _draw_random(logits[chosen], table, rows[is_random], indexes[is_random])
+    return token_ids
+
+
+def _process(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    """Logits that say what the caller wants, whether the choice is then greedy or random."""
+    for place in np.flatnonzero(table.has_bias[rows]):
+        edits = table.bias[rows[place]]
+        values = torch.from_numpy(edits.values).to(logits.device, logits.dtype)
+        token_ids = torch.from_numpy(edits.token_ids).to(logits.device)
+        edited = logits[place, token_ids] + values
+        if table.others[rows[place]] < 0:
+            logits[place] = float("-inf")
+        logits[place, token_ids] = edited
+    is_penalised = table.has_penalties[rows]
+    if is_penalised.any():
+        places = torch.from_numpy(np.flatnonzero(is_penalised)).to(logits.device)
+        penalised = rows[is_penalised]
+        logits[places] = table.counts.penalise(
+            logits[places],
+            torch.from_numpy(penalised).to(logits.device),
+            _column(table.repetition[penalised], logits),
+            _column(table.presence[penalised], logits),
+            _column(table.frequency[penalised], logits),
+        )
+    for place in np.flatnonzero(indexes < table.min_tokens[rows]):
+        banned = torch.from_numpy(table.banned[rows[place]].token_ids).to(logits.device)
+        logits[place, banned] = float("-inf")
+    for place in np.flatnonzero(table.has_bad_words[rows]):
+        logits[place, table.banned_now[rows[place]]] = float("-inf")
+    return logits
+
+
+def _draw_random(
+    logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
+) -> Tensor:
+    # The largest becomes 0 first: no temperature, however small, can then make it infinite.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / _column(table.temperature[rows], logits)
+    for keep, parameter, is_used in (
+        (keep_top_k, table.top_k[rows], table.top_k[rows] > 0),
+        (keep_top_p, table.top_p[rows], table.top_p[rows] < 1),
+        (keep_min_p, table.min_p[rows], table.min_p[rows] > 0),
+    ):
+        if is_used.all():
+            logits = keep(logits, _column(parameter, logits))
+        elif is_used.any():
+            places = torch.from_numpy(np.flatnonzero(is_used)).to(logits.device)
+            logits[places] = keep(logits[places], _column(parameter[is_used], logits))
+    noise = uniforms(table.seed[rows], table.choice[rows], indexes.astype(np.uint64))
+    return _invert(logits, _column(noise, logits))
+
+
+def _invert(logits: Tensor, noise: Tensor) -> Tensor:
+    """The first token whose cumulative probability exceeds `noise` [r, 1]."""
+    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    cumulative = weights.cumsum(dim=-1)
+    total = cumulative[:, -1:].clone()
+    # Rounding may leave no sum above the target: the last token that has any weight is meant then.
+    last = torch.searchsorted(cumulative, total)
+    drawn = torch.searchsorted(cumulative, noise * total, right=True)
+    # Without any weight, where every token was banned, some token has to be drawn all the same.
+    return torch.minimum(drawn, last).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+
+
+def _count(table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor) -> None:
+    """Take in the token [r] that each of `rows` drew."""
+    is_penalised = table.has_penalties[rows]
+    if is_penalised.any():
+        places = torch.from_numpy(np.flatnonzero(is_penalised)).to(token_ids.device)
+        table.counts.add(torch.from_numpy(rows[is_penalised]).to(token_ids.device), token_ids[places])
+
+
+def _logprobs(
+    logits: Tensor,
+    table: SamplingTable,
+    special: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    token_ids: Tensor,
+) -> Callable[[], Logprobs] | None:
+    """Of `rows` of the table, whose logits and tokens are at places `special`, as far as they want them; once
+    they are on the host.
+    """
+    is_wanted = table.num_logprobs[rows] >= 0
+    if not is_wanted.any():
+        return None
+    wanted = rows[is_wanted]
+    places = torch.from_numpy(special[is_wanted]).to(logits.device)
+    logprobs = torch.log_softmax(logits[places].double(), dim=-1)
+    chosen = logprobs.gather(-1, token_ids[places].unsqueeze(-1)).squeeze(-1)
+    most = min(int(table.num_logprobs[wanted].max()), logits.shape[-1])
+    top = torch.topk(logprobs, most, dim=-1)
+    columns = [Download(column) for column in (chosen, top.indices, top.values)]
+    return lambda: Logprobs(wanted, *(column.wait() for column in columns))
+
+
+def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
+    """[r] numbers as [r, 1] on the device of `like`."""
+    return torch.from_numpy(values).to(like.device).unsqueeze(-1)

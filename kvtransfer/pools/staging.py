@@ -1,0 +1,199 @@
+"""Host memory between blocks on a device and their handoffs.
+
+    sender     block on the device ──store──▶ slot ◀──read── receiver
+    receiver   sender ──▶ slot ──checksum──▶ ──load──▶ block on the device
+
+What is offered names slots, so receivers and transports know of no device. A slot has one owner: the handoff
+that it was given to, until that is over and no copy writes to it any more; or a batch that is being received,
+until it is on the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from kvtransfer.manifest import ChecksumKind
+from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Showing
+from kvtransfer.receiver_handoff import BlockCopy
+from kvtransfer.threads import run_to_end
+from kvtransfer.verify import checksum_blocks
+from services.process.threads import started_executor
+
+
+class DeviceCopies(Protocol):
+    """Copies between the engine's blocks and slots of host memory. Calls return when they are done, so they
+    belong on a thread; `behind` is the engine's own word for what they wait for.
+    """
+
+    @property
+    def slots(self) -> BlockPool: ...
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Any) -> None: ...
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Any) -> None: ...
+
+
+class _FreeSlots:
+    """Lowest first, so that neighbours are taken together and go in one copy."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self, num_slots: int) -> list[int]:
+        assert num_slots <= len(self), (num_slots, len(self))
+        return [self._free.pop() for _ in range(num_slots)]
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        self._free.extend(slots)
+        self._free.sort(reverse=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Staged:
+    """What one handoff has of the staging memory."""
+
+    num_blocks: int
+    slots: list[int] = field(default_factory=list)
+    """One for each block, in their order; none until there is room for all."""
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    """Copies to begin then."""
+    copies: set[Future[None]] = field(default_factory=set)
+    is_over: bool = False
+
+
+class SendStaging:
+    """Implements `BlockSource` for blocks on a device.
+
+    A handoff gets slots for all of its blocks when the first are shown, or waits for its turn: if handoffs
+    took them block by block, several could each wait for what another one holds. Lives on the event loop.
+    """
+
+    checksum_kind = ChecksumKind.XXH3_64
+
+    def __init__(self, copies: DeviceCopies) -> None:
+        self._copies = copies
+        self._free = _FreeSlots(copies.slots.num_blocks)
+        self._staged: dict[int, _Staged] = {}
+        self._queue: deque[_Staged] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._executor = started_executor(1, "kv-store")
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._copies.slots
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        return checksum_blocks(self.pool, places, stop)
+
+    def begin(self, handle: int, num_blocks: int) -> None:
+        self._staged[handle] = _Staged(num_blocks)
+
+    def show(self, handle: int, showing: Showing) -> None:
+        staged = self._staged[handle]
+        # Whoever made the staging memory saw to that: what the engine takes in fits.
+        assert staged.num_blocks <= self.pool.num_blocks, (staged.num_blocks, self.pool.num_blocks)
+        copy = partial(self._copy, staged, showing)
+        if staged.slots:
+            copy()
+            return
+        if not staged.waiting:
+            self._queue.append(staged)
+        staged.waiting.append(copy)
+        self._serve()
+
+    def end(self, handle: int) -> None:
+        staged = self._staged.pop(handle)
+        staged.is_over = True
+        if staged.waiting:
+            self._queue.remove(staged)
+        for copy in list(staged.copies):
+            copy.cancel()  # one that runs goes on, and is waited for
+        self._free_if_idle(staged)
+
+    def close(self) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def _serve(self) -> None:
+        """Slots for who has waited longest, as far as they go."""
+        while self._queue and self._queue[0].num_blocks <= len(self._free):
+            staged = self._queue.popleft()
+            staged.slots = self._free.take(staged.num_blocks)
+            waiting, staged.waiting = staged.waiting, []
+            for copy in waiting:
+                copy()
+
+    def _copy(self, staged: _Staged, showing: Showing) -> None:
+        blocks = showing.blocks
+        slots = staged.slots[showing.first_index : showing.first_index + len(blocks)]
+        copy = self._executor.submit(self._copies.store, blocks, slots, showing.behind)
+        staged.copies.add(copy)
+        on_done = partial(self._on_copied, staged, slots, showing)
+        copy.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
+
+    def _on_copied(self, staged: _Staged, slots: Sequence[int], showing: Showing, copy: Future[None]) -> None:
+        staged.copies.remove(copy)
+        if staged.is_over:
+            self._free_if_idle(staged)
+            return
+        error = copy.exception()
+        if error is None:
+            showing.ready(slots)
+        else:
+            showing.failed(error)
+
+    def _free_if_idle(self, staged: _Staged) -> None:
+        if staged.is_over and not staged.copies:
+            self._free.give_back(staged.slots)
+            staged.slots = []
+            self._serve()
+
+
+class ReceiveStaging:
+    """Implements `BlockTarget` for blocks on a device. `copies` has slots for all batches in flight."""
+
+    checksum_kind = ChecksumKind.XXH3_64
+    batch_bytes = HOST_BATCH_BYTES
+
+    def __init__(self, copies: DeviceCopies) -> None:
+        self._copies = copies
+        self._free = _FreeSlots(copies.slots.num_blocks)
+        self._executor = started_executor(1, "kv-load")
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._copies.slots
+
+    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
+        return checksum_blocks(self.pool, places, stop)
+
+    @contextlib.asynccontextmanager
+    async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:
+        slots = self._free.take(len(copies))
+        try:
+            yield [
+                dataclasses.replace(copy, target_block=slot) for copy, slot in zip(copies, slots, strict=True)
+            ]
+        finally:
+            self._free.give_back(slots)
+
+    async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
+        def load(stop: threading.Event) -> None:
+            if not stop.is_set():
+                self._copies.load(places, blocks, behind)
+
+        await run_to_end(self._executor, load)
+
+    def close(self) -> None:
+        self._executor.shutdown()

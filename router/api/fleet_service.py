@@ -1,0 +1,132 @@
+"""What operators call: FleetService."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+
+from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
+from baton.worker.v1 import worker_pb2
+from router.core.capacity.fleet import Worker
+from router.core.events import DrainAsked
+from router.errors import ValidationError
+from router.links.convert_worker import load_to_pb, role_to_pb
+from router.links.shell import Shell
+from router.preprocess.model_facts import ModelFacts
+from services.rpc.convert import cost_to_pb
+from state.errors import StoreUnavailable
+from state.records import Starting
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+VERSION = "0.1.0"
+DEFAULT_INTERVAL_MS = 500
+
+
+class FleetService(fleet_pb2_grpc.FleetServiceServicer):
+    """See `fleet.proto`."""
+
+    def __init__(self, shell: Shell, facts: ModelFacts) -> None:
+        self._shell = shell
+        self._facts = facts
+        self._started_at = shell.now()
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve on `server`; returns the service's full name, for reflection."""
+        fleet_pb2_grpc.add_FleetServiceServicer_to_server(self, server)
+        return fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name
+
+    async def Watch(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
+        self, request: fleet_pb2.WatchRequest, context: Context
+    ) -> None:
+        interval_ms = request.interval_ms or DEFAULT_INTERVAL_MS
+        if not 100 <= interval_ms <= 60_000:
+            raise ValidationError("interval_ms", interval_ms, "100 to 60000, or 0 for 500")
+        while True:
+            await context.write(await self._snapshot())
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def Describe(
+        self, request: fleet_pb2.DescribeRequest, context: Context
+    ) -> fleet_pb2.DescribeResponse:
+        fleet = self._shell.discovery.facts
+        return fleet_pb2.DescribeResponse(
+            model_name=self._facts.name,
+            architecture=self._facts.architecture,
+            fingerprint=fleet.fingerprint if fleet else "",
+            block_size=fleet.block_size if fleet else 0,
+            max_context_tokens=self._facts.max_context_tokens,
+            placement=self._shell.core.book.fleet.placement.value,
+            version=VERSION,
+            deterministic=bool(fleet and fleet.sameness),
+        )
+
+    async def Drain(self, request: fleet_pb2.DrainRequest, context: Context) -> fleet_pb2.DrainResponse:
+        workers = self._shell.core.book.fleet.workers.values()
+        known = any(worker.facts.worker_id == request.worker_id for worker in workers)
+        self._shell.submit(DrainAsked(request.worker_id))
+        return fleet_pb2.DrainResponse(draining=known)
+
+    async def _snapshot(self) -> fleet_pb2.WatchResponse:
+        book = self._shell.core.book
+        try:
+            queue, reachable = await self._shell.store.queue_status(), True
+            starting = await self._shell.store.list_starting()
+        except StoreUnavailable:
+            queue, reachable, starting = book.queue, False, []
+        counters = book.counters
+        return fleet_pb2.WatchResponse(
+            router_id=book.config.router_id,
+            uptime_s=self._shell.now() - self._started_at,
+            queue=fleet_pb2.QueueStatus(
+                waiting=queue.waiting,
+                waiting_tokens=queue.waiting_tokens,
+                capacity=book.config.queue_capacity,
+                running_sessions=len(book.live),
+                redis_reachable=reachable,
+            ),
+            workers=[_worker_to_pb(worker) for worker in book.fleet.workers.values()],
+            starting=[_starting_to_pb(one) for one in starting],
+            counters=fleet_pb2.Counters(
+                accepted=counters.accepted,
+                refused=counters.refused,
+                finished=counters.finished,
+                failed=counters.failed,
+                cancelled=counters.cancelled,
+                relayed_tokens=counters.relayed_tokens,
+                retried_attempts=counters.retried_attempts,
+                ttft_promises_kept=counters.ttft_promises_kept,
+                ttft_promises_broken=counters.ttft_promises_broken,
+            ),
+        )
+
+
+def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
+    record = starting.record
+    return fleet_pb2.StartingWorker(
+        worker_id=record.worker_id,
+        role=role_to_pb(record.role),
+        phase=record.phase,
+        done=record.done,
+        total=record.total,
+        silent_s=starting.silent_s,
+    )
+
+
+def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:
+    load: worker_pb2.WorkerLoad = load_to_pb(worker.load)
+    load.draining = worker.draining
+    return fleet_pb2.WorkerStatus(
+        worker_id=worker.facts.worker_id,
+        incarnation=worker.facts.incarnation,
+        address=worker.facts.address,
+        role=role_to_pb(worker.facts.role),
+        connected=True,
+        load=load,
+        num_blocks=worker.facts.num_blocks,
+        leased_blocks=worker.leased_blocks,
+        step_seconds=worker.step_s,
+        cost_model=cost_to_pb(worker.cost),
+    )

@@ -1,0 +1,37 @@
+"""Decide a router's health: SERVING if a request sent now could run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router.links.shell import Shell
+from services.rpc.health import WHOLE, Health
+
+
+class RouterHealth:
+    """Keeps the health service up to date.
+
+    The inference service serves while a request could be queued and run. The router as a whole stands for
+    that service. The other services answer for as long as the router does.
+    """
+
+    def __init__(self, health: Health, shell: Shell, inference: str, others: Sequence[str]) -> None:
+        self._health = health
+        self._shell = shell
+        self._inference = inference
+        self._others = others
+
+    async def run(self) -> None:
+        """Look at each tick until cancelled."""
+        while True:
+            await self._shell.ticker.next()
+            await self.tell_now()
+
+    async def tell_now(self) -> None:
+        """Set the present health."""
+        await self._health.tell((WHOLE, self._inference), serving=self._shell.serves)
+        await self._health.tell(self._others, serving=True)
+
+    async def leave(self) -> None:
+        """Report NOT_SERVING from now on: this router takes nothing new."""
+        await self._health.leave()

@@ -1,0 +1,98 @@
+"""How long the lists of a request may be: checked before it is converted, so that long ones cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+
+from google.protobuf import struct_pb2
+
+from baton.v1 import generation_pb2, inference_pb2
+from router.api.validation import MAX_N, check_prompt_tokens
+from router.errors import ValidationError
+from router.preprocess.model_facts import ModelFacts
+
+MAX_MESSAGES = 4096
+MAX_TEMPLATE_BYTES = 64 << 10
+MAX_TEMPLATE_DEPTH = 16
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIAS = 1024
+MAX_ALLOWED = 8192
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
+
+
+def check_sizes(
+    message: inference_pb2.GenerateRequest,
+    facts: ModelFacts,
+    received: Sequence[inference_pb2.ReceivedTokens] = (),
+) -> None:
+    """Raises `ValidationError` naming the first field that is too long."""
+    check_chat_size(message.chat)
+    if not message.HasField("truncate_prompt_tokens"):
+        check_prompt_tokens("tokens.token_ids", len(message.tokens.token_ids), facts)
+    _check_count("sampling.logit_bias", message.sampling.logit_bias, MAX_LOGIT_BIAS, "entries")
+    _check_ban_sizes(message.sampling)
+    _check_stop_sizes(message.stop)
+    _check_count("received", received, MAX_N, "entries")
+    for place, one in enumerate(received):
+        _check_count(f"received[{place}].token_ids", one.token_ids, facts.max_context_tokens - 1, "tokens")
+
+
+def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
+    _check_count("sampling.allowed_token_ids", sampling.allowed_token_ids, MAX_ALLOWED, "token ids")
+    _check_count("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS, "words")
+    for place, word in enumerate(sampling.bad_words):
+        if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
+            raise ValidationError(
+                f"sampling.bad_words[{place}]",
+                f"{len(word)} characters",
+                f"1 to {MAX_BAD_WORD_CHARS} characters",
+                limit=MAX_BAD_WORD_CHARS,
+            )
+
+
+def check_chat_size(chat: inference_pb2.ChatInput) -> None:
+    """The part that concerns any message with a chat; raises `ValidationError`."""
+    _check_count("chat.messages", chat.messages, MAX_MESSAGES, "messages")
+    field, arguments = "chat.template_arguments", chat.template_arguments
+    num_bytes = arguments.ByteSize()
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        accepted = f"at most {MAX_TEMPLATE_BYTES} bytes"
+        raise ValidationError(field, f"{num_bytes} bytes", accepted, limit=MAX_TEMPLATE_BYTES)
+    if not _is_within(arguments, MAX_TEMPLATE_DEPTH):
+        raise ValidationError(
+            field, f"over {MAX_TEMPLATE_DEPTH} levels deep", "fewer levels", limit=MAX_TEMPLATE_DEPTH
+        )
+
+
+def _is_within(struct: struct_pb2.Struct, depth: int) -> bool:
+    """Whether values are nested no deeper than this; level by level, without recursion."""
+    values = list(struct.fields.values())
+    while values and depth:
+        depth -= 1
+        inner: list[struct_pb2.Value] = []
+        for one in values:
+            inner.extend(one.struct_value.fields.values() if one.HasField("struct_value") else ())
+            inner.extend(one.list_value.values if one.HasField("list_value") else ())
+        values = inner
+    return not values
+
+
+def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:
+    _check_count("stop.stop_strings", stop.stop_strings, MAX_STOP_STRINGS, "strings")
+    for place, text in enumerate(stop.stop_strings):
+        if len(text) > MAX_STOP_STRING_CHARS:
+            raise ValidationError(
+                f"stop.stop_strings[{place}]",
+                f"{len(text)} characters",
+                f"1 to {MAX_STOP_STRING_CHARS} characters",
+                limit=MAX_STOP_STRING_CHARS,
+            )
+    _check_count("stop.stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS, "token ids")
+
+
+def _check_count(field: str, entries: Sized, most: int, what: str) -> None:
+    if len(entries) > most:
+        raise ValidationError(field, f"{len(entries)} {what}", f"at most {most}", limit=most)

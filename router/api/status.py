@@ -1,0 +1,113 @@
+"""Errors as gRPC statuses with rich details (google.rpc.Status): the one mapping.
+
+Messages over 4 MiB never come this far: gRPC itself answers RESOURCE_EXHAUSTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from router.api.convert import refusal_to_pb
+from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
+
+DETAILS_KEY = "grpc-status-details-bin"
+DOMAIN = "baton.v1"
+"""The domain of every ErrorInfo."""
+
+CODES: dict[Reason, grpc.StatusCode] = {
+    Reason.MALFORMED_MESSAGE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_FIELD: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.PROMPT_TOO_LONG: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.SLO_IMPOSSIBLE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.EXCEEDS_MEMORY: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.MODEL_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Reason.REQUEST_ID_IN_USE: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.SUPERSEDED: grpc.StatusCode.ABORTED,
+    Reason.DEADLINE_EXPIRED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Reason.SLO_REFUSED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.ROUTER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.BUDGET_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.READER_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.CREDENTIAL_MISSING: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.CREDENTIAL_INVALID: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.TENANT_NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.SLO_CLASS_NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.OPERATORS_ONLY: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.ROUTER_LEAVING: grpc.StatusCode.UNAVAILABLE,
+    Reason.NO_WORKER: grpc.StatusCode.UNAVAILABLE,
+    Reason.REDIS_AWAY: grpc.StatusCode.UNAVAILABLE,
+    Reason.TOKENIZER_LOST: grpc.StatusCode.UNAVAILABLE,
+    Reason.UNKNOWN_METHOD: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
+}
+
+_ABOUT_FIELDS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""Codes of errors that carry a BadRequest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RichStatus:
+    """What a call ends with."""
+
+    code: grpc.StatusCode
+    message: str
+    trailing_metadata: tuple[tuple[str, bytes], ...]
+
+
+def status_of(error: RouterError, within: str = "") -> RichStatus:
+    """The code, sentence and details of an error. `within` is put before its fields: a path, with its dot."""
+    code = CODES[error.reason]
+    fields = [within + field for field in error.fields]
+    sentence = within + str(error) if fields else str(error)
+    status = status_pb2.Status(code=code.value[0], message=sentence)
+    for detail in _details(error, code, fields, sentence):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return RichStatus(code, sentence, ((DETAILS_KEY, status.SerializeToString()),))
+
+
+def _details(
+    error: RouterError, code: grpc.StatusCode, fields: Sequence[str], sentence: str
+) -> list[Message]:
+    details: list[Message] = [_info(error, fields)]
+    if fields and code in _ABOUT_FIELDS:
+        details.append(_bad_request(fields, sentence))
+    if isinstance(error, SloRefused | Overloaded | Unavailable) and error.retry_after_s is not None:
+        details.append(_retry_info(error.retry_after_s))
+    if isinstance(error, SloRefused):
+        details.append(refusal_to_pb(error))
+    return details
+
+
+def _info(error: RouterError, fields: Sequence[str]) -> error_details_pb2.ErrorInfo:
+    info = error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN)
+    if fields:
+        info.metadata["field"] = fields[0]
+    if error.limit is not None:
+        info.metadata["limit"] = str(error.limit)
+    return info
+
+
+def _bad_request(fields: Sequence[str], description: str) -> error_details_pb2.BadRequest:
+    violation = error_details_pb2.BadRequest.FieldViolation
+    return error_details_pb2.BadRequest(
+        field_violations=[violation(field=field, description=description) for field in fields]
+    )
+
+
+def _retry_info(retry_after_s: float) -> error_details_pb2.RetryInfo:
+    delay = duration_pb2.Duration()
+    delay.FromMilliseconds(round(retry_after_s * 1000))
+    return error_details_pb2.RetryInfo(retry_delay=delay)

@@ -1,0 +1,329 @@
+"""What may be asked: every field inside its range of `generation.proto`, or an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from router.core.events import Received
+from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
+from router.preprocess.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
+from router.preprocess.model_facts import ModelFacts
+from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules, matched
+from scheduling.token_bans import leaves_a_token
+
+_T = TypeVar("_T")
+
+MAX_NAME_CHARS = 128
+MAX_N = 16
+MAX_LOGPROBS = 20
+DEFAULT_MAX_TOKENS = 256
+MAX_RESUME_GRACE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """A request as it came; None where nothing was said. Field meanings as in `inference.proto`."""
+
+    request_id: str = ""
+    model: str = ""
+    tenant: str = ""
+    text: str | None = None
+    messages: tuple[tuple[str, str], ...] | None = None
+    chat_options: ChatOptions = DEFAULT_OPTIONS
+    token_ids: Sequence[int] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    n: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop: bool = False
+    skip_special_tokens: bool | None = None
+    ttft_ms: int | None = None
+    tpot_ms: int | None = None
+    itl_ms: int | None = None
+    deadline_ms: int | None = None
+    slo_class: int = 0
+    allow_at_risk: bool = False
+    resume_grace_ms: int = 0
+    truncate_prompt_tokens: int | None = None
+    session: int = 0
+    received: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    failed_attempts: int = 0
+    received_prompt_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPrompt:
+    """What could only be checked once the prompt's length was known."""
+
+    token_ids: tuple[int, ...]
+    stop: StopRules
+    received: tuple[Received, ...]
+
+
+def check_model(model: str, facts: ModelFacts) -> None:
+    """The fleet serves one model."""
+    if model not in ("", facts.name):
+        raise ModelNotFound(model, facts.name)
+
+
+def prompt_field(raw: RawRequest) -> str:
+    """The path of the field that holds the prompt; a request without any is refused before this is asked."""
+    if raw.messages is not None:
+        return "chat.messages"
+    return "text" if raw.text is not None else "tokens.token_ids"
+
+
+def check_name(field_name: str, value: str) -> None:
+    """Names are kept in keys and logs: short, and printable."""
+    if len(value) > MAX_NAME_CHARS or not all(" " <= char <= "~" for char in value):
+        raise ValidationError(field_name, value, f"up to {MAX_NAME_CHARS} printable ASCII characters")
+
+
+def check_before_tokenising(
+    raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...] = ("text", "chat", "tokens")
+) -> None:
+    """Check everything that needs no tokens, so that a wrong request costs no tokenisation.
+
+    `inputs` are the fields of the message that can hold a prompt.
+    """
+    check_name("request_id", raw.request_id)
+    check_name("tenant", raw.tenant)
+    check_model(raw.model, facts)
+    _check_input(raw, facts, inputs)
+    _check_range("resume_grace_ms", raw.resume_grace_ms, 0, MAX_RESUME_GRACE_MS)
+    if raw.truncate_prompt_tokens == 0:
+        raise ValidationError("truncate_prompt_tokens", 0, "1 or more, or unset")
+
+
+def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) -> None:
+    if raw.text is None and raw.messages is None and raw.token_ids is None:
+        raise ValidationError("text", None, f"one of {' and '.join(inputs)}", also=inputs[1:])
+    if raw.text == "":
+        raise ValidationError("text", raw.text, "at least one character")
+    if raw.messages is not None:
+        if facts.chat_template is None:
+            others = " or ".join(one for one in inputs if one != "chat")
+            raise ValidationError("chat", "set", f"{others}: this model has no chat template")
+        if not raw.messages:
+            raise ValidationError("chat.messages", [], "at least one message")
+        _check_chat_options(raw.chat_options, facts.chat_template)
+        for place, (role, _) in enumerate(raw.messages):
+            if not role:
+                raise ValidationError(
+                    f"chat.messages[{place}].role", role, "a role of the chat template, such as user"
+                )
+
+
+def _check_chat_options(options: ChatOptions, template: ChatTemplate) -> None:
+    for name in options.arguments:
+        if name in template.reserved:
+            taken = ", ".join(sorted(template.reserved))
+            raise ValidationError("chat.template_arguments", name, f"names other than {taken}")
+    if options.add_generation_prompt and options.continue_final_message:
+        raise ValidationError(
+            "chat.continue_final_message", True, "true only without chat.add_generation_prompt"
+        )
+
+
+def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:
+    """Sampling parameters with every default filled in."""
+    sampling = SamplingParams(
+        temperature=_checked("sampling.temperature", raw.temperature, 1.0, 0, 100),
+        top_k=_or(raw.top_k, 0),
+        top_p=_or(raw.top_p, 1.0),
+        min_p=_checked("sampling.min_p", raw.min_p, 0.0, 0, 1),
+        repetition_penalty=_or(raw.repetition_penalty, 1.0),
+        presence_penalty=_checked("sampling.presence_penalty", raw.presence_penalty, 0.0, -2, 2),
+        frequency_penalty=_checked("sampling.frequency_penalty", raw.frequency_penalty, 0.0, -2, 2),
+        logit_bias=tuple(sorted(raw.logit_bias.items())),
+        seed=_or(raw.seed, drawn_seed),
+        n=_or(raw.n, 1),
+        logprobs=raw.logprobs,
+        prompt_logprobs=raw.prompt_logprobs,
+        allowed_token_ids=tuple(sorted(set(raw.allowed_token_ids))),
+    )
+    if not 0 < sampling.top_p <= 1:
+        raise ValidationError("sampling.top_p", sampling.top_p, "over 0, up to 1")
+    if not 0 < sampling.repetition_penalty < float("inf"):
+        raise ValidationError("sampling.repetition_penalty", sampling.repetition_penalty, "over 0, finite")
+    _check_range("sampling.n", sampling.n, 1, MAX_N)
+    if sampling.logprobs is not None:
+        _check_range("sampling.logprobs", sampling.logprobs, 0, MAX_LOGPROBS)
+    if sampling.prompt_logprobs is not None:
+        _check_range("sampling.prompt_logprobs", sampling.prompt_logprobs, 0, MAX_LOGPROBS)
+    _check_token_ids("sampling.allowed_token_ids", raw.allowed_token_ids, vocab_size)
+    for token_id, bias in sampling.logit_bias:
+        name = f"sampling.logit_bias[{token_id}]"
+        if token_id >= vocab_size:
+            raise ValidationError(name, bias, f"token ids of 0 to {vocab_size - 1} as keys")
+        _check_range(name, bias, -100, 100)
+    return sampling
+
+
+def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> None:
+    """Raise if no token could be drawn at some place; the bad words are tokens by now."""
+    if leaves_a_token(sampling, stop, facts.eos_token_ids, facts.vocab_size):
+        return
+    field = "sampling.allowed_token_ids" if sampling.allowed_token_ids else "sampling.bad_words"
+    raise ValidationError(
+        field,
+        "such that no token can be drawn",
+        "a token that no bad word ends with and that, with min_tokens, does not end the choice",
+        also=("stop.min_tokens",) if stop.min_tokens else (),
+    )
+
+
+def checked_slo(raw: RawRequest) -> Slo:
+    """The SLO; a deadline of no time is over on arrival."""
+    if raw.slo_class not in (0, *SloClass):
+        accepted = ", ".join(f"SLO_CLASS_{one.name}" for one in SloClass)
+        raise ValidationError("slo.slo_class", raw.slo_class, accepted)
+    if raw.deadline_ms == 0:
+        raise DeadlineExpired(raw.deadline_ms)
+    for name in ("ttft_ms", "tpot_ms", "itl_ms", "deadline_ms"):
+        value = getattr(raw, name)
+        if value is not None and not 1 <= value <= MAX_SLO_MS:
+            raise ValidationError(f"slo.{name}", value, f"1 to {MAX_SLO_MS} (a day), or unset")
+    slo_class = SloClass(raw.slo_class or SloClass.STANDARD)
+    return Slo(raw.ttft_ms, raw.tpot_ms, raw.deadline_ms, slo_class, raw.allow_at_risk, raw.itl_ms)
+
+
+def check_stop(raw: RawRequest, vocab_size: int) -> None:
+    """Stop rules, as far as they stand alone."""
+    if raw.max_tokens == 0:
+        raise ValidationError("stop.max_tokens", 0, "1 or more, or unset")
+    if raw.max_tokens is not None and raw.min_tokens > raw.max_tokens:
+        raise ValidationError(
+            "stop.min_tokens", raw.min_tokens, f"at most stop.max_tokens, which is {raw.max_tokens}"
+        )
+    for place, text in enumerate(raw.stop_strings):
+        if not text:
+            raise ValidationError(f"stop.stop_strings[{place}]", text, "at least one character")
+    _check_token_ids("stop.stop_token_ids", raw.stop_token_ids, vocab_size)
+
+
+def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> None:
+    """Raise if the prompt leaves no room for one more token."""
+    most = facts.max_context_tokens - 1
+    if num_tokens > most:
+        raise ValidationError(
+            field_name,
+            f"{num_tokens} tokens",
+            f"at most {most} tokens, so that one more fits the model's context",
+            Reason.PROMPT_TOO_LONG,
+            limit=most,
+        )
+
+
+def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
+    """The prompt against the model's context, and what depends on its length."""
+    if not token_ids:
+        raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
+    check_prompt_tokens(prompt_field(raw), len(token_ids), facts)
+    room = facts.max_context_tokens - len(token_ids)
+    _check_token_ids("tokens.token_ids", token_ids, facts.vocab_size)
+    max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
+    if raw.min_tokens > max_tokens:
+        raise ValidationError(
+            "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, which max_tokens or context leave"
+        )
+    stop = StopRules(
+        max_tokens=max_tokens,
+        min_tokens=raw.min_tokens,
+        stop_strings=raw.stop_strings,
+        stop_token_ids=raw.stop_token_ids,
+        ignore_eos=raw.ignore_eos,
+        include_stop=raw.include_stop,
+        skip_special_tokens=_or(raw.skip_special_tokens, True),
+    )
+    most = 0 if raw.prompt_logprobs is None else len(token_ids) - 1
+    _check_range("received_prompt_logprobs", raw.received_prompt_logprobs, 0, most)
+    return CheckedPrompt(tuple(token_ids), stop, _checked_received(raw, stop, facts))
+
+
+def _checked_received(raw: RawRequest, stop: StopRules, facts: ModelFacts) -> tuple[Received, ...]:
+    seen: set[int] = set()
+    checked = []
+    for place, (choice, token_ids) in enumerate(raw.received):
+        _check_range(f"received[{place}].choice", choice, 0, _or(raw.n, 1) - 1)
+        if choice in seen:
+            raise ValidationError(f"received[{place}].choice", choice, "each choice once")
+        seen.add(choice)
+        name = f"received[{place}].token_ids"
+        if len(token_ids) > stop.max_tokens:
+            raise ValidationError(
+                name, f"{len(token_ids)} tokens", f"at most max_tokens, which is {stop.max_tokens}"
+            )
+        _check_token_ids(name, token_ids, facts.vocab_size)
+        finish = finish_of(token_ids, stop, facts.eos_token_ids)
+        match = matched(finish, token_ids[-1], None, stop) if token_ids else None
+        checked.append(Received(choice, token_ids, finish, match))
+    return tuple(checked)
+
+
+def check_token_ids(token_ids: Sequence[int], facts: ModelFacts) -> None:
+    """Check token ids to detokenize: known ones, and no more than a context holds."""
+    if len(token_ids) > facts.max_context_tokens:
+        raise ValidationError("token_ids", f"{len(token_ids)} tokens", f"at most {facts.max_context_tokens}")
+    _check_token_ids("token_ids", token_ids, facts.vocab_size)
+
+
+def check_resumption(raw: RawRequest) -> None:
+    """Check that a resumption names its request and a session of 1 or more: `Generate` is session 0."""
+    if not raw.request_id:
+        raise ValidationError("request_id", raw.request_id, "the id that Accepted told")
+    if raw.session < 1:
+        raise ValidationError(
+            "session", raw.session, "1 or more: one more than the session of the call that broke"
+        )
+
+
+def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozenset[int]) -> FinishReason:
+    """Whether these tokens end a choice by themselves. Stop strings need the text: see `output_text`."""
+    if not token_ids:
+        return FinishReason.NONE
+    if len(token_ids) >= stop.min_tokens:
+        if token_ids[-1] in stop.stop_token_ids:
+            return FinishReason.STOP
+        if token_ids[-1] in eos_token_ids and not stop.ignore_eos:
+            return FinishReason.EOS
+    return FinishReason.LENGTH if len(token_ids) >= stop.max_tokens else FinishReason.NONE
+
+
+def _or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _checked(name: str, value: float | None, default: float, low: float, high: float) -> float:
+    if value is None:
+        return default
+    _check_range(name, value, low, high)
+    return value
+
+
+def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    if token_ids and max(token_ids) >= vocab_size:
+        place = next(place for place, one in enumerate(token_ids) if one >= vocab_size)
+        raise ValidationError(f"{name}[{place}]", token_ids[place], f"0 to {vocab_size - 1}")
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValidationError(name, value, f"{low:g} to {high:g}")

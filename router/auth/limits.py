@@ -1,0 +1,102 @@
+"""How much one caller may send and hold: whatever is beyond is refused before it costs anything."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from typing import Any
+
+from router.api.validation import RawRequest, prompt_field
+from router.errors import Reason, ValidationError
+
+MAX_WAITING_BYTES = 64 << 20
+MIN_PING_INTERVAL_MS = 5_000
+"""Pings that come faster, three times, end the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Raises `ValueError` naming the flag."""
+
+    max_message_bytes: int = 4 << 20
+    max_metadata_bytes: int = 16 << 10
+    max_streams: int = 1024
+    """Calls under way at once on one connection; more wait at their caller."""
+    max_connections: int = 4096
+    max_prompt_bytes: int = 2 << 20
+    max_prompt_tokens: int = 0
+    """0: what the model's context holds."""
+    max_waiting_prompt_bytes: int = MAX_WAITING_BYTES
+    """Texts and chats that wait for tokenisation, all together."""
+    handshake_s: int = 10
+    """For a new connection to say what it is."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            low = 0 if one.name == "max_prompt_tokens" else 1
+            if getattr(self, one.name) < low:
+                raise ValueError(f"{_flag(one.name)} is {getattr(self, one.name)}; accepted: {low} or more")
+
+    def server_options(self) -> tuple[tuple[str, int], ...]:
+        """For the gRPC server, which refuses these by itself."""
+        return (
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            # The first is what is mostly refused, the second what always is.
+            ("grpc.max_metadata_size", self.max_metadata_bytes),
+            ("grpc.absolute_max_metadata_size", self.max_metadata_bytes),
+            ("grpc.max_concurrent_streams", self.max_streams),
+            ("grpc.max_allowed_incoming_connections", self.max_connections),
+            ("grpc.server_handshake_timeout_ms", self.handshake_s * 1000),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+            # Two routers on one port would each get a share of the calls.
+            ("grpc.so_reuseport", 0),
+        )
+
+    def check_bytes(self, raw: RawRequest) -> None:
+        """Before it is tokenised. Raises `ValidationError`, without the prompt."""
+        num_bytes = prompt_bytes(raw)
+        if num_bytes > self.max_prompt_bytes:
+            raise ValidationError(
+                prompt_field(raw),
+                f"{num_bytes} bytes",
+                f"up to {self.max_prompt_bytes} bytes",
+                Reason.PROMPT_TOO_LONG,
+                limit=self.max_prompt_bytes,
+            )
+
+    def check_tokens(self, field: str, num_tokens: int) -> None:
+        """Raises `ValidationError` naming the field."""
+        if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
+            raise ValidationError(
+                field,
+                f"{num_tokens} tokens",
+                f"up to {self.max_prompt_tokens} tokens",
+                Reason.PROMPT_TOO_LONG,
+                limit=self.max_prompt_tokens,
+            )
+
+
+def prompt_bytes(raw: RawRequest) -> int:
+    """Bytes to tokenise."""
+    said = [raw.text or ""] if raw.messages is None else [part for one in raw.messages for part in one]
+    return sum(len(part.encode()) for part in said)
+
+
+def add_limit_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each limit."""
+    group = parser.add_argument_group("limits")
+    for one in fields(Limits):
+        group.add_argument(
+            _flag(one.name), type=int, default=one.default, metavar="N", help=f"({one.default})"
+        )
+
+
+def limits_of(given: dict[str, Any]) -> Limits:
+    """Takes its flags out of all that were given; raises `ValueError`."""
+    return Limits(**{one.name: given.pop(one.name) for one in fields(Limits)})
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,347 @@
+"""Everything that can happen to the core. Times are seconds on the shell's monotonic clock."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from scheduling.admission.shares import Standing
+from scheduling.columns import PromptLogprobs, TokenColumns
+from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.request import FailureReason, FinishReason, Matched, SamplingParams, Slo, StopRules
+from scheduling.value import value
+from state.records import Settled
+
+# From clients
+
+
+@value
+class Received:
+    """What a client of an earlier session has of one choice. `finish` is set when these tokens end it."""
+
+    choice: int
+    token_ids: tuple[int, ...]
+    finish: FinishReason = FinishReason.NONE
+    matched: Matched | None = None
+    """Which stop rule ended it, if one did."""
+
+
+@value
+class Arrived:
+    """A call, validated and tokenised. `listener` names its connection."""
+
+    listener: int
+    tenant: str
+    request_id: str
+    session: int
+    digest: bytes
+    """Of the content, without the seed."""
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams
+    seed_given: bool
+    """Otherwise `sampling.seed` was drawn."""
+    stop: StopRules
+    slo: Slo
+    received_at: float
+    resume_grace_s: float = 0.0
+    received: tuple[Received, ...] = ()
+    failed_attempts: int = 0
+    """Of former sessions, as their routers told the client."""
+    received_prompt_logprobs: int = 0
+    """The number of prompt tokens whose log-probabilities the client has."""
+    prefix_hits: Mapping[str, int] = field(default_factory=dict)
+    """Leading blocks of the prompt that each worker holds, by worker key."""
+
+
+@value
+class CancelAsked:
+    """A client ends its request."""
+
+    tenant: str
+    request_id: str
+
+
+@value
+class ClientGone:
+    """A call broke, or its client stopped reading."""
+
+    listener: int
+
+
+@value
+class QuoteAsked:
+    """A client asks what a request would be promised now, without sending it."""
+
+    listener: int
+    prompt_tokens: int
+    num_choices: int
+    max_tokens: int
+    slo: Slo
+    waiting: int
+    """Requests in the fleet's queue, and their prompt tokens."""
+    waiting_tokens: int
+    prefix_hits: Mapping[str, int] = field(default_factory=dict)
+    """Leading blocks of the prompt that each worker holds, by worker key."""
+    waited_s: float = 0.0
+    """Seconds from its receipt until it would be judged."""
+
+
+# From the store
+
+
+@value
+class Enqueued:
+    """A group has its place."""
+
+    request_key: str
+    position: int
+    work_ahead_tokens: int
+
+
+@value
+class QueueWasFull:
+    """A group has no place."""
+
+    request_key: str
+    capacity: int
+
+
+@value
+class Granted:
+    """A group may run with a prompt credit on this worker; room is held for it on a decode worker."""
+
+    request_key: str
+    worker_key: str
+    decode_key: str
+
+
+@value
+class GrantsAnswered:
+    """A grant call is over; its grants were told before."""
+
+    worker_key: str
+
+
+@value
+class SettleAnswered:
+    """What became of a grant."""
+
+    request_key: str
+    prefill_key: str
+    decode_key: str
+    """Where the lease is; empty without one."""
+    outcome: Settled
+
+
+@value
+class QueueSeen:
+    """The fleet's queue in two numbers."""
+
+    waiting: int
+    waiting_tokens: int
+
+
+@value
+class StoreForgot:
+    """The store came back without what was held there, or had to be taken for such."""
+
+
+@value
+class Charged:
+    """A newcomer's tenant was charged, or is over its share."""
+
+    request_key: str
+    standing: Standing
+
+
+@value
+class Nudged:
+    """Capacity has come back somewhere."""
+
+
+class StoreCall(enum.Enum):
+    """Which call failed."""
+
+    ENQUEUE = "enqueue"
+    DEQUEUE = "dequeue"
+    GRANT = "grant"
+    SETTLE = "settle"
+    RELEASE_CREDIT = "release_credit"
+    RELEASE_LEASE = "release_lease"
+    CHARGE = "charge"
+    TAKE_HOLDS = "take_holds"
+    OTHER = "other"
+
+
+@value
+class StoreFailed:
+    """The store did not answer. `key` is the request's, the worker's for GRANT, or empty.
+
+    `worker_key` is set for releases.
+    """
+
+    call: StoreCall
+    key: str
+    reason: str
+    worker_key: str = ""
+
+
+# From workers
+
+
+@value
+class WorkerJoined:
+    """A worker's stream is up."""
+
+    facts: WorkerFacts
+    load: WorkerLoad
+    cost: CostModel
+
+
+@value
+class WorkerLost:
+    """A worker's stream broke: what was dispatched over it is over."""
+
+    worker_key: str
+    reason: str
+
+
+@value
+class WorkerHeld:
+    """A worker's event loop is held up: the worker is silent but alive."""
+
+    worker_key: str
+
+
+@value
+class WorkerLoaded:
+    """A heartbeat."""
+
+    worker_key: str
+    load: WorkerLoad
+    running_step_s: float = 0.0
+    """How long its step under way has been running; 0 without one."""
+
+
+@value
+class SequenceFailed:
+    """A worker gave a group up."""
+
+    handle: int
+    reason: FailureReason
+    message: str
+
+
+@value
+class TokenRun:
+    """Consecutive tokens of one choice, of which only the last may end it, and none is its first."""
+
+    handle: int
+    choice: int
+    first_index: int
+    token_ids: Sequence[int]
+    finish: FinishReason = FinishReason.NONE
+    max_gap_s: float | None = None
+    """The longest between two of them, the one before included; None when they came evenly."""
+
+
+@value
+class StepReported:
+    """One step of one worker, for the whole batch."""
+
+    worker_key: str
+    tokens: TokenColumns
+    load: WorkerLoad
+    step_s: float = 0.0
+    """0 when no step was run."""
+    failures: Sequence[SequenceFailed] = ()
+    prefilled: Sequence[int] = ()
+    cached_tokens: Sequence[int] = ()
+    """Aligned with `prefilled`."""
+    cost: CostModel | None = None
+    shape: StepShape | None = None
+    """None when no step was run."""
+    preempted: Sequence[int] = ()
+    """Groups that gave up their blocks."""
+    resumed: Sequence[int] = ()
+    """Groups that run again."""
+    parked: Sequence[int] = ()
+    """Groups that were stopped to go on elsewhere: this worker has said all it has to say of them."""
+    runs: Sequence[TokenRun] = ()
+    """Besides `tokens`: several tokens of one choice at once."""
+    prompt_logprobs: Sequence[PromptLogprobs] = ()
+
+
+# From operators and the clock
+
+
+@value
+class DrainAsked:
+    """A worker shall take nothing new."""
+
+    worker_id: str
+
+
+@value
+class RouterLeaving:
+    """This router takes nothing new."""
+
+
+@value
+class RouterStopping:
+    """Its grace is over: what still runs here goes on elsewhere, if the client resumes it."""
+
+
+class TimerKind(enum.Enum):
+    """What is due."""
+
+    CHORES = "chores"
+    DEADLINE = "deadline"
+    GRACE = "grace"
+    FORGET = "forget"
+    """The oldest ended request has been kept long enough."""
+
+
+@value
+class Timer:
+    """`sid` names the session, if it is one's; `listener` the call whose going a GRACE began with."""
+
+    kind: TimerKind
+    sid: int = 0
+    listener: int = 0
+
+
+@value
+class TimerFired:
+    """A timer set by the core is due."""
+
+    timer: Timer
+
+
+Event = (
+    Arrived
+    | CancelAsked
+    | ClientGone
+    | QuoteAsked
+    | Enqueued
+    | QueueWasFull
+    | Granted
+    | GrantsAnswered
+    | SettleAnswered
+    | QueueSeen
+    | Charged
+    | Nudged
+    | StoreFailed
+    | StoreForgot
+    | WorkerJoined
+    | WorkerLost
+    | WorkerLoaded
+    | WorkerHeld
+    | StepReported
+    | DrainAsked
+    | RouterLeaving
+    | RouterStopping
+    | TimerFired
+)

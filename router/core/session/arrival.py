@@ -1,0 +1,246 @@
+"""A call comes in: it attaches to what runs, goes on from what was received, or asks to be admitted."""
+
+from __future__ import annotations
+
+from router.core.actions import Reject, RequestRefused, SetTimer
+from router.core.admission.admitting import turn_away
+from router.core.admission.newcomers import bare_ask, check_possible
+from router.core.admission.promising import tell_accepted
+from router.core.events import Arrived, Timer, TimerKind
+from router.core.queue.queueing import enqueue, most_blocks, new_groups
+from router.core.session import delivery as relaying
+from router.core.session import ending, prompt_logprobs, recovery
+from router.core.session.awaiting import check_worth_waiting, is_over, no_worker
+from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
+from router.core.state import Book
+from router.errors import (
+    DeadlineExpired,
+    DuplicateRequest,
+    Reason,
+    RouterError,
+    StaleSession,
+    Unavailable,
+    ValidationError,
+)
+from scheduling.request import FinishReason
+
+
+def on_arrived(book: Book, event: Arrived) -> None:
+    """Answer a call: every listener hears `Accepted` or `Reject` sooner or later."""
+    try:
+        known = book.find(event.tenant, event.request_id)
+        if known is not None and not _takes_over(book, known, event):
+            _attach(book, known, event)
+        else:
+            _open(book, event)
+    except RouterError as error:
+        # Its traceback knows the frames above, which hold the action that holds it: a cycle for each refusal.
+        error.__traceback__ = None
+        book.counters.refused += 1
+        book.do(RequestRefused(event.slo.slo_class, error))
+        book.do(Reject(event.listener, error))
+
+
+def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
+    """Whether the call starts over from its received tokens; raises when the session is not for it."""
+    same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
+    if event.digest != known.digest or not same_seed:
+        raise DuplicateRequest(event.request_id)
+    if event.session < known.number:
+        raise StaleSession(event.session, known.number)
+    received = {one.choice: one.token_ids for one in event.received}
+    knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
+    first = known.received_prompt_logprobs
+    knows = knows and first <= event.received_prompt_logprobs < known.next_prompt_index
+    if knows and not known.given_up:
+        return False
+    if event.session == known.number > 0:
+        raise StaleSession(event.session, known.number)
+    # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
+    # was given up here while another router had it, and its end was nobody's wish.
+    ending.abandon(book, known)
+    return True
+
+
+def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
+    held = known.choices[choice]
+    return (
+        known.received_tokens[choice] <= len(token_ids) <= len(held.token_ids)
+        and tuple(held.token_ids[: len(token_ids)]) == token_ids
+    )
+
+
+def _attach(book: Book, session: Session, event: Arrived) -> None:
+    """Attach a call: it receives everything it lacks; calls of earlier sessions end."""
+    listener = event.listener
+    if event.session > session.number:
+        ending.supersede(book, session, event.session)
+    elif len(session.listeners) >= MAX_CALLS:
+        oldest = next(iter(session.listeners))
+        book.do(Reject(oldest, StaleSession(session.number, session.number)))
+        book.unlisten(session, oldest)
+    session.number = event.session
+    book.listen(listener, session, event.resume_grace_s)
+    if session.admitted:
+        tell_accepted(book, session, listener)
+        received = {one.choice: len(one.token_ids) for one in event.received}
+        prompt_logprobs.replay(book, session, listener, event.received_prompt_logprobs)
+        relaying.replay(book, session, listener, received)
+        session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
+        for group in session.groups:
+            _count(group, event.failed_attempts)
+        if any(group.failures for group in session.groups):
+            recovery.tell_failures(book, session, listener)
+    if session.ended:
+        ending.tell_finished(book, session)
+
+
+def _open(book: Book, event: Arrived) -> None:
+    if book.leaving:
+        raise Unavailable(
+            Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
+        )
+    session = _session(book, event)
+    _check_deadline(book, event)
+    if book.fleet.serves():
+        _check_fits(book, session)
+    else:
+        check_worth_waiting(book, session)
+    book.open_session(session)
+    book.listen(event.listener, session, event.resume_grace_s)
+    _set_deadline(book, session)
+    if session.number > 0:
+        # Whoever resumes was promised something already, and has waited once.
+        session.admitted = True
+        tell_accepted(book, session)
+        relaying.tell_ended_choices(book, session, event.listener)
+    if not any(choice.open for choice in session.choices):
+        ending.finish(book, session)
+        return
+    if book.fleet.serves():
+        _enqueue(book, session)
+    else:
+        book.awaiting[session.sid] = session
+
+
+def take_up_awaiting(book: Book) -> None:
+    """Admit the calls that wait for a decode worker if there is one, and refuse those whose time is over."""
+    for session in list(book.awaiting.values()):
+        try:
+            if book.fleet.serves():
+                del book.awaiting[session.sid]
+                _check_fits(book, session)
+                _enqueue(book, session)
+            elif is_over(book, session):
+                raise no_worker()
+        except RouterError as error:
+            error.__traceback__ = None  # as above
+            turn_away(book, session, error)
+
+
+def _enqueue(book: Book, session: Session) -> None:
+    for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
+        _count(group, session.failed_elsewhere)
+        enqueue(book, group)
+
+
+def _count(group: Group, failed_attempts: int) -> None:
+    """What failed elsewhere counts, and leaves one attempt: a word from outside ends nothing by itself."""
+    more = max(0, min(failed_attempts, MAX_LOST - 1) - group.held_against)
+    group.failures += more
+    group.brought += more
+
+
+def _session(book: Book, event: Arrived) -> Session:
+    choices = [Choice(index) for index in range(event.sampling.n)]
+    for one in event.received:
+        choice = choices[one.choice]
+        choice.extend(one.token_ids)
+        choice.finish, choice.matched = one.finish, one.matched
+    return Session(
+        sid=book.next_sid(),
+        tenant=event.tenant,
+        request_id=event.request_id,
+        number=event.session,
+        digest=event.digest,
+        prompt_token_ids=event.prompt_token_ids,
+        sampling=event.sampling,
+        stop=event.stop,
+        slo=event.slo,
+        prefix_hits=event.prefix_hits,
+        timeline=Timeline(event.received_at),
+        choices=choices,
+        received_tokens=tuple(len(choice.token_ids) for choice in choices),
+        failed_elsewhere=event.failed_attempts,
+        received_prompt_logprobs=event.received_prompt_logprobs,
+    )
+
+
+def _check_deadline(book: Book, event: Arrived) -> None:
+    deadline_ms = event.slo.deadline_ms
+    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= book.now:
+        raise DeadlineExpired(deadline_ms)
+
+
+def _check_fits(book: Book, session: Session) -> None:
+    """Raise RouterError if no worker could hold the session, or serve it as it asks."""
+    blocks = most_blocks(book, session, len(session.choices))
+    if blocks > book.fleet.largest_pool:
+        raise ValidationError(
+            "stop.max_tokens",
+            session.stop.max_tokens,
+            f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
+            f"the largest decode worker has {book.fleet.largest_pool}",
+            Reason.EXCEEDS_MEMORY,
+        )
+    if session.number == 0:
+        check_possible(book, bare_ask(book, session), session.slo)
+
+
+def _set_deadline(book: Book, session: Session) -> None:
+    if session.slo.deadline_ms is not None:
+        at = session.timeline.received_at + session.slo.deadline_ms / 1000
+        book.do(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
+
+
+def on_cancel_asked(book: Book, tenant: str, request_id: str) -> None:
+    """The request ends at once, in whatever phase it is, and stays ended."""
+    session = book.find(tenant, request_id)
+    if session is not None:
+        session.given_up = False
+        if not session.ended:
+            ending.cut_off(book, session, FinishReason.CANCELLED)
+
+
+def on_client_gone(book: Book, listener: int) -> None:
+    """When the last call of a session breaks, the session goes on for that call's grace, or ends at once."""
+    session = book.by_listener.get(listener)
+    if session is None:
+        return
+    grace_s = book.unlisten(session, listener)
+    if session.ended or session.listeners:
+        return
+    if book.leaving:
+        ending.abandon(book, session)
+    elif grace_s > 0:
+        session.left_by = listener
+        timer = Timer(TimerKind.GRACE, session.sid, listener)
+        book.do(SetTimer(timer, book.now + grace_s))
+    else:
+        _give_up(book, session)
+
+
+def on_session_timer(book: Book, timer: Timer) -> None:
+    """A deadline has passed, or nobody came back for the session."""
+    session = book.by_sid.get(timer.sid)
+    if session is None or session.ended:
+        return
+    if timer.kind is TimerKind.DEADLINE:
+        ending.cut_off(book, session, FinishReason.DEADLINE)
+    elif not session.listeners and session.left_by == timer.listener:
+        _give_up(book, session)
+
+
+def _give_up(book: Book, session: Session) -> None:
+    session.given_up = True
+    ending.cut_off(book, session, FinishReason.CANCELLED)

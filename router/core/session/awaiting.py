@@ -1,0 +1,39 @@
+"""Newcomers wait for a fleet that has lost its last decode worker just now.
+
+A worker that is restarted, or whose link broke, is back within seconds. So a call that comes meanwhile is
+kept, in no queue and without an answer: for as long as its promised first token could still come, and no
+longer after the loss than an admitted request waits for a worker. A fleet that has had no decode worker for
+longer refuses at once.
+"""
+
+from __future__ import annotations
+
+from router.core.session.session import Session
+from router.core.state import Book
+from router.errors import Overloaded, Reason, Unavailable
+
+
+def check_worth_waiting(book: Book, session: Session) -> None:
+    """Raise RouterError if a call must not wait for a decode worker."""
+    if is_over(book, session):
+        raise no_worker()
+    if len(book.awaiting) >= book.config.queue_capacity:
+        raise queue_full(book)
+
+
+def is_over(book: Book, session: Session) -> bool:
+    """Return True if a call has waited for a decode worker for as long as it may."""
+    return book.now >= min(book.served_at + book.config.no_worker_grace_s, session.due_at)
+
+
+def no_worker() -> Unavailable:
+    """Return the error for a call that no worker could serve."""
+    return Unavailable(Reason.NO_WORKER, "no decode worker is connected")
+
+
+def queue_full(book: Book) -> Overloaded:
+    """Return the error for a call that comes when the most calls that may wait are waiting."""
+    capacity = book.config.queue_capacity
+    wait_s = min(60.0, 0.1 + book.queue.waiting * 0.01)
+    why = f"the fleet's queue is full: {capacity} requests wait"
+    return Overloaded(Reason.QUEUE_FULL, why, wait_s, limit=capacity)

@@ -1,0 +1,311 @@
+"""Step reports become tokens delivered: strictly by (choice, index), repeats dropped, gaps an error.
+
+The token path: no object per token, and one action for the whole report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from router.core.actions import Relay, RelayRun, TellChoiceFinished
+from router.core.capacity import roles
+from router.core.capacity.fleet import Worker
+from router.core.dispatch import draining, migrating
+from router.core.events import StepReported, TokenRun
+from router.core.queue.queueing import release_credit
+from router.core.session import ending, prompt_logprobs, recovery
+from router.core.session.session import Choice, Group, Session, TokenLogprobs
+from router.core.state import Book
+from scheduling.columns import TokenColumns
+from scheduling.placement import Placement
+from scheduling.request import FailureReason, FinishReason, matched
+
+STEP_WEIGHT = 0.2
+
+
+def on_step_reported(book: Book, event: StepReported) -> None:
+    """Take in one report. Whatever an older attempt says late finds no group and is ignored."""
+    worker = book.fleet.workers.get(event.worker_key)
+    if worker is None:
+        return
+    book.fleet.learn(worker, event.load)
+    if event.cost is not None:
+        worker.learn_cost(event.cost)
+    if event.step_s > 0:
+        book.fleet.stepped(worker, event.step_s)
+        worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
+    if book.fleet.placement is Placement.CONDITIONAL:
+        roles.observe(book, worker, event)
+    _take_prefilled(book, worker, event)
+    complete = prompt_logprobs.take(book, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
+    tokens = prompt_logprobs.hold_early(book, worker, event.tokens) if book.untold else event.tokens
+    if tokens.handles:
+        _take_tokens(book, worker, tokens)
+    for group in complete:
+        _take_early(book, group)
+    for run in event.runs:
+        _take_run(book, worker, run)
+    _take_changes(book, worker, event)
+
+
+def _take_changes(book: Book, worker: Worker, event: StepReported) -> None:
+    """What became of groups, after all of their tokens."""
+    for handle in event.prefilled if worker.copies else ():
+        draining.on_copied(book, worker, handle)
+    for handle in event.parked:
+        draining.on_parked(book, worker, handle)
+    if event.resumed:
+        migrating.on_resumed(worker, event.resumed)
+    if event.preempted:
+        migrating.on_preempted(book, worker, event.preempted)
+    for failure in event.failures:
+        group = worker.groups.get(failure.handle)
+        if group is None:
+            draining.on_copy_failed(book, worker, failure.handle)
+            continue
+        if failure.reason is FailureReason.DRAINING:
+            recovery.start_elsewhere(book, group, worker.key)
+        elif failure.reason is FailureReason.SUPERSEDED:
+            recovery.on_superseded(book, group)
+        else:
+            is_handoff = failure.reason is FailureReason.HANDOFF
+            fail = recovery.fail_handoff if is_handoff else recovery.fail_attempt
+            fail(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
+
+
+def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
+    for handle, cached_tokens in zip(event.prefilled, event.cached_tokens, strict=True):
+        group = worker.groups.get(handle)
+        if group is None or worker.key != group.prefill_key:
+            continue
+        if group.credit_on is not None:
+            release_credit(book, group)
+        if group.attempt == 1:
+            # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
+            of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
+            group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
+
+
+def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
+    relay = Relay()
+    broken: dict[Group, str] = {}
+    ended: dict[Group, None] = {}
+    text_at = 0
+    has_text = bool(tokens.text_lengths)
+    row_logprobs = _logprobs_by_row(tokens) if tokens.logprob_rows else {}
+    stop_places = dict(zip(tokens.stop_rows, tokens.stop_places, strict=True))
+    for row, handle in enumerate(tokens.handles):
+        start, text_at = text_at, text_at + (tokens.text_lengths[row] if has_text else 0)
+        group = worker.groups.get(handle)
+        if group is None or group in broken:
+            continue
+        choice = choice_of(group, tokens.choices[row])
+        index, token_id = tokens.indexes[row], tokens.token_ids[row]
+        fault = fault_of(choice, index, token_id)
+        if choice is None or fault:
+            broken[group] = fault
+            continue
+        if worker.key == group.decode_key and not group.decode_reported:
+            _mark_decoding(group, book.now)
+        if index < len(choice.token_ids):
+            continue
+        text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
+        reason = tokens.finish_reasons[row]
+        _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
+        if reason:
+            _tell_match(relay, choice, group.session, stop_places.get(row))
+            ended[group] = None
+        decoder = worker if worker.key == group.decode_key else book.fleet.workers.get(group.decode_key or "")
+        if decoder is not None:
+            decoder.remaining_tokens -= 1
+    if relay.listeners:
+        book.counters.relayed_tokens += len(relay.listeners)
+        book.do(relay)
+    _end_groups(book, ended)
+    for group, fault in broken.items():
+        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+
+
+def _take_early(book: Book, group: Group) -> None:
+    """Relay a group's early rows from the decode worker, in order, now that its prompt is complete."""
+    early, group.early = group.early, []
+    for tokens in early:
+        decoder = book.fleet.workers.get(group.decode_key or "")
+        if decoder is not None and decoder.groups.get(group.handle) is group:
+            _take_tokens(book, decoder, tokens)
+
+
+def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
+    """Several tokens in one go: nothing here looks at each."""
+    group = worker.groups.get(run.handle)
+    if group is None:
+        return
+    choice = choice_of(group, run.choice)
+    fault = _run_fault(worker, choice, run)
+    if choice is None or fault:
+        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+        return
+    if not group.decode_reported:
+        _mark_decoding(group, book.now)
+    session, count = group.session, len(run.token_ids)
+    assert choice.last_at is not None, "a run follows a token"
+    max_gap_s = (book.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
+    session.max_gap_s = max(session.max_gap_s, max_gap_s)
+    choice.last_at = book.now
+    choice.extend(run.token_ids)
+    choice.finish = run.finish
+    worker.remaining_tokens -= count
+    book.counters.relayed_tokens += count
+    for listener in session.listeners:
+        book.do(RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
+    if run.finish and not any(one.open for one in group.choices):
+        ending.end_group(book, group)
+
+
+def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
+    if choice is None:
+        return "a run of a choice that is not of its group"
+    assert choice.group is not None, "found through its group"
+    if worker.key != choice.group.decode_key:
+        return f"choice {run.choice} runs on a worker that only computes its prompt"
+    if not run.token_ids:
+        return f"choice {run.choice} is told a run of no tokens"
+    if run.first_index != len(choice.token_ids) or choice.last_at is None:
+        return f"choice {run.choice} goes on at index {run.first_index} with a run"
+    return f"choice {run.choice} goes on after its end" if choice.finish else ""
+
+
+def fault_of(choice: Choice | None, index: int, token_id: int) -> str:
+    """What is wrong with a row; empty when it is the next token or repeats a delivered one."""
+    if choice is None:
+        return "a row of a choice that is not of its group"
+    known = len(choice.token_ids)
+    if index < known:
+        if choice.token_ids[index] != token_id:
+            return f"choice {choice.index} repeats index {index} with another token"
+    elif index > known:
+        return f"choice {choice.index} goes on at index {index}, expected {known}"
+    elif choice.finish:
+        return f"choice {choice.index} goes on at index {index} after its end"
+    return ""
+
+
+def _deliver(
+    book: Book,
+    relay: Relay,
+    choice: Choice,
+    session: Session,
+    token_id: int,
+    text: str,
+    reason: int,
+    logprobs: TokenLogprobs | None,
+) -> None:
+    index = len(choice.token_ids)
+    if len(choice.texts) < index:
+        choice.pad()
+    choice.token_ids.append(token_id)
+    choice.texts.append(text)
+    choice.logprobs.append(logprobs)
+    gap_s = _gap(book, session, choice)
+    if reason:
+        choice.finish = FinishReason(reason)
+    for listener in session.listeners:
+        relay.listeners.append(listener)
+        relay.choices.append(choice.index)
+        relay.indexes.append(index)
+        relay.token_ids.append(token_id)
+        relay.texts.append(text)
+        relay.finish_reasons.append(reason)
+        relay.logprobs.append(logprobs)
+        relay.gaps_s.append(gap_s)
+
+
+def _tell_match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
+    """Return the stop rule that the choice's last token matched, if any."""
+    choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.stop)
+    if choice.matched is not None:
+        relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
+
+
+def _end_groups(book: Book, groups: Iterable[Group]) -> None:
+    """End those that have no open choice."""
+    for group in groups:
+        if not any(choice.open for choice in group.choices):
+            ending.end_group(book, group)
+
+
+def choice_of(group: Group, index: int) -> Choice | None:
+    choices = group.session.choices
+    if index < len(choices) and choices[index].group is group:
+        return choices[index]
+    return None
+
+
+def _mark_decoding(group: Group, now: float) -> None:
+    group.decode_reported = True
+    timeline = group.session.timeline
+    if timeline.decode_at is None:
+        timeline.decode_at = now
+
+
+def _gap(book: Book, session: Session, choice: Choice) -> float:
+    """Seconds since the choice's token before; negative for its first one here."""
+    now = book.now
+    last, choice.last_at = choice.last_at, now
+    if last is not None:
+        gap_s = now - last
+        session.max_gap_s = max(session.max_gap_s, gap_s)
+        return gap_s
+    choice.first_at = now
+    if session.timeline.first_token_at is None:
+        session.timeline.first_token_at = now
+        _learn_ttft(book, session)
+    return -1.0
+
+
+def _learn_ttft(book: Book, session: Session) -> None:
+    if session.predicted is not None and session.attempts == 1:
+        observed_s = book.now - session.timeline.received_at
+        is_trial = session.decision is not None and session.decision.is_trial
+        if is_trial and book.now <= session.due_at:
+            book.learnt.fixed.forget()
+        book.learnt.learn_ttft(session.predicted, observed_s, book.now)
+
+
+def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
+    found, at = {}, 0
+    for place, row in enumerate(tokens.logprob_rows):
+        end = at + tokens.top_counts[place]
+        found[row] = TokenLogprobs(
+            tokens.logprobs[place], tuple(tokens.top_token_ids[at:end]), tuple(tokens.top_logprobs[at:end])
+        )
+        at = end
+    return found
+
+
+def replay(book: Book, session: Session, listener: int, received: Mapping[int, int]) -> None:
+    """Tell a call that attaches all it has not received."""
+    relay = Relay(replayed=True)
+    for choice in session.choices:
+        choice.pad()
+        first, count = received.get(choice.index, 0), len(choice.token_ids)
+        relay.listeners.extend([listener] * (count - first))
+        relay.choices.extend([choice.index] * (count - first))
+        relay.indexes.extend(range(first, count))
+        relay.token_ids.extend(choice.token_ids[first:])
+        relay.texts.extend(choice.texts[first:])
+        relay.logprobs.extend(choice.logprobs[first:])
+        relay.finish_reasons.extend([0] * (count - first))
+        relay.gaps_s.extend([-1.0] * (count - first))
+    if relay.listeners:
+        book.do(relay)
+    tell_ended_choices(book, session, listener)
+
+
+def tell_ended_choices(book: Book, session: Session, listener: int) -> None:
+    """Tell a call which choices are over."""
+    for choice in session.choices:
+        if choice.finish:
+            count = len(choice.token_ids)
+            told = TellChoiceFinished(listener, choice.index, choice.finish, count, choice.matched)
+            book.do(told)

@@ -1,1 +1,0 @@
-"""The public door's lock: who calls, as which tenant, and within which budget."""

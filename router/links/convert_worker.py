@@ -1,0 +1,205 @@
+"""Between the worker protocol and the core's events and actions."""
+
+from __future__ import annotations
+
+from baton.v1 import generation_pb2
+from baton.worker.v1 import worker_pb2
+from router.core.actions import (
+    SendCancel,
+    SendDecode,
+    SendDrain,
+    SendHandOver,
+    SendLend,
+    SendPrefill,
+    SendReceive,
+    WorkerCommand,
+)
+from router.core.capacity.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
+from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
+from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
+from services.rpc.convert import columns_from_pb, fence_to_pb, prompt_logprobs_from_pb, shape_from_pb
+
+ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
+
+
+def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
+    """One command of the Work stream."""
+    match command:
+        case SendPrefill(_, spec):
+            return worker_pb2.WorkRequest(prefill=worker_pb2.Prefill(sequence=spec_to_pb(spec)))
+        case SendReceive(_, spec, source_address, kind):
+            receive = worker_pb2.Receive(
+                sequence=spec_to_pb(spec),
+                source_address=source_address,
+                kind=worker_pb2.ReceiveKind.Name(kind),
+            )
+            return worker_pb2.WorkRequest(receive=receive)
+        case SendDecode(_, spec):
+            return worker_pb2.WorkRequest(decode=worker_pb2.Decode(sequence=spec_to_pb(spec)))
+        case SendCancel(_, handles):
+            return worker_pb2.WorkRequest(cancel=worker_pb2.Cancel(handles=handles))
+        case SendLend() | SendHandOver():
+            return _offer_to_pb(command)
+        case SendDrain():
+            return worker_pb2.WorkRequest(drain=worker_pb2.Drain())
+
+
+def _offer_to_pb(command: SendLend | SendHandOver) -> worker_pb2.WorkRequest:
+    if isinstance(command, SendLend):
+        part = _part_to_pb(command.part)
+        lend = worker_pb2.Lend(handle=command.handle, part=part, num_blocks=command.num_blocks)
+        return worker_pb2.WorkRequest(lend=lend)
+    parts = [_part_to_pb(part) for part in command.parts]
+    return worker_pb2.WorkRequest(hand_over=worker_pb2.HandOver(handle=command.handle, parts=parts))
+
+
+def _part_to_pb(part: Part) -> worker_pb2.Part:
+    return worker_pb2.Part(handle=part.handle, fence=fence_to_pb(part.fence))
+
+
+def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
+    """A group, with every field set."""
+    return worker_pb2.SequenceSpec(
+        handle=spec.handle,
+        fence=fence_to_pb(spec.fence),
+        prompt_token_ids=spec.prompt_token_ids,
+        output_token_ids=spec.output_token_ids,
+        choices=spec.choices,
+        sampling=sampling_to_pb(spec.sampling),
+        stop=stop_to_pb(spec.stop),
+        cache_salt=spec.cache_salt,
+        tpot_ms=spec.tpot_ms,
+        itl_ms=spec.itl_ms,
+        bad_words=[worker_pb2.TokenSequence(token_ids=one) for one in spec.sampling.bad_words],
+    )
+
+
+def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
+    """Every field set, but for log-probabilities that are not wanted."""
+    return generation_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=dict(sampling.logit_bias),
+        seed=sampling.seed,
+        n=sampling.n,
+        logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
+        allowed_token_ids=sampling.allowed_token_ids,
+    )
+
+
+def stop_to_pb(stop: StopRules) -> generation_pb2.StopRules:
+    """Every field set."""
+    return generation_pb2.StopRules(
+        max_tokens=stop.max_tokens,
+        min_tokens=stop.min_tokens,
+        stop_strings=stop.stop_strings,
+        stop_token_ids=stop.stop_token_ids,
+        ignore_eos=stop.ignore_eos,
+        include_stop=stop.include_stop,
+        skip_special_tokens=stop.skip_special_tokens,
+    )
+
+
+def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
+    """A worker introduces itself; `address` is where it was reached."""
+    facts = WorkerFacts(
+        worker_id=welcome.worker_id,
+        incarnation=welcome.incarnation,
+        role=ROLES[welcome.role],
+        address=address,
+        fingerprint=welcome.fingerprint,
+        block_size=welcome.block_size,
+        num_blocks=welcome.num_blocks,
+        max_num_seqs=welcome.max_num_seqs,
+        token_budget=welcome.token_budget,
+    )
+    return WorkerJoined(facts, load_from_pb(welcome.load), cost_from_pb(welcome.cost_model))
+
+
+def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
+    """A worker's state."""
+    return WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=load.draining,
+        preempted=load.preempted,
+    )
+
+
+def heartbeat_from_pb(worker_key: str, heartbeat: worker_pb2.Heartbeat) -> WorkerLoaded:
+    """A worker that had nothing else to say."""
+    return WorkerLoaded(worker_key, load_from_pb(heartbeat.load), heartbeat.running_step_seconds)
+
+
+def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReported:
+    """One step."""
+    return StepReported(
+        worker_key=worker_key,
+        tokens=columns_from_pb(report.tokens),
+        load=load_from_pb(report.load),
+        step_s=report.step_seconds,
+        failures=tuple(
+            SequenceFailed(one.handle, _failure_reason(one.reason), one.message) for one in report.failures
+        ),
+        prefilled=tuple(report.prefilled_handles),
+        cached_tokens=tuple(report.cached_tokens),
+        cost=cost_from_pb(report.cost_model) if report.HasField("cost_model") else None,
+        shape=shape_from_pb(report.shape) if report.HasField("shape") else None,
+        preempted=tuple(report.preempted_handles),
+        resumed=tuple(report.resumed_handles),
+        parked=tuple(report.parked_handles),
+        prompt_logprobs=tuple(prompt_logprobs_from_pb(piece) for piece in report.prompt_logprobs),
+    )
+
+
+def _failure_reason(value: int) -> FailureReason:
+    try:
+        return FailureReason(value)
+    except ValueError:
+        return FailureReason.INTERNAL
+
+
+def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
+    """What a worker's steps cost, as it measured; before it has, steps are taken to cost nothing."""
+    if not cost.coefficients:
+        return CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
+    return CostModel(
+        coefficients=tuple(cost.coefficients),
+        knee_tokens=cost.knee_tokens,
+        ratio_q10=cost.ratio_q10 or 1.0,
+        ratio_q50=cost.ratio_q50 or 1.0,
+        ratio_q95=cost.ratio_q95 or 1.0,
+        is_trusted=cost.is_trusted,
+    )
+
+
+def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
+    """A worker's state, for operators."""
+    return worker_pb2.WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=load.draining,
+        preempted=load.preempted,
+    )
+
+
+def role_to_pb(role: str) -> worker_pb2.WorkerRole:
+    """The role's value."""
+    return next(value for value, name in ROLES.items() if name == role)

@@ -1,0 +1,127 @@
+"""Which workers there are: the announcements in the store, each with a link while it lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from router.core.actions import WorkerCommand
+from router.core.events import Event
+from router.links.ticker import Ticker
+from router.links.worker_link import WorkerLink
+from services.security.tls import FleetTls
+from state.errors import StoreUnavailable
+from state.records import WorkerRecord
+from state.store import Store
+
+INTERVAL_S = 0.2
+GONE_S = 3.0
+"""A joined worker whose announcement is gone keeps its link: the stream itself says when it dies. One that is
+not joined is given up after this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """What all workers of one fleet have in common."""
+
+    model_name: str
+    fingerprint: str
+    block_size: int
+    sameness: str
+    """What deterministic workers compute, as a digest; empty for others."""
+
+
+class Discovery:
+    """Opens a link to every announced worker that fits the fleet."""
+
+    def __init__(
+        self,
+        store: Store,
+        router_id: str,
+        model_name: str,
+        submit: Callable[[Event], None],
+        on_crash: Callable[[], None],
+        ticker: Ticker,
+        tls: FleetTls | None = None,
+    ) -> None:
+        self._tls = tls
+        self._store = store
+        self._router_id = router_id
+        self._model_name = model_name
+        self._submit = submit
+        self._on_crash = on_crash
+        self._ticker = ticker
+        self._log = structlog.get_logger()
+        self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
+        self._missing_since: dict[str, float] = {}
+        self.refused: set[str] = set()
+        """Keys of announced workers that do not fit the fleet."""
+        self.store_answers = False
+        """The store, when it was asked last."""
+        self.facts: FleetFacts | None = None
+
+    def send(self, command: WorkerCommand) -> None:
+        """Send a command to the worker it names, if there is still a link to it."""
+        found = self._links.get(command.worker_key)
+        if found is not None:
+            found[0].send(command)
+
+    @property
+    def num_joined(self) -> int:
+        """Workers with a live stream."""
+        return sum(link.joined for link, _ in self._links.values())
+
+    async def run(self) -> None:
+        """Look for workers until cancelled, then close every link."""
+        try:
+            while True:
+                # Links outlive the store; whoever calls it for a request reports that it is away.
+                try:
+                    self._take(await self._store.list_workers())
+                except StoreUnavailable:
+                    self.store_answers = False
+                else:
+                    self.store_answers = True
+                await asyncio.sleep(INTERVAL_S)
+        finally:
+            for link, task in self._links.values():
+                link.close()
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._links.values()), return_exceptions=True)
+
+    def _take(self, records: list[WorkerRecord]) -> None:
+        announced = {record.key: record for record in records}
+        for key, record in announced.items():
+            if key not in self._links and self._fits(record):
+                link = WorkerLink(
+                    record, self._router_id, self._submit, self._on_crash, self._ticker, self._tls
+                )
+                self._links[key] = link, asyncio.create_task(link.run(), name=f"link {key}")
+        now = asyncio.get_running_loop().time()
+        for key, (link, task) in list(self._links.items()):
+            if key in announced or link.joined:
+                self._missing_since.pop(key, None)
+            elif now - self._missing_since.setdefault(key, now) > GONE_S:
+                self._log.info("worker_gone", worker=link.record.worker_id)
+                link.close()
+                task.cancel()
+                del self._links[key], self._missing_since[key]
+
+    def _fits(self, record: WorkerRecord) -> bool:
+        """Workers of another model, weights or layout cannot take each other's KV.
+
+        Nor may those that compute other bits go on with each other's sequences where that is promised.
+        """
+        facts = FleetFacts(record.model_name, record.fingerprint, record.block_size, record.sameness)
+        if record.model_name == self._model_name and self.facts is None:
+            self.facts = facts
+        if facts == self.facts:
+            return True
+        if record.key not in self.refused:
+            self.refused.add(record.key)
+            wanted = self.facts or FleetFacts(self._model_name, "any", 0, "any")
+            self._log.error("worker_refused", worker=record.worker_id, has=str(facts), accepted=str(wanted))
+        return False

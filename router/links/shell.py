@@ -1,0 +1,327 @@
+"""Carries the core's actions out on asyncio, and turns what happens into its events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from router.api.client_stream import MAX_PENDING_TOKENS, ClientStream
+from router.core.actions import (
+    Action,
+    AttemptFailed,
+    GroupMigrated,
+    GroupPreempted,
+    PromiseBroken,
+    Reject,
+    Relay,
+    RelayRun,
+    RequestEnded,
+    RequestRefused,
+    RequestShed,
+    SetTimer,
+    StoreAction,
+    StoreChanged,
+    TellAccepted,
+    TellChoiceFinished,
+    TellFinished,
+    TellLeaving,
+    TellPromptLogprobs,
+    TellQueued,
+    TellQuoted,
+    TellRetrying,
+    WorkerCommand,
+)
+from router.core.core import RouterCore
+from router.core.events import (
+    ClientGone,
+    Event,
+    Granted,
+    Nudged,
+    QuoteAsked,
+    StoreForgot,
+    TimerFired,
+    WorkerLost,
+)
+from router.errors import Overloaded, Reason, Unavailable
+from router.links.discovery import Discovery
+from router.links.store_calls import StoreCalls
+from router.links.ticker import Ticker
+from router.metrics import RouterMetrics
+from router.replay.recording import Recorder
+from scheduling.request import FinishReason, Slo
+from services.security.tls import FleetTls
+from state import records
+from state.errors import StoreUnavailable
+from state.store import Store
+
+NO_MEMORY_EXIT = 71
+"""As sysexits.h has it for what the operating system cannot give."""
+STALL_S = 30.0
+"""A client that takes nothing of what waits for it, from one of these to the next, does not read."""
+
+
+class Shell:
+    """One core, its clock, its store, its workers and its clients' streams."""
+
+    def __init__(
+        self,
+        core: RouterCore,
+        store: Store,
+        metrics: RouterMetrics,
+        model_name: str,
+        clock: Callable[[], float] = time.monotonic,
+        recorder: Recorder | None = None,
+        tls: FleetTls | None = None,
+    ) -> None:
+        self.core = core
+        self.store = store
+        store.on_new_epoch(lambda: self.submit_soon(StoreForgot()))
+        self.metrics = metrics
+        self.now = clock
+        self._recorder = recorder
+        self.router_id = core.book.config.router_id
+        link_crashed = metrics.loop_errors.labels("link").inc
+        self.ticker = Ticker()
+        self.discovery = Discovery(
+            store, self.router_id, model_name, self.submit, link_crashed, self.ticker, tls
+        )
+        metrics.workers.set_function(lambda: self.discovery.num_joined)
+        metrics.stalled.set_function(lambda: core.book.fleet.num_stalled)
+        metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
+        self._log = structlog.get_logger()
+        self._streams: dict[int, ClientStream] = {}
+        self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
+        """Quotes the core was asked for, by listener."""
+        self._last_listener = 0
+        self.max_pending_tokens = MAX_PENDING_TOKENS
+        crashed = metrics.loop_errors.labels("store").inc
+        self.store_calls = StoreCalls(store, self.router_id, self.submit, crashed)
+
+    # Clients
+
+    def open_stream(self) -> tuple[int, ClientStream]:
+        """A call's ear: the core tells it what happens to the request it arrives with."""
+        self._last_listener += 1
+        stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens)
+        return self._last_listener, stream
+
+    def close_stream(self, listener: int) -> None:
+        """The call is over, whoever ended it."""
+        if self._streams.pop(listener, None) is not None:
+            self.submit(ClientGone(listener))
+
+    def end_stalled(self) -> None:
+        """Give up clients that took nothing since this was last called.
+
+        A call that is stuck in a write cannot be ended before the client reads or hangs up: what is held for
+        it is let go now, and it hears the error then.
+        """
+        for listener, stream in list(self._streams.items()):
+            if stream.is_stalled():
+                stream.fail(
+                    Overloaded(
+                        Reason.READER_TOO_SLOW, "the client reads too slowly: what waits for it is too old"
+                    )
+                )
+                self.submit(ClientGone(listener))
+
+    async def quote(
+        self,
+        *,
+        prompt_tokens: int,
+        num_choices: int,
+        max_tokens: int,
+        slo: Slo,
+        waited_s: float,
+        hits: Mapping[str, int],
+    ) -> TellQuoted:
+        """Return what a request would be promised now; raise RouterError where sending it would.
+
+        `waited_s` passes from its receipt until it is judged; `hits` are blocks of the prompt, by worker.
+        """
+        try:
+            queue = await self.store.queue_status()
+        except StoreUnavailable as error:
+            if not self.core.book.config.serves_without_store:
+                why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
+                raise Unavailable(Reason.REDIS_AWAY, why) from error
+            queue = self.core.book.queue
+        self._last_listener += 1
+        answer: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
+        self._quotes[self._last_listener] = answer
+        asked = QuoteAsked(
+            listener=self._last_listener,
+            prompt_tokens=prompt_tokens,
+            num_choices=num_choices,
+            max_tokens=max_tokens,
+            slo=slo,
+            waiting=queue.waiting,
+            waiting_tokens=queue.waiting_tokens,
+            prefix_hits=hits,
+            waited_s=waited_s,
+        )
+        self.submit(asked)
+        return await answer
+
+    # The core
+
+    def submit(self, event: Event) -> None:
+        """Let the core decide, and do what it says.
+
+        Without the memory for that the process ends: what the core knows may be half of what it should, and
+        clients that resume elsewhere lose less than those that are served by it.
+        """
+        try:
+            self._submit(event)
+        except MemoryError:
+            os.write(sys.stderr.fileno(), b"router: out of memory in the middle of a decision\n")
+            os._exit(NO_MEMORY_EXIT)
+
+    def _submit(self, event: Event) -> None:
+        now = self.now()
+        if isinstance(event, WorkerLost):
+            self.metrics.lost_workers.inc()
+        actions = self.core.on(event, now)
+        if self._recorder is not None:
+            self._recorder.take(event, now, actions)
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
+        match action:
+            case Relay():
+                self._relay(action)
+            case RelayRun():
+                self._relay_run(action)
+            case (
+                TellAccepted()
+                | TellQueued()
+                | TellPromptLogprobs()
+                | TellChoiceFinished()
+                | TellFinished()
+                | TellLeaving()
+                | TellRetrying()
+            ):
+                stream = self._streams.get(action.listener)
+                if stream is not None:
+                    stream.push(action)
+            case TellQuoted(listener):
+                self._quotes.pop(listener).set_result(action)
+            case Reject(listener, error) if listener in self._quotes:
+                self._quotes.pop(listener).set_exception(error)
+            case Reject(listener, error):
+                stream = self._streams.get(listener)
+                if stream is not None:
+                    stream.fail(error)
+            case _ if isinstance(action, WorkerCommand):
+                self.discovery.send(action)
+            case _ if isinstance(action, StoreAction):
+                self.store_calls.do(action)
+            case SetTimer(timer, at):
+                delay_s = max(0.0, at - self.now())
+                asyncio.get_running_loop().call_later(delay_s, self.submit, TimerFired(timer))
+            case RequestEnded():
+                self.metrics.ended(action)
+            case RequestRefused():
+                self.metrics.refused(action)
+                self._log.info("refused", error=type(action.error).__name__)
+            case RequestShed() | GroupPreempted() | GroupMigrated():
+                self.metrics.happened(action)
+            case PromiseBroken(request_key):
+                self.metrics.happened(action)
+                self._log.warning("promise_broken", request=request_key)
+            case AttemptFailed():
+                self.metrics.attempt_failed(action)
+                self._log.warning(
+                    "attempt_failed",
+                    request=action.request_key,
+                    attempt=action.attempt,
+                    worker=action.worker_key,
+                    reason=action.reason,
+                    final=action.final,
+                )
+            case StoreChanged(reachable, reason):
+                self._log.warning("store_changed", reachable=reachable, reason=reason)
+
+    def _relay(self, relay: Relay) -> None:
+        """The token path: one row, one buffer."""
+        streams = self._streams
+        late: list[int] = []
+        matches = {(listener, choice): match for listener, choice, match in relay.matches}
+        for listener, choice, index, token_id, text, reason, logprobs in zip(
+            relay.listeners,
+            relay.choices,
+            relay.indexes,
+            relay.token_ids,
+            relay.texts,
+            relay.finish_reasons,
+            relay.logprobs,
+            strict=True,
+        ):
+            stream = streams.get(listener)
+            if stream is None:
+                continue
+            if not stream.push_token(choice, index, token_id, text, logprobs, free=relay.replayed):
+                late.append(listener)
+            elif reason:
+                match = matches.get((listener, choice))
+                stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1, match))
+        if not relay.replayed:
+            self.metrics.relayed_step(relay)
+        for listener in late:
+            self.submit_soon(ClientGone(listener))
+
+    def _relay_run(self, run: RelayRun) -> None:
+        gap_s = run.max_gap_s
+        count = len(run.token_ids)
+        self._relay(
+            Relay(
+                listeners=[run.listener] * count,
+                choices=[run.choice] * count,
+                indexes=list(range(run.first_index, run.first_index + count)),
+                token_ids=list(run.token_ids),
+                texts=[""] * count,
+                finish_reasons=[0] * (count - 1) + [int(run.finish)],
+                logprobs=[None] * count,
+                gaps_s=[gap_s] * count,
+            )
+        )
+
+    def submit_soon(self, event: Event) -> None:
+        """Submit after the actions under way: the core takes one event at a time."""
+        asyncio.get_running_loop().call_soon(self.submit, event)
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request that comes now could run; the health service then reports SERVING."""
+        book = self.core.book
+        has_queue = self.discovery.store_answers or book.config.serves_without_store
+        return has_queue and book.fleet.serves() and not book.leaving
+
+    # Life
+
+    async def run(self) -> None:
+        """Find workers, hear notices and watch clients until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.ticker.run())
+            tasks.create_task(self.discovery.run())
+            tasks.create_task(self._hear())
+            tasks.create_task(self._watch_clients())
+
+    async def _watch_clients(self) -> None:
+        while True:
+            await asyncio.sleep(STALL_S)
+            self.end_stalled()
+
+    async def _hear(self) -> None:
+        async for notice in self.store.notices(self.router_id):
+            match notice:
+                case records.Granted(grant):
+                    self.submit(Granted(grant.request_key, grant.worker_key, grant.decode_key))
+                case records.Nudge():
+                    self.submit(Nudged())

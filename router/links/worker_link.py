@@ -1,0 +1,227 @@
+"""One `Work` stream to one worker: commands down, reports up, opened again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc.aio
+import structlog
+
+from baton.worker.v1 import worker_pb2, worker_pb2_grpc
+from router.core.actions import WorkerCommand
+from router.core.events import Event, WorkerHeld, WorkerLost
+from router.links.convert_worker import (
+    ROLES,
+    command_to_pb,
+    heartbeat_from_pb,
+    joined_from_pb,
+    report_from_pb,
+)
+from router.links.failure_detector import ASK_TICKS, LEAST_TICKS, UNHEARD, Silence
+from router.links.probing import Prober
+from router.links.ticker import TICK_S, Ticker
+from services.rpc.calls import cancel
+from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
+from services.security.tls import FleetTls, Role, open_channel
+from state.records import WorkerRecord
+
+MAX_OUTBOUND = 4096
+"""Commands that wait for the worker to read them; a worker this far behind does not read."""
+BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class LinkBroken(Exception):
+    """The stream is of no more use."""
+
+
+class WorkerLink:
+    """Keeps a stream to the worker of one announcement for as long as it is announced."""
+
+    def __init__(
+        self,
+        record: WorkerRecord,
+        router_id: str,
+        submit: Callable[[Event], None],
+        on_crash: Callable[[], None],
+        ticker: Ticker,
+        tls: FleetTls | None = None,
+    ) -> None:
+        self.record = record
+        self._tls = tls
+        self._router_id = router_id
+        self._submit = submit
+        self._on_crash = on_crash
+        self._ticker = ticker
+        self._silence = Silence()
+        self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
+        self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
+        self._outgoing = Outgoing()
+        self._incoming = Incoming()
+        self._prober = Prober(record.address, self._on_ack)
+        self._held = False
+        """The core was told that the worker's event loop is held up."""
+        self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
+        self._joined = False
+        self._closed = False
+
+    @property
+    def joined(self) -> bool:
+        """The worker may be sent commands."""
+        return self._joined
+
+    def send(self, command: WorkerCommand) -> None:
+        """Send in order. What is sent on a broken link is lost with it, and the core is told of that."""
+        if not self._joined:
+            return
+        try:
+            self._outbound.put_nowait(command)
+        except asyncio.QueueFull:
+            self._log.warning("link_overflow", waiting=MAX_OUTBOUND)
+            assert self._call is not None, "a joined link has a call"
+            cancel(self._call)
+
+    def close(self) -> None:
+        """Before `run` is cancelled: before Python 3.13 a task group that is ending over an error, as one is
+        whose worker leaves at that moment, drops the cancellation.
+        """
+        self._closed = True
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again, until cancelled after `close`."""
+        failures = 0
+        while not self._closed:
+            try:
+                reason = await self._serve_once()
+            except Exception as error:  # noqa: BLE001 - a loop's top
+                # A link that ended unheard would leave its worker joined, and its streams hanging.
+                self._on_crash()
+                self._log.exception("link_crashed")
+                reason = f"{type(error).__name__}: {error}"
+            was_joined, self._joined = self._joined, False
+            if was_joined:
+                failures = 0
+                self._submit(WorkerLost(self.record.key, reason))
+            self._log.warning("link_broken" if was_joined else "link_refused", reason=reason)
+            await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
+            failures += 1
+
+    async def _serve_once(self) -> str:
+        reason = "ended"
+        self._outbound = asyncio.Queue(MAX_OUTBOUND)
+        self._outgoing, self._incoming = Outgoing(), Incoming()
+        self._prober, self._held = Prober(self.record.address, self._on_ack), False
+        async with open_channel(self._tls, self.record.address, Role.WORKER, CHANNEL_OPTIONS) as channel:
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            call = self._call = stub.Work()
+            self._silence.begin(self._ticker.num_ticks)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._read(call))
+                    tasks.create_task(self._write(call))
+                    tasks.create_task(self._watch())
+                    tasks.create_task(self._prober.run())
+            except* LinkBroken as broken:
+                reason = str(broken.exceptions[0])
+            except* grpc.aio.AioRpcError as errors:
+                reason = "; ".join(_sentence(one) for one in errors.exceptions)
+            finally:
+                cancel(call)
+        return reason
+
+    async def _write(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> None:
+        request = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id))
+        while True:
+            request.number = self._outgoing.next(self._ticker.num_ticks)
+            try:
+                await call.write(request)
+            except asyncio.InvalidStateError:  # the call is over: who reads it hears why
+                return
+            request = command_to_pb(await self._outbound.get())
+
+    async def _read(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> None:
+        self._welcome(await self._next(call))
+        while True:
+            response = await self._next(call)
+            kind = response.WhichOneof("report")
+            if kind == "step":
+                self._submit(report_from_pb(self.record.key, response.step))
+            elif kind == "heartbeat":
+                self._submit(heartbeat_from_pb(self.record.key, response.heartbeat))
+
+    async def _watch(self) -> None:
+        """Until the worker has been silent for too long."""
+        silence = self._silence
+        while not silence.is_too_long(tick := await self._ticker.next()):
+            if silence.is_to_be_asked(tick) or self._outgoing.waited(tick) >= ASK_TICKS:
+                self._prober.ask()
+        length = silence.length(tick)
+        silence.heard(tick)  # for the next stream to the same process
+        raise LinkBroken(f"silent for {length * TICK_S:.1f} s")
+
+    def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
+        """Take a probe's answer: excuse the silence unless the stream itself is at fault."""
+        tick = self._ticker.num_ticks
+        # Its responses carry an old count if many of them wait for this router to read them.
+        self._outgoing.hear(ack.taken, tick)
+        if ack.written > self._incoming.taken or not self._silence.is_to_be_asked(tick):
+            return
+        self._silence.excuse(tick)
+        self._outgoing.excuse(tick)
+        if self._joined and not self._held and self._silence.length(tick) >= LEAST_TICKS:
+            self._held = True
+            self._log.warning("worker_held", loop_late_s=round(ack.unwritten_seconds, 1))
+            self._submit(WorkerHeld(self.record.key))
+
+    async def _next(
+        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
+    ) -> worker_pb2.WorkResponse:
+        response = await call.read()
+        if response is grpc.aio.EOF:
+            raise LinkBroken(
+                f"the worker ended the stream: {(await call.code()).name} {await call.details()}"
+            )
+        assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
+        self._silence.heard(self._ticker.num_ticks)
+        self._held = False
+        self._check_numbers(response)
+        return response
+
+    def _check_numbers(self, response: worker_pb2.WorkResponse) -> None:
+        try:
+            self._incoming.take(response.number)
+        except OutOfOrder as error:
+            raise LinkBroken(f"a report is missing: {error}") from error
+        patience = UNHEARD * self._silence.bound
+        tick = self._ticker.num_ticks
+        self._outgoing.hear(response.taken, tick)
+        lost = self._outgoing.lost(tick, patience)
+        if lost is not None:
+            raise LinkBroken(f"command {lost} was not taken within {patience * TICK_S:.1f} s")
+
+    def _welcome(self, response: worker_pb2.WorkResponse) -> None:
+        welcome = response.welcome
+        if response.WhichOneof("report") != "welcome" or welcome.role not in ROLES:
+            raise LinkBroken("the first report is no Welcome with a known role")
+        if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
+            raise LinkBroken(f"another process answers there: {welcome.worker_id}:{welcome.incarnation}")
+        self._prober.begin(welcome.stream, welcome.probe_key)
+        self._joined = True
+        self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
+        self._submit(joined_from_pb(welcome, self.record.address))
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return repr(error)

@@ -1,1 +1,0 @@
-"""What operators see and do: the fleet as a whole."""

@@ -1,0 +1,119 @@
+"""What the router must know of the model, read from its directory without torch or transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from router.preprocess.chat_template import ChatTemplate
+
+MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+class ModelUnusable(Exception):
+    """The model directory cannot be served; the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The model as requests are checked against it."""
+
+    name: str
+    path: Path
+    architecture: str
+    vocab_size: int
+    max_context_tokens: int
+    eos_token_ids: frozenset[int]
+    chat_template: ChatTemplate | None
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.path / "tokenizer.json"
+
+
+def read_model_facts(path: Path) -> ModelFacts:
+    """Read a checkpoint's directory; raises `ModelUnusable`."""
+    if not path.is_dir():
+        raise ModelUnusable(
+            f"--model is {str(path)!r}, which is no directory; accepted: a checkpoint's directory"
+        )
+    config = _read_json(path / "config.json")
+    text_config = config.get("text_config", config)
+    if not (path / "tokenizer.json").is_file():
+        raise ModelUnusable(f"{path / 'tokenizer.json'} is missing: the router tokenises with it")
+    return ModelFacts(
+        name=path.resolve().name,
+        path=path,
+        architecture=str((config.get("architectures") or ["unknown"])[0]),
+        vocab_size=_positive(text_config, ("vocab_size",), path),
+        max_context_tokens=_positive(text_config, MAX_CONTEXT_FIELDS, path),
+        eos_token_ids=_eos_token_ids(path, config, text_config),
+        chat_template=_chat_template(path),
+    )
+
+
+def _positive(config: dict[str, Any], fields: tuple[str, ...], path: Path) -> int:
+    for field in fields:
+        value = config.get(field)
+        if isinstance(value, int) and value > 0:
+            return value
+    raise ModelUnusable(f"{path / 'config.json'} has no positive {' or '.join(fields)}")
+
+
+def _eos_token_ids(path: Path, config: dict[str, Any], text_config: dict[str, Any]) -> frozenset[int]:
+    """As `generate` takes them: the generation config's, else the config's."""
+    generation = path / "generation_config.json"
+    stated = _read_json(generation).get("eos_token_id") if generation.is_file() else None
+    if stated is None:
+        stated = config.get("eos_token_id", text_config.get("eos_token_id"))
+    if stated is None:
+        return frozenset()
+    return frozenset(stated if isinstance(stated, list) else [stated])
+
+
+def _chat_template(path: Path) -> ChatTemplate | None:
+    config_file = path / "tokenizer_config.json"
+    config = _read_json(config_file) if config_file.is_file() else {}
+    source = _template_source(path, config)
+    if source is None:
+        return None
+    return ChatTemplate(source, _special_tokens(path, config))
+
+
+def _template_source(path: Path, config: dict[str, Any]) -> str | None:
+    own_file = path / "chat_template.jinja"
+    if own_file.is_file():
+        return own_file.read_text(encoding="utf-8")
+    stated = config.get("chat_template")
+    if isinstance(stated, list):
+        named = {one["name"]: one["template"] for one in stated}
+        stated = named.get("default")
+    return stated
+
+
+def _special_tokens(path: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The tokens a template may name, such as `bos_token`."""
+    map_file = path / "special_tokens_map.json"
+    stated = (_read_json(map_file) if map_file.is_file() else {}) | config
+    tokens = {}
+    for name, value in stated.items():
+        if not name.endswith("_token") or value is None:
+            continue
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            tokens[name] = content
+    return tokens
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelUnusable(f"{path} is missing") from error
+    except (OSError, ValueError) as error:
+        raise ModelUnusable(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelUnusable(f"{path} holds no JSON object")
+    return value

@@ -1,0 +1,188 @@
+"""From a request as it came to one the core can take: checked, rendered, tokenised, hashed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from output_text.output import output_rules
+from router.api.validation import (
+    DEFAULT_MAX_TOKENS,
+    RawRequest,
+    check_bans,
+    check_before_tokenising,
+    check_resumption,
+    check_stop,
+    check_token_ids,
+    checked_prompt,
+    checked_sampling,
+    checked_slo,
+    prompt_field,
+)
+from router.auth.limits import Limits, prompt_bytes
+from router.core.dispatch.dispatching import cache_salt
+from router.core.events import Arrived, Received
+from router.errors import ValidationError
+from router.links.shell import Shell
+from router.preprocess.chat_template import TemplateRefused
+from router.preprocess.model_facts import ModelFacts
+from router.preprocess.tokenizer_pool import BYTES_PER_TOKEN, TokenizerPool
+from scheduling.memory.block_hash import chain_root, each_hash
+from scheduling.request import SamplingParams, Slo, StopRules
+from state.errors import StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request with every field set and inside its range."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRules
+    slo: Slo
+    received: tuple[Received, ...]
+
+
+class Intake:
+    """Stateless but for the tokenizer processes it uses."""
+
+    def __init__(
+        self, shell: Shell, facts: ModelFacts, pool: TokenizerPool, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits or Limits()
+        self._facts = facts
+        self._pool = pool
+        self._shell = shell
+
+    async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> Checked:
+        """Validate and tokenise; raises `RouterError`.
+
+        With `can_refuse` also `SloRefused`, if the line before the tokenizer alone makes it late.
+        """
+        facts = self._facts
+        check_before_tokenising(raw, facts)
+        sampling = checked_sampling(raw, facts.vocab_size, secrets.randbits(63))
+        slo = checked_slo(raw)
+        check_stop(raw, facts.vocab_size)
+        if can_refuse:
+            await self._refuse_late(raw, sampling, slo)
+        token_ids = await self.tokenise(raw)
+        prompt = checked_prompt(raw, token_ids, facts)
+        if raw.bad_words:
+            sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
+        check_bans(sampling, prompt.stop, facts)
+        received = await self._ended_by_text(prompt.received, prompt.stop, len(prompt.token_ids))
+        request_id = raw.request_id or secrets.token_hex(16)
+        return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
+
+    def tokenised_s(self, raw: RawRequest) -> float:
+        """Predict seconds until a prompt that comes now has been tokenised."""
+        if raw.token_ids is not None:
+            return 0.0
+        num_bytes = prompt_bytes(raw)
+        return self._pool.wait_s(num_bytes) + self._pool.own_s(num_bytes)
+
+    async def _refuse_late(self, raw: RawRequest, sampling: SamplingParams, slo: Slo) -> None:
+        if slo.ttft_ms is None or slo.allow_at_risk or raw.token_ids is not None:
+            return
+        num_bytes = prompt_bytes(raw)
+        # Only the line counts: a text with nothing ahead of it must be taken, or no speed is ever known.
+        if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
+            return
+        num_tokens = 1 + num_bytes // BYTES_PER_TOKEN
+        if raw.truncate_prompt_tokens is not None:
+            num_tokens = min(num_tokens, raw.truncate_prompt_tokens)
+        quoted = await self._shell.quote(
+            prompt_tokens=num_tokens,
+            num_choices=sampling.n,
+            max_tokens=DEFAULT_MAX_TOKENS if raw.max_tokens is None else raw.max_tokens,
+            slo=slo,
+            waited_s=self.tokenised_s(raw),
+            hits={},
+        )
+        if quoted.refused is not None:  # baselines promise nothing, and refuse nobody
+            raise quoted.refused
+
+    async def tokenise(self, raw: RawRequest) -> list[int]:
+        """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
+        self._limits.check_bytes(raw)
+        token_ids = await self._tokenise(raw)
+        if raw.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-raw.truncate_prompt_tokens :]
+        self._limits.check_tokens(prompt_field(raw), len(token_ids))
+        return token_ids
+
+    async def detokenise(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of token ids; raises `ValidationError` for more than a prompt may have."""
+        check_token_ids(token_ids, self._facts)
+        self._limits.check_tokens("token_ids", len(token_ids))
+        return await self._pool.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    async def _tokenise(self, raw: RawRequest) -> list[int]:
+        if raw.token_ids is not None:
+            return list(raw.token_ids)
+        if raw.text is not None:
+            return await self._pool.encode(raw.text, add_special_tokens=True)
+        assert raw.messages is not None, "checked before"
+        try:
+            return await self._pool.encode_chat(raw.messages, raw.chat_options)
+        except TemplateRefused as refused:
+            accepted = f"a conversation the model's chat template takes ({refused})"
+            raise ValidationError("chat.messages", raw.messages, accepted) from refused
+
+    async def _ended_by_text(
+        self, received: tuple[Received, ...], stop: StopRules, num_prompt: int
+    ) -> tuple[Received, ...]:
+        """Find choices that a stop string has ended: only the report of their end was lost."""
+        if not stop.stop_strings:
+            return received
+        rules = output_rules(stop, self._facts.eos_token_ids, num_prompt, self._facts.max_context_tokens)
+        checked = []
+        for one in received:
+            finish, matched = await self._pool.end_of(list(one.token_ids), stop, rules)
+            checked.append(replace(one, finish=finish, matched=matched))
+        return tuple(checked)
+
+    async def arrival(
+        self, raw: RawRequest, digest: bytes, received_at: float, listener: int, *, resumed: bool
+    ) -> Arrived:
+        """The event for the core."""
+        if resumed:
+            check_resumption(raw)
+        checked = await self.check(raw, can_refuse=not resumed)
+        return Arrived(
+            listener=listener,
+            tenant=raw.tenant,
+            request_id=checked.request_id,
+            session=raw.session,
+            digest=digest,
+            prompt_token_ids=checked.prompt_token_ids,
+            sampling=checked.sampling,
+            seed_given=raw.seed is not None,
+            stop=checked.stop,
+            slo=checked.slo,
+            received_at=received_at,
+            resume_grace_s=raw.resume_grace_ms / 1000,
+            received=checked.received,
+            failed_attempts=raw.failed_attempts,
+            received_prompt_logprobs=raw.received_prompt_logprobs,
+            prefix_hits=await self.prefix_hits(raw.tenant, checked),
+        )
+
+    async def prefix_hits(self, tenant: str, checked: Checked) -> Mapping[str, int]:
+        """Return the prompt blocks that each worker has cached and can use, by the fleet's directory."""
+        token_ids = checked.prompt_token_ids
+        if checked.sampling.prompt_logprobs is not None:
+            return {}  # what is cached has no logits, and is computed again
+        fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.book.fleet.workers)
+        if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
+            return {}
+        root = chain_root(fleet.fingerprint, cache_salt(tenant))
+        try:
+            return await self._shell.store.lookup_prefix(
+                worker_keys, each_hash(root, token_ids, fleet.block_size)
+            )
+        except StoreUnavailable:
+            return {}  # only a hint; whether the store is needed is decided at the queue

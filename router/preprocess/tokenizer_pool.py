@@ -1,0 +1,225 @@
+"""Tokenises in processes of its own: the tokenizer holds the interpreter lock for as long as it works.
+
+Chats are rendered there too: a template is a program that comes with the model, and may run long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from output_text.detokenizer import Detokenizer
+from output_text.output import OutputRules, end_of
+from router.auth.limits import MAX_WAITING_BYTES
+from router.errors import Overloaded, Reason, Unavailable
+from router.preprocess.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
+from router.preprocess.tokenizer_line import Place, TokenizerLine
+from scheduling.request import FinishReason, Matched, StopRules
+
+CALL_BYTES = 1024
+"""The cost of a call besides its text, in time and in memory, as bytes of text."""
+BYTES_PER_TOKEN = 4
+"""A rough average."""
+NUM_SAMPLES = 32
+"""The newest texts, whose median is the speed: one standstill of the machine does not count."""
+RETRY_S = 0.5
+"""The retry-after while the speed is unknown, and while a process is replaced."""
+
+T = TypeVar("T")
+
+_tokenizer: Tokenizer | None = None
+_detokenizer: Detokenizer | None = None
+_template: ChatTemplate | None = None
+
+
+def _start(tokenizer_file: str, template: ChatTemplate | None) -> None:
+    global _tokenizer, _detokenizer, _template  # noqa: PLW0603 -- one per pool process, loaded before its first task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    _tokenizer = Tokenizer.from_file(tokenizer_file)
+    _detokenizer = Detokenizer(_tokenizer)
+    _template = template
+
+
+def _encode(text: str, add_special_tokens: bool) -> list[int]:
+    assert _tokenizer is not None, "the pool's initializer has run"
+    return list(_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def _encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word.lstrip(" ")))
+    found = (tuple(_encode(one, add_special_tokens=False)) for one in spellings)
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
+def _encode_chat(messages: Sequence[tuple[str, str]], options: ChatOptions) -> list[int]:
+    assert _template is not None, "checked before"
+    # The template writes the special tokens itself.
+    return _encode(_template.render(messages, options), add_special_tokens=False)
+
+
+def _decode(token_ids: list[int], skip_special_tokens: bool) -> str:
+    assert _tokenizer is not None, "the pool's initializer has run"
+    return str(_tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+
+def _end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[FinishReason, Matched | None]:
+    assert _detokenizer is not None, "the pool's initializer has run"
+    return end_of(token_ids, stop, rules, _detokenizer)
+
+
+class TokenizerPool:
+    """A few tokenizer processes, and the line before them, which is bounded by the bytes that wait."""
+
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        num_processes: int,
+        template: ChatTemplate | None = None,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._tokenizer_file = tokenizer_file
+        self._num_processes = num_processes
+        self._template = template
+        self._max_waiting_bytes = max_waiting_bytes
+        self._pool = self._new_pool()
+        self._line = TokenizerLine()
+        self._turns: dict[Place, asyncio.Future[None]] = {}
+        self._running: dict[Place, float] = {}
+        """Texts that processes work on, by the time their turn came."""
+        self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
+        """Seconds per byte."""
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Forking a process that runs gRPC's threads is unsafe.
+        return ProcessPoolExecutor(
+            self._num_processes,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start,
+            initargs=(str(self._tokenizer_file), self._template),
+        )
+
+    async def warm_up(self) -> None:
+        """Start every process; raises what makes the tokenizer unusable."""
+        await asyncio.gather(
+            *(self.encode("warm", add_special_tokens=False) for _ in range(self._num_processes))
+        )
+        # Starting a process says nothing about its speed.
+        self._samples.clear()
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of a text. Raises `Overloaded` if too many bytes wait already."""
+        return await self._run(len(text.encode()), _encode, text, add_special_tokens)
+
+    async def encode_chat(
+        self, messages: Sequence[tuple[str, str]], options: ChatOptions = DEFAULT_OPTIONS
+    ) -> list[int]:
+        """Return the token ids of a rendered chat. Raises `TemplateRefused`, and errors of `encode`."""
+        num_bytes = sum(len(part.encode()) for message in messages for part in message)
+        return await self._run(num_bytes, _encode_chat, messages, options)
+
+    async def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word as it is, and after a space. Raises errors of `encode`."""
+        return await self._run(sum(2 * len(word.encode()) for word in words), _encode_words, words)
+
+    async def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids. Raises errors of `encode`."""
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), _decode, token_ids, skip_special_tokens)
+
+    async def end_of(
+        self, token_ids: list[int], stop: StopRules, rules: OutputRules
+    ) -> tuple[FinishReason, Matched | None]:
+        """Return whether these tokens end a choice, and what matched. Raises errors of `encode`."""
+        return await self._run(BYTES_PER_TOKEN * len(token_ids), _end_of, token_ids, stop, rules)
+
+    def wait_s(self, num_bytes: int) -> float:
+        """Return the seconds until the turn of a text that comes now; 0 until the speed is known."""
+        now = time.monotonic()
+        rest_s = [max(0.0, self.own_s(place.size) - (now - at)) for place, at in self._running.items()]
+        free_in_s = min(rest_s) if len(rest_s) >= self._num_processes else 0.0
+        return free_in_s + self.own_s(self._line.before(num_bytes + CALL_BYTES)) / self._num_processes
+
+    def own_s(self, num_bytes: int) -> float:
+        """Return the seconds that one process takes for this many bytes; 0 until the speed is known."""
+        return num_bytes * statistics.median(self._samples) if self._samples else 0.0
+
+    async def _run(self, num_bytes: int, work: Callable[..., T], *arguments: object) -> T:
+        place = self._join(num_bytes + CALL_BYTES)
+        turn = self._turns[place] = asyncio.get_running_loop().create_future()
+        try:
+            self._give_turns()
+            await turn
+        except asyncio.CancelledError:
+            self._line.leave(place)
+            if self._running.pop(place, None) is not None:
+                self._give_turns()
+            raise
+        finally:
+            del self._turns[place]
+        return await self._run_now(place, work, *arguments)
+
+    def _join(self, size: int) -> Place:
+        over = self._line.size + size - self._max_waiting_bytes
+        if over > 0 and len(self._line):
+            raise Overloaded(
+                Reason.ROUTER_BUSY,
+                f"{self._line.size} bytes of prompts wait for tokenisation, and {size} more exceed the limit "
+                f"of {self._max_waiting_bytes}",
+                max(RETRY_S, self.own_s(over) / self._num_processes),
+                limit=self._max_waiting_bytes,
+            )
+        return self._line.join(size)
+
+    def _give_turns(self) -> None:
+        while len(self._running) < self._num_processes:
+            place = self._line.take()
+            if place is None:
+                return
+            self._running[place] = time.monotonic()
+            self._turns[place].set_result(None)
+
+    async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        pool, future = self._submit(work, *arguments)
+        # A caller that leaves does not end what its process does: the turn ends with the work.
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._take_back, place, done))
+        try:
+            return await asyncio.wrap_future(future)
+        except BrokenProcessPool as error:
+            self._replace(pool)
+            raise Unavailable(Reason.TOKENIZER_LOST, "a tokenizer process died", RETRY_S) from error
+
+    def _submit(self, work: Callable[..., T], *arguments: object) -> tuple[ProcessPoolExecutor, Future[T]]:
+        try:
+            return self._pool, self._pool.submit(work, *arguments)
+        except BrokenProcessPool:
+            self._replace(self._pool)  # it broke before this text came
+            return self._pool, self._pool.submit(work, *arguments)
+
+    def _take_back(self, place: Place, done: Future[T]) -> None:
+        """Free a process, and give it the next text."""
+        taken_s = time.monotonic() - self._running[place]
+        if not done.cancelled() and done.exception() is None:
+            self._samples.append(taken_s / place.size)
+        del self._running[place]
+        self._give_turns()
+
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        """A killed process breaks its whole pool."""
+        if self._pool is broken:
+            broken.shutdown(wait=False)
+            self._pool = self._new_pool()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,172 @@
+"""Reads a recording and decides it again: a fresh core must do what the recorded one did.
+
+    python -m router.replay FILE...
+
+says of each recording whether all was decided identically, or where first it was not, and what was done there
+this time. Exit codes: 0 identical, 1 different, 2 not a whole recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from router.core.actions import Action
+from router.core.core import RouterCore
+from router.core.events import Event
+from router.core.state import CoreConfig
+from router.replay.recording import FORMAT, SCHEMA, VERSION, decode_config, decode_event, digest
+
+_CRC_CHARS = len(',"01234567"]')
+
+
+class RecordingError(ValueError):
+    """A line that is not what a recorder wrote; `line` counts from 1."""
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(f"line {line}: {why}")
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One event as it entered the core, and the digest of what was decided."""
+
+    line: int
+    now: float
+    event: Event
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One event decided again."""
+
+    recorded: Recorded
+    actions: Sequence[Action]
+
+    @property
+    def identical(self) -> bool:
+        """As it was decided the first time."""
+        return digest(self.actions) == self.recorded.digest
+
+
+def read(lines: Iterable[str]) -> tuple[CoreConfig, Iterator[Recorded]]:
+    """The configuration, then the events; raises `RecordingError` at the line that is damaged or missing."""
+    numbered = enumerate(lines, start=1)
+    first = next(numbered, None)
+    if first is None:
+        raise RecordingError(1, "the recording is empty")
+    return _config(first[1]), _events(numbered)
+
+
+def replay(lines: Iterable[str]) -> Iterator[Decided]:
+    """Every event of a recording, decided by a core of its own."""
+    config, events = read(lines)
+    core = RouterCore(config)
+    for recorded in events:
+        yield Decided(recorded, core.on(recorded.event, recorded.now))
+
+
+def _config(text: str) -> CoreConfig:
+    said = _json(1, text)
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise RecordingError(1, f"this does not begin like a recording; accepted: format {FORMAT!r}")
+    if said.get("version") != VERSION:
+        raise RecordingError(1, f"version is {said.get('version')!r}; accepted: {VERSION}")
+    types = said.get("types")
+    for name, fields in SCHEMA.items():
+        found = types.get(name) if isinstance(types, dict) else None
+        if found != fields:
+            raise RecordingError(1, f"{name} was recorded with fields {found}; accepted: {fields}")
+    try:
+        config: CoreConfig = decode_config(said.get("config"))
+    except (ValueError, TypeError) as error:
+        raise RecordingError(1, f"config: {error}") from error
+    return config
+
+
+def _events(numbered: Iterable[tuple[int, str]]) -> Iterator[Recorded]:
+    count, number = 0, 1
+    for number, text in numbered:
+        said = _json(number, text)
+        if isinstance(said, dict):
+            _check_end(number, said, count)
+            if (after := next(iter(numbered), None)) is not None:
+                raise RecordingError(after[0], "there is more after the end")
+            return
+        yield _event(number, text, said)
+        count += 1
+    raise RecordingError(number, f"the recording breaks off after {count} events; its last line is missing")
+
+
+def _check_end(number: int, said: dict[str, Any], count: int) -> None:
+    if said != {"events": count}:
+        raise RecordingError(number, f"the end says {said}; accepted: {{'events': {count}}}, the lines read")
+
+
+def _event(number: int, text: str, said: Any) -> Recorded:
+    body = text.rstrip("\n")[:-_CRC_CHARS]
+    if not isinstance(said, list) or len(said) != 4 or said[3] != f"{zlib.crc32(body.encode()):08x}":
+        raise RecordingError(number, "the line is damaged: its check sum does not fit")
+    try:
+        return Recorded(number, said[0], decode_event(said[1]), said[2])
+    except (ValueError, TypeError) as error:
+        raise RecordingError(number, str(error)) from error
+
+
+def _json(number: int, text: str) -> Any:
+    if not text.endswith("\n"):
+        raise RecordingError(number, "the recording breaks off in the middle of this line")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RecordingError(number, f"the line is damaged: {error}") from error
+
+
+def compare(path: Path) -> tuple[bool, str]:
+    """Whether the whole recording is decided as it was, and that in words. Raises as `read` and `open` do."""
+    num_events = num_actions = num_different = 0
+    first: Decided | None = None
+    with path.open(encoding="ascii") as lines:
+        for decided in replay(lines):
+            num_events += 1
+            num_actions += len(decided.actions)
+            if not decided.identical:
+                num_different += 1
+                first = first or decided
+    if first is None:
+        return True, f"{path}: identical, {num_events} events, {num_actions} actions"
+    kind = type(first.recorded.event).__name__
+    done = ", ".join(type(action).__name__ for action in first.actions) or "nothing"
+    return False, (
+        f"{path}: different, {num_different} of {num_events} events; the first in line "
+        f"{first.recorded.line}, {kind} at {first.recorded.now:.6f} s, decided now: {done}"
+    )
+
+
+def main(typed: Sequence[str] | None = None) -> int:
+    """A line for each file."""
+    parser = argparse.ArgumentParser(prog="python -m router.replay", description="Decide recordings again.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as `--record` left it")
+    code = 0
+    for path in parser.parse_args(typed).files:
+        try:
+            same, said = compare(path)
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"{path}: {error}\n")
+            code = 2
+        else:
+            sys.stdout.write(said + "\n")
+            code = max(code, 0 if same else 1)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Which promises are made: accept by the whole TTFT's 90 % quantile, or say at once what could be met.
+
+Refusing only what misses even at the 10 % quantile would fill the queue with requests that all just miss. All
+times are seconds unless named otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from dataclasses import dataclass, replace
+
+from scheduling.admission.prediction import Prediction
+from scheduling.request import Slo
+from scheduling.value import value
+
+MIN_RETRY_S = 0.1
+MAX_RETRY_S = 60.0
+LOAD_WINDOW_S = 10.0
+ITL_MARGIN = 0.92
+"""Of a promised gap the predicted one may fill as much: it is the 95 % quantile of steps, and of every twenty
+one lasts longer. It is for the steps that no worker can avoid, of its decodes and one grain; packing fills a
+step up to the whole gap, by the same quantile.
+"""
+
+
+class Verdict(enum.IntEnum):
+    """Values as in the protocol."""
+
+    ACCEPTED = 1
+    AT_RISK = 2
+    REFUSED = 3
+
+
+class Cause(enum.Enum):
+    """Whom a refusal is for."""
+
+    OWN = "own promise"
+    OTHERS = "promises and shares of others"
+    LENGTHS = "fairness to longer prompts"
+
+
+@value
+class Spread:
+    """Learnt 10 % and 90 % quantiles of observed / predicted."""
+
+    q10: float
+    q90: float
+
+
+def at_rest(spread: Spread) -> Spread:
+    """The spread an idle fleet is judged by: the prediction alone.
+
+    What was learnt under load may be worse; were it to refuse everything, nothing admitted could ever show
+    that the load is over. One request at a time is all that can come of it.
+    """
+    return Spread(min(spread.q10, 1.0), min(spread.q90, 1.0))
+
+
+def at_most(spread: Spread, ratio: float) -> Spread:
+    """The spread where steps are kept short enough for what is promised: outputs of a few tokens come slower
+    than the mean of many, and what was learnt of them must not refuse what the step rule will keep.
+    """
+    return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
+
+
+@value
+class Decision:
+    """A verdict, with the 90 % quantiles it was made on."""
+
+    verdict: Verdict
+    ttft_s: float
+    tpot_s: float
+    itl_s: float = 0.0
+    cause: Cause = Cause.OWN
+    """Where it is refused."""
+    is_trial: bool = False
+    """An idle fleet accepts it to find out whether the learnt costs still hold."""
+    is_late: bool = False
+    """It would be refused without `allow_at_risk`."""
+
+    @property
+    def attainable_ttft_ms(self) -> int:
+        """The tightest TTFT that would have been accepted."""
+        return math.ceil(self.ttft_s * 1000)
+
+    @property
+    def attainable_tpot_ms(self) -> int:
+        """The tightest TPOT that would have been accepted."""
+        return max(1, math.ceil(self.tpot_s * 1000))
+
+    @property
+    def attainable_itl_ms(self) -> int:
+        """The tightest gap between tokens that would have been accepted."""
+        return max(1, math.ceil(self.itl_s * 1000 / ITL_MARGIN))
+
+
+def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
+    """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is
+    refused, unless it asks for nothing: a request without an SLO is never refused for latency.
+    """
+    late_ttft = predicted.waited_s + predicted.ttft_s * ttft.q90
+    late_tpot, itl_s = predicted.tpot_s * tpot.q90, predicted.itl_s
+    if not slo.is_stated:
+        return Decision(Verdict.ACCEPTED, late_ttft, late_tpot, itl_s)
+    if harm_s > 0:
+        later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
+        return Decision(Verdict.REFUSED, later, late_tpot, itl_s, Cause.OTHERS)
+    early_ttft = predicted.waited_s + predicted.ttft_s * ttft.q10
+    early_tpot = predicted.tpot_s * tpot.q10
+    if meets(slo, late_ttft, late_tpot, itl_s):
+        verdict = Verdict.ACCEPTED
+    elif slo.allow_at_risk and meets(slo, early_ttft, early_tpot, itl_s):
+        verdict = Verdict.AT_RISK
+    else:
+        verdict = Verdict.REFUSED
+    return Decision(verdict, late_ttft, late_tpot, itl_s)
+
+
+def rather_late(slo: Slo, decision: Decision) -> Decision:
+    """Return the decision for a caller who may allow a late answer: at risk instead of refused."""
+    if decision.verdict is not Verdict.REFUSED or not slo.allow_at_risk:
+        return decision
+    return replace(decision, verdict=Verdict.AT_RISK, is_late=True)
+
+
+def aim_of(slo: Slo, decision: Decision) -> Slo:
+    """Return the part of an SLO that the fleet aims at once it has accepted the request: normally all.
+
+    A limit that the request will miss anyway is left out. Aiming at it would only make others late that can
+    be in time: by its place in the queue, or by steps cut short for a pace that is not kept anyway.
+    """
+    if not decision.is_late:
+        return slo
+    first, pace = replace(slo, tpot_ms=None, itl_ms=None), replace(slo, ttft_ms=None)
+    if not meets(first, decision.ttft_s, decision.tpot_s, decision.itl_s):
+        slo = replace(slo, ttft_ms=None)
+    if not meets(pace, decision.ttft_s, decision.tpot_s, decision.itl_s):
+        slo = replace(slo, tpot_ms=None, itl_ms=None)
+    return slo
+
+
+def unpromised(decision: Decision) -> Decision:
+    """The same request where everyone is taken: what would have been refused is at risk."""
+    verdict = Verdict.AT_RISK if decision.verdict is Verdict.REFUSED else decision.verdict
+    return replace(decision, verdict=verdict)
+
+
+def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
+    """Whether what is stated is kept by this."""
+    in_ttft = slo.ttft_ms is None or ttft_s * 1000 <= slo.ttft_ms
+    in_tpot = slo.tpot_ms is None or tpot_s * 1000 <= slo.tpot_ms
+    in_itl = slo.itl_ms is None or itl_s * 1000 / ITL_MARGIN <= slo.itl_ms
+    return in_ttft and in_tpot and in_itl
+
+
+@dataclass(slots=True)
+class AdmittedLoad:
+    """Work admitted per second, averaged over the last ten seconds with exponential forgetting."""
+
+    tokens_per_s: float = 0.0
+    at: float = 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Count what was admitted now."""
+        self.tokens_per_s = self.rate(now) + tokens / LOAD_WINDOW_S
+        self.at = now
+
+    def rate(self, now: float) -> float:
+        """Tokens per second admitted of late."""
+        return self.tokens_per_s * math.exp(-max(0.0, now - self.at) / LOAD_WINDOW_S)
+
+
+def next_virtual_finish(
+    virtual_finish: float, now: float, deficit_s: float, work_tokens: int, rate: float, load: float
+) -> float:
+    """When a request refused now could be served if everyone refused so far came back in turn.
+
+    Work drains only at the share of `rate` (tokens per second) that admitted requests leave; successive
+    refusals are told successive times, so that they do not come back as one wave.
+    """
+    return max(virtual_finish, now + deficit_s) + work_tokens / (rate * max(0.05, 1.0 - load))
+
+
+def retry_after_s(virtual_finish: float, now: float, request_key: str) -> float:
+    """Seconds to wait, within bounds, with up to 20 % on top drawn from the request's name."""
+    wait_s = min(MAX_RETRY_S, max(MIN_RETRY_S, virtual_finish - now))
+    draw = int.from_bytes(hashlib.blake2b(request_key.encode(), digest_size=4).digest()) / 2**32
+    return min(MAX_RETRY_S, wait_s * (1.0 + 0.2 * draw))

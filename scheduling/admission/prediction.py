@@ -1,0 +1,307 @@
+"""What a request would experience: its time to first token, its time per token, and its longest gap.
+
+    TTFT = max(prefill work ahead / prefill rate, wait for a decode slot) + rest of the step + own prompt
+    TPOT = cost of the decode steps it will join
+    ITL  = the longest step that its worker must run, nineteen times of twenty
+
+TTFT and TPOT are then scaled by quantiles of observed / predicted, so that what the formulas leave out
+(hand-over, network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
+
+Each worker is looked at when it has changed (`prefill_speed`, `decode_speed`), the fleet summed up of that
+(`capacity_of`), and asked often (`predict`, independent of the number of workers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+
+from scheduling.cost.cost_model import CostModel
+from scheduling.packing import GRAIN_TOKENS
+from scheduling.value import value
+
+NO_LIMIT_S = float("inf")
+
+
+@value
+class PrefillView:
+    """A worker that computes prompts; the decodes are those that share its steps."""
+
+    cost: CostModel
+    token_budget: int
+    num_decodes: int = 0
+    decode_context: int = 0
+    limit_s: float = NO_LIMIT_S
+    """Longest step that its policy builds for the sake of those decodes."""
+
+
+@value
+class DecodeView:
+    """A worker that decodes."""
+
+    cost: CostModel
+    num_seqs: int
+    context_tokens: int
+    seq_capacity: int
+    """Most sequences it may run without breaking a promise."""
+    free_blocks: int
+    mean_remaining_tokens: float
+    mean_blocks: float
+    """Blocks that come free when one sequence ends."""
+    prefill: PrefillView | None = None
+    """How it computes prompts besides; None when it never does."""
+
+
+@value
+class PrefillSpeed:
+    """What a worker that computes prompts adds to its fleet."""
+
+    view: PrefillView
+    chunk: int
+    """Prompt tokens of a full step."""
+    step_s: float
+    """That step."""
+    rate: float
+    """Prompt tokens per second."""
+
+
+@value
+class DecodeSpeed:
+    """What a worker that decodes adds to its fleet."""
+
+    view: DecodeView
+    next_step_s: float
+    """A decode step once one more sequence has joined."""
+    ends_per_s: float
+
+
+@value
+class Capacity:
+    """A fleet in a few numbers."""
+
+    prefill_rate: float
+    """Prompt tokens per second, all workers together."""
+    num_computing: int
+    quickest: PrefillView
+    """The worker that computes a lone prompt soonest."""
+    step_s: float
+    """A full step of that worker."""
+    num_decoding: int
+    free_seqs: int
+    """Below 0: so many must end before there is a seat, since promises leave fewer than are taken."""
+    free_blocks: int
+    blocks_per_end: float
+    ends_per_s: float
+    roomiest: DecodeView
+    """The worker whose decode step is the shortest once a request has joined."""
+
+
+@value
+class Ask:
+    """What a request brings along."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    blocks: int
+    num_seqs: int
+    waited_s: float = 0.0
+    """Seconds since the router's receipt: the time of tokenising and its line is a known part of the TTFT."""
+
+
+@value
+class Ahead:
+    """What stands before it, bound to workers or in the queue."""
+
+    tokens: int
+    requests: int
+
+
+@value
+class Prediction:
+    """Medians by the formulas, before any learnt ratio; of the longest gap the 95 % quantile."""
+
+    ttft_s: float
+    tpot_s: float
+    wait_s: float
+    """The part of ttft_s before the request's own work."""
+    batch_size: int
+    """Sequences in the decode steps it would join."""
+    itl_s: float = 0.0
+    waits_for_slot: bool = False
+    """Decode workers are full, or will be by its turn: then it is their ends that it waits for."""
+    fixed_s: float = 0.0
+    """The part of ttft_s that was learnt of idle fleets instead."""
+    waited_s: float = 0.0
+    """Seconds already over at the prediction; not part of ttft_s."""
+
+
+def prefill_speed(view: PrefillView) -> PrefillSpeed:
+    """How fast it computes prompts."""
+    chunk = chunk_tokens(view)
+    step_s = mixed_step_s(view, chunk)
+    return PrefillSpeed(view, chunk, step_s, chunk / step_s)
+
+
+def decode_speed(view: DecodeView) -> DecodeSpeed:
+    """How fast it decodes."""
+    return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), _ends_per_s(view))
+
+
+def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) -> Capacity:
+    """Sum a fleet up: at least one worker for each part."""
+    quickest = min(prefill, key=lambda one: one.step_s / one.chunk)
+    return Capacity(
+        prefill_rate=sum(one.rate for one in prefill),
+        num_computing=len(prefill),
+        quickest=quickest.view,
+        step_s=quickest.step_s,
+        num_decoding=len(decode),
+        free_seqs=free_seats([one.view.seq_capacity - one.view.num_seqs for one in decode]),
+        free_blocks=sum(one.view.free_blocks for one in decode),
+        blocks_per_end=max(one.view.mean_blocks for one in decode),
+        ends_per_s=sum(one.ends_per_s for one in decode),
+        roomiest=min(decode, key=attrgetter("next_step_s")).view,
+    )
+
+
+def free_seats(by_worker: Sequence[int]) -> int:
+    """Seats of all workers, where a crowded one takes none from another. Where all are crowded, the least
+    crowded is free first; of all that end, it has one in as many as there are workers.
+    """
+    free = sum(seats for seats in by_worker if seats > 0)
+    return free or max(by_worker) * len(by_worker)
+
+
+def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.0) -> Prediction:
+    """Predict one request. `prefill_load` is the share of time in which prompts are computed."""
+    slot_s = slot_wait_s(ask, ahead, capacity)
+    wait_s = max(prefill_wait_s(ahead, capacity), slot_s)
+    view = capacity.roomiest
+    share = math.ceil(ahead.requests / capacity.num_decoding)
+    batch_size = max(ask.num_seqs, min(view.seq_capacity, view.num_seqs + share + ask.num_seqs))
+    tpot_s = itl_s = decode_step_s(view, batch_size)
+    if view.prefill is not None:
+        full_s = mixed_step_s(view.prefill, chunk_tokens(view.prefill))
+        tpot_s += prefill_load * max(0.0, full_s - tpot_s)
+        itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
+    own_s = own_prefill_s(ask, capacity.quickest)
+    return Prediction(
+        ttft_s=wait_s + own_s,
+        tpot_s=tpot_s,
+        wait_s=wait_s,
+        batch_size=batch_size,
+        itl_s=itl_s * view.cost.ratio_q95,
+        waits_for_slot=slot_s > 0,
+        waited_s=ask.waited_s,
+    )
+
+
+def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: float) -> float:
+    """The longest step that the worker cannot avoid: a step rule that knows the limit cuts to one grain."""
+    assert view.prefill is not None, "asked only of workers that compute prompts"
+    if view.prefill.limit_s == NO_LIMIT_S:
+        return max(step_s, full_s)
+    cost, grain = view.cost, GRAIN_TOKENS
+    _, c1, c3, _, c5, _ = cost.coefficients
+    over = max(0.0, batch_size + grain - cost.knee_tokens) - max(0.0, batch_size - cost.knee_tokens)
+    return step_s + c1 + c3 * over + c5 * grain * grain / 2
+
+
+def chunk_tokens(view: PrefillView) -> int:
+    """Prompt tokens of a full step: what the budget and the step's limit leave, at least a grain."""
+    room = max(1, view.token_budget - view.num_decodes)
+    if view.limit_s == NO_LIMIT_S:
+        return room
+    a0, c1, c3, c4, c5, _ = view.cost.coefficients
+    left_s = view.limit_s / view.cost.ratio_q95
+    left_s -= a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context
+    free = view.cost.knee_tokens - view.num_decodes
+    most = _largest(c5 / 2, c3, left_s + c3 * free)
+    if most < free:
+        most = min(free, _largest(c5 / 2, 0.0, left_s))
+    return max(min(GRAIN_TOKENS, room), int(min(room, most)))
+
+
+def _largest(square: float, linear: float, limit: float) -> float:
+    """The largest x from 0 with square · x² + linear · x ≤ limit."""
+    if limit <= 0:
+        return 0.0
+    # Of the two forms of the root this one takes no difference of nearly equal numbers.
+    slope = linear + math.sqrt(linear * linear + 4 * square * limit)
+    return 2 * limit / slope if slope else NO_LIMIT_S
+
+
+def mixed_step_s(view: PrefillView, chunk: int) -> float:
+    """A step of the decodes that share the worker and one chunk without context before it.
+
+    A worker that measured nothing yet may call steps free; none takes less than a microsecond.
+    """
+    cost = view.cost
+    a0, c1, c3, c4, c5, _ = cost.coefficients
+    over = max(0.0, view.num_decodes + chunk - cost.knee_tokens)
+    step_s = a0 + c1 * (view.num_decodes + 1) + c3 * over + c4 * view.decode_context + c5 * chunk * chunk / 2
+    return max(1e-6, step_s)
+
+
+def prefill_wait_s(ahead: Ahead, capacity: Capacity) -> float:
+    """Until the prompts before this one are computed, with the rest of the step that runs."""
+    busy = ahead.tokens > 0 or capacity.quickest.num_decodes > 0
+    return (capacity.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
+
+
+def slot_wait_s(ask: Ask, ahead: Ahead, capacity: Capacity) -> float:
+    """Until enough running sequences have ended for everyone ahead and this one."""
+    seqs_short = ahead.requests + ask.num_seqs - capacity.free_seqs
+    mean_blocks = capacity.blocks_per_end or float(ask.blocks)
+    blocks_short = ask.blocks + ahead.requests * mean_blocks - capacity.free_blocks
+    ends_needed = max(float(seqs_short), blocks_short / mean_blocks if mean_blocks else 0.0)
+    if ends_needed <= 0 or capacity.ends_per_s <= 0:
+        return 0.0
+    return ends_needed / capacity.ends_per_s
+
+
+def _ends_per_s(view: DecodeView) -> float:
+    if view.num_seqs == 0:
+        return 0.0
+    return view.num_seqs / (max(1.0, view.mean_remaining_tokens) * decode_step_s(view, view.num_seqs))
+
+
+def decode_step_s(view: DecodeView, batch_size: int) -> float:
+    """A decode step of this many sequences with the context they have on average."""
+    a0, c1, c3, c4, _, _ = view.cost.coefficients
+    mean_context = view.context_tokens / view.num_seqs if view.num_seqs else 0.0
+    over = max(0.0, batch_size - view.cost.knee_tokens)
+    return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
+
+
+def own_prefill_s(ask: Ask, view: PrefillView) -> float:
+    """The request's own prompt, chunk by chunk; the sum over its chunks in closed form."""
+    cost, chunk = view.cost, chunk_tokens(view)
+    a0, c1, c3, c4, c5, c6 = cost.coefficients
+    total, done = ask.prompt_tokens, min(ask.cached_tokens, ask.prompt_tokens - 1)
+    steps = -(-(total - done) // chunk)
+    last = total - done - (steps - 1) * chunk
+    over = view.num_decodes - cost.knee_tokens
+    own_s = steps * (a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context)
+    own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
+    own_s += c5 * (total * total - done * done) / 2
+    own_s += c6 * (steps * done + chunk * steps * (steps - 1) / 2)
+    return max(1e-6 * steps, own_s)
+
+
+def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:
+    """Most sequences whose decode step stays within `tpot_s`; at least 1, or nothing would ever run."""
+    a0, c1, c3, c4, _, _ = view.cost.coefficients
+    slope = c1 + c4 * (view.context_tokens / view.num_seqs if view.num_seqs else 0.0)
+    knee = view.cost.knee_tokens
+    most = _largest(0.0, slope, tpot_s - a0)
+    if most > knee:
+        most = max(knee, _largest(0.0, slope + c3, tpot_s - a0 + c3 * knee))
+    limit = max(1, min(max_seqs, int(min(most, max_seqs))))
+    # The closed form rounds otherwise than the sum that steps are judged by.
+    if limit < max_seqs and decode_step_s(view, limit + 1) <= tpot_s:
+        return limit + 1
+    if limit > 1 and decode_step_s(view, limit) > tpot_s:
+        return limit - 1
+    return limit

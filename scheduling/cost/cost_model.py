@@ -1,0 +1,160 @@
+"""What a step costs, in seconds, by what it computes.
+
+    t = a0 + c1·B + c3·max(0, n - k) + c4·Σctx_decode + c5·Σ chunk·(ctx + chunk/2) + c6·Σ ctx_chunk
+
+n tokens in B sequences; k the knee, up to which a step's time is the weights' and more tokens are free; the
+decodes' contexts are read once, a chunk's by each of its queries (c5, half of its own triangle) and once more
+where the paged pool is gathered (c6). Every coefficient is at least 0, so the cost never falls as a step
+grows and can be inverted by bisection. Workers measure it, routers and the simulator use it:
+`cost_estimator` follows a worker's steps, `cost_fit` has the fit, which needs numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from scheduling.value import value
+
+NUM_COEFFICIENTS = 6
+# What a debugger, a suspended laptop or a broken clock measures says nothing of the next step.
+WILD = 100.0
+"""A step that took this many times more or less than predicted."""
+
+
+@value
+class StepShape:
+    """What of a step its cost depends on.
+
+    num_tokens       tokens computed, decodes and chunks together
+    num_seqs         sequences they belong to
+    decode_context   Σ context of the decodes
+    chunk_attention  Σ chunk · (context before it + chunk / 2)
+    chunk_context    Σ context before each chunk
+    num_decodes      decodes among the tokens; costs nothing by itself
+    """
+
+    num_tokens: int
+    num_seqs: int
+    decode_context: int
+    chunk_attention: float
+    chunk_context: int
+    num_decodes: int = 0
+
+    @classmethod
+    def of(cls, num_decodes: int, decode_context: int, chunks: Iterable[tuple[int, int]]) -> StepShape:
+        """The shape of some decodes and some (context before it, tokens) chunks."""
+        num_tokens, num_seqs, attention, context = num_decodes, num_decodes, 0.0, 0
+        for before, tokens in chunks:
+            num_tokens += tokens
+            num_seqs += 1
+            attention += tokens * (before + tokens / 2)
+            context += before
+        return cls(num_tokens, num_seqs, decode_context, attention, context, num_decodes)
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """All that costs something."""
+        return (
+            self.num_tokens,
+            self.num_seqs,
+            self.decode_context,
+            self.chunk_attention,
+            self.chunk_context,
+        )
+
+    def with_chunk(self, context: int, tokens: int) -> StepShape:
+        """This step with one more chunk in it."""
+        return StepShape(
+            self.num_tokens + tokens,
+            self.num_seqs + 1,
+            self.decode_context,
+            self.chunk_attention + tokens * (context + tokens / 2),
+            self.chunk_context + context,
+            self.num_decodes,
+        )
+
+
+Sample = tuple[StepShape, float]
+"""A step and the seconds it took."""
+
+
+def is_usable(shape: StepShape, seconds: float) -> bool:
+    """Whether this can have been a step: finite, and of more than no time."""
+    return 0 < seconds < math.inf and all(0 <= size < math.inf for size in shape.sizes)
+
+
+@value
+class CostModel:
+    """One worker's steps: (a0, c1, c3, c4, c5, c6), k, and the quantiles of actual / predicted around it."""
+
+    coefficients: tuple[float, ...]
+    knee_tokens: float
+    ratio_q10: float = 1.0
+    ratio_q50: float = 1.0
+    ratio_q95: float = 1.0
+    is_trusted: bool = True
+    """Close enough to what steps took of late to build steps on; otherwise a fixed budget is kept to."""
+
+    def __post_init__(self) -> None:
+        if len(self.coefficients) != NUM_COEFFICIENTS:
+            raise ValueError(
+                f"coefficients has {len(self.coefficients)} values; accepted: {NUM_COEFFICIENTS}"
+            )
+        if not all(math.isfinite(value) and value >= 0 for value in self.coefficients):
+            raise ValueError(f"coefficients is {self.coefficients}; accepted: finite numbers from 0")
+        if not (math.isfinite(self.knee_tokens) and self.knee_tokens >= 0):
+            raise ValueError(f"knee_tokens is {self.knee_tokens}; accepted: a finite number from 0")
+        ratios = (self.ratio_q10, self.ratio_q50, self.ratio_q95)
+        if not (
+            all(math.isfinite(ratio) and ratio > 0 for ratio in ratios) and list(ratios) == sorted(ratios)
+        ):
+            raise ValueError(f"ratios q10, q50, q95 are {ratios}; accepted: finite, above 0, not falling")
+
+    def predict(self, shape: StepShape) -> float:
+        """The middle of what such steps take, in seconds, before the ratios."""
+        a0, c1, c3, c4, c5, c6 = self.coefficients
+        return (
+            a0
+            + c1 * shape.num_seqs
+            + c3 * max(0.0, shape.num_tokens - self.knee_tokens)
+            + c4 * shape.decode_context
+            + c5 * shape.chunk_attention
+            + c6 * shape.chunk_context
+        )
+
+    def predict_q95(self, shape: StepShape) -> float:
+        """Seconds that 19 of 20 such steps stay within."""
+        return self.predict(shape) * self.ratio_q95
+
+    def max_tokens(self, shape: StepShape, limit_s: float, *, most: int, context: int = 0) -> int:
+        """The longest chunk, 0 to `most` tokens after `context`, with which `shape` stays within `limit_s`.
+
+        19 times of 20, that is: by `predict_q95`.
+        """
+        low, high = 0, max(0, most)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.predict_q95(shape.with_chunk(context, middle)) <= limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def with_ratios(self, ratios: Iterable[float]) -> CostModel:
+        """The same costs with the quantiles of some actual / predicted; wild ones are left out."""
+        ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
+        if not ordered:
+            return self
+        q10, q50, q95 = (quantile(ordered, q) for q in (0.10, 0.50, 0.95))
+        return replace(self, ratio_q10=q10, ratio_q50=q50, ratio_q95=q95)
+
+
+UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
+"""Nothing has been measured yet."""
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The one of `ordered`, which rises and is not empty, that a share `q` stays within."""
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]

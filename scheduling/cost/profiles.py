@@ -1,0 +1,178 @@
+"""A worker on paper: a device that serves a model, with what its steps cost and what its memory holds.
+
+The simulator and the timed engine work from one instead of computing. Kept as JSON, written for people:
+every coefficient has a name, and `measured` and `derived` say where the numbers are from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scheduling.cost.cost_model import CostModel
+
+FORMAT = 1
+COEFFICIENTS = (
+    "step_s",
+    "sequence_s",
+    "token_s",
+    "decode_context_s",
+    "chunk_attention_s",
+    "chunk_context_s",
+)
+"""(a0, c1, c3, c4, c5, c6) of `CostModel`, in seconds each."""
+
+_TEXTS = ("name", "model_name", "host", "weights_fingerprint")
+_COUNTS = ("block_size", "kv_bytes_per_token", "num_blocks", "max_num_seqs", "token_budget", "max_context")
+_RATES = ("handoff_bytes_per_s", "swap_bytes_per_s")
+_NOTES = ("measured", "derived")
+_COST = (*COEFFICIENTS, "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Raises ValueError naming the field, its value and what it accepts.
+
+    num_blocks           KV blocks of `block_size` tokens that fit beside the weights
+    token_budget         most tokens of one step
+    max_context          most tokens of one sequence, prompt and output
+    handoff_bytes_per_s  KV from one such worker to another
+    swap_bytes_per_s     KV to the host's memory, and back
+    weights_fingerprint  "" where the profile holds for any weights of that shape
+    host                 what the numbers are of
+    """
+
+    name: str
+    model_name: str
+    block_size: int
+    kv_bytes_per_token: int
+    num_blocks: int
+    max_num_seqs: int
+    token_budget: int
+    max_context: int
+    cost: CostModel
+    handoff_bytes_per_s: float
+    swap_bytes_per_s: float
+    host: str
+    weights_fingerprint: str = ""
+    measured: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("name", "model_name"):
+            if not getattr(self, field):
+                raise ValueError(f"{field} is empty; accepted: a name")
+        for field in _COUNTS:
+            value = getattr(self, field)
+            if value < 1:
+                raise ValueError(f"{field} is {value}; accepted: a whole number from 1")
+        for field in _RATES:
+            rate = getattr(self, field)
+            if not (math.isfinite(rate) and rate > 0):
+                raise ValueError(f"{field} is {rate}; accepted: a finite number above 0")
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_size * self.kv_bytes_per_token
+
+    def check_model(self, model_name: str) -> None:
+        """Raises ValueError for a model that this profile does not describe."""
+        if model_name != self.model_name:
+            raise ValueError(
+                f"profile {self.name!r} is of model {self.model_name!r}, not {model_name!r}; "
+                f"accepted: a profile measured with {model_name!r}"
+            )
+
+
+def parse(text: str) -> Profile:
+    """The profile that `dump` wrote, or a person.
+
+    Raises ValueError naming the field, what it is and what would be accepted.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"profile is not JSON ({error}); accepted: an object as `dump` writes it") from error
+    fields = _object("profile", document)
+    _check_keys("profile", fields, ("format", *_TEXTS, *_COUNTS, *_RATES, *_NOTES, "cost"))
+    if fields["format"] != FORMAT:
+        raise ValueError(f"format is {fields['format']!r}; accepted: {FORMAT}")
+    readers = ((_TEXTS, _text), (_COUNTS, _whole), (_RATES, _number), (_NOTES, _notes))
+    values: dict[str, Any] = {field: read(field, fields[field]) for names, read in readers for field in names}
+    return Profile(**values, cost=parse_cost(fields["cost"]))
+
+
+def dump(profile: Profile) -> str:
+    """As `parse` reads it."""
+    fields = asdict(profile) | {"cost": cost_fields(profile.cost)}
+    order = ("name", "model_name", "host", *_NOTES, *_COUNTS, *_RATES, "weights_fingerprint", "cost")
+    document = {"format": FORMAT} | {field: fields[field] for field in order}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def parse_cost(value: object) -> CostModel:
+    """The cost model that `cost_fields` wrote; raises ValueError naming the field."""
+    fields = _object("cost", value)
+    _check_keys("cost", fields, _COST)
+    numbers = {field: _number(f"cost.{field}", fields[field]) for field in _COST}
+    for field, number in numbers.items():
+        accepts_zero = not field.startswith("ratio_")
+        if not math.isfinite(number) or number < 0 or (number == 0 and not accepts_zero):
+            accepted = "a finite number from 0" if accepts_zero else "a finite number above 0"
+            raise ValueError(f"cost.{field} is {number}; accepted: {accepted}")
+    *coefficients, knee, q10, q50, q95 = numbers.values()
+    return CostModel(tuple(coefficients), knee, q10, q50, q95)
+
+
+def cost_fields(cost: CostModel) -> dict[str, float]:
+    """A cost model by name, for JSON."""
+    return dict(zip(COEFFICIENTS, cost.coefficients, strict=True)) | {
+        "knee_tokens": cost.knee_tokens,
+        "ratio_q10": cost.ratio_q10,
+        "ratio_q50": cost.ratio_q50,
+        "ratio_q95": cost.ratio_q95,
+    }
+
+
+def _object(field: str, value: object) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise ValueError(f"{field} is {type(value).__name__}; accepted: an object")
+
+
+def _check_keys(field: str, found: Mapping[str, Any], accepted: tuple[str, ...]) -> None:
+    missing = [key for key in accepted if key not in found]
+    unknown = [key for key in found if key not in accepted]
+    if missing or unknown:
+        wrong = [f"lacks {key}" for key in missing] + [f"has {key!r}" for key in unknown]
+        raise ValueError(f"{field} {', '.join(wrong)}; accepted: exactly {', '.join(accepted)}")
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{field} is {value!r}; accepted: a string")
+
+
+def _whole(field: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{field} is {value!r}; accepted: a whole number from 1")
+
+
+def _number(field: str, value: object) -> float:
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    except OverflowError:
+        pass
+    raise ValueError(f"{field} is {value!r}; accepted: a finite number")
+
+
+def _notes(field: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return tuple(value)
+    raise ValueError(f"{field} is {value!r}; accepted: a list of strings")

@@ -1,0 +1,176 @@
+"""What `simulate` and `plan` share: arguments, and the load that they describe."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from scheduling.cost.profiles import Profile
+from scheduling.placement import Placement
+from services.profiles import load_profile
+from services.profiles import names as profile_names
+from sim.commands.capacity import references
+from sim.workload import Promises, draw, read, sample
+from workloads.shapes import DEFAULT_CAPS, RequestShape
+from workloads.slo import References
+from workloads.trace import TraceRequest
+
+USAGE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a fleet, but for the rate."""
+
+    workload: str
+    process: str
+    duration_s: float
+    scale: float
+    lengths: tuple[RequestShape, ...]
+    references: References
+    promises: Promises
+    recorded: tuple[TraceRequest, ...] | None = None
+    source: str = ""
+    """The recorded trace's file."""
+
+    @property
+    def name(self) -> str:
+        """Of the workload, or the file that it was recorded in."""
+        return self.source or self.workload
+
+    def trace(self, rate: float, seed: int) -> tuple[TraceRequest, ...]:
+        """The recorded trace, or one drawn."""
+        if self.recorded is not None:
+            return self.recorded
+        return draw(self.workload, self.process, rate, self.duration_s, seed, self.promises, self.scale)
+
+
+def number(low: float, *, above: bool = False) -> Callable[[str], float]:
+    """A finite number from `low`, or above it."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < low or (above and value == low):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not accepted: a number {'above' if above else 'from'} {low:g}"
+            )
+        return value
+
+    return parse
+
+
+def numbers(low: float) -> Callable[[str], list[float]]:
+    """Numbers above `low`, separated by commas."""
+    one = number(low, above=True)
+    return lambda text: [one(part) for part in text.split(",")]
+
+
+def whole(low: int) -> Callable[[str], int]:
+    """A whole number from `low`."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a whole number from {low}")
+        return int(text)
+
+    return parse
+
+
+def placement(text: str) -> Placement:
+    """By name."""
+    try:
+        return Placement(text)
+    except ValueError as error:
+        wanted = ", ".join(one.value for one in Placement)
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: {wanted}") from error
+
+
+def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float) -> None:
+    """Workload, arrivals and promises."""
+    load = command.add_argument_group("the load")
+    source = load.add_mutually_exclusive_group()
+    source.add_argument("--workload", choices=sorted(DEFAULT_CAPS), default="chat", help="(chat)")
+    source.add_argument("--trace", type=Path, metavar="FILE", help="play a recorded one instead: JSON lines")
+    load.add_argument(
+        "--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV, onoff or burst (poisson)"
+    )
+    load.add_argument(
+        "--duration-s", type=number(0, above=True), default=duration_s, metavar="S", help=f"({duration_s:g})"
+    )
+    load.add_argument(
+        "--scale", type=number(0, above=True), default=1.0, metavar="X", help="of all lengths (1)"
+    )
+    slo = command.add_argument_group("promises asked for, by ratio or absolute")
+    slo.add_argument(
+        "--ttft-x", type=number(0, above=True), default=10.0, metavar="X",
+        help="TTFT, in median prompts without load (10)",
+    )  # fmt: skip
+    slo.add_argument(
+        "--tpot-x", type=number(0, above=True), default=2.5, metavar="X",
+        help="TPOT, in decode steps of 32 sequences of 4096 tokens (2.5)",
+    )  # fmt: skip
+    slo.add_argument("--ttft-ms", type=whole(1), metavar="MS")
+    slo.add_argument("--tpot-ms", type=whole(1), metavar="MS")
+    slo.add_argument("--itl-ms", type=whole(1), metavar="MS", help="for each gap between tokens (none)")
+    slo.add_argument("--no-slo", action="store_true", help="ask for nothing")
+
+
+def add_profile_flag(command: argparse.ArgumentParser) -> None:
+    """Whose steps are played."""
+    command.add_argument(
+        "--profile",
+        type=_profile,
+        default="h200-llama-3.1-8b",
+        metavar="NAME|PATH",
+        help=f"the workers' (h200-llama-3.1-8b); there are: {', '.join(profile_names())}",
+    )
+
+
+def _profile(name_or_path: str) -> Profile:
+    try:
+        return load_profile(name_or_path)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def load_of(args: argparse.Namespace) -> Load:
+    """Raises ValueError naming what is wrong."""
+    profile: Profile = args.profile
+    recorded = read(args.trace) if args.trace is not None else None
+    if recorded is not None:
+        lengths = tuple(RequestShape(one.prompt_tokens, one.output_tokens) for one in recorded)
+    else:
+        lengths = tuple(sample(args.workload, args.scale))
+    units = references(profile, lengths, args.scale)
+    promises = Promises()
+    if not args.no_slo:
+        promises = Promises(
+            args.ttft_ms or units.ttft_ms(args.ttft_x),
+            args.tpot_ms or units.tpot_ms(args.tpot_x),
+            args.itl_ms,
+        )
+    return Load(
+        workload=args.workload,
+        process=args.arrivals,
+        duration_s=args.duration_s,
+        scale=args.scale,
+        lengths=lengths,
+        references=units,
+        promises=promises,
+        recorded=recorded,
+        source=str(args.trace or ""),
+    )

@@ -1,0 +1,112 @@
+"""How much a fleet can carry at most, by arithmetic: where a simulation starts looking.
+
+A worker in steady state at r requests per second decodes B = r · output · t sequences in steps of t seconds,
+of which a share r · p computes prompts (p seconds each, beyond what a step costs anyhow):
+
+    t = (a0 + B · (c1 + c4 · context)) / (1 - r · p)
+
+The most it carries is the largest r for which t keeps the time per token asked for, and B fits its seats and
+its memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduling.cost.cost_model import StepShape
+from scheduling.cost.profiles import Profile
+from scheduling.placement import Placement
+from sim.spec import FleetShape
+from workloads.shapes import RequestShape
+from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a mean request costs a worker."""
+
+    prefill_s: float
+    """Of its prompt, in steps whose weights are paid for."""
+    context_tokens: float
+    """Mean, while it decodes."""
+    output_tokens: float
+    peak_blocks: float
+
+
+def references(profile: Profile, lengths: Sequence[RequestShape], scale: float) -> References:
+    """What the profile's hardware does without load: D, and the median prompt alone."""
+    context = max(1, round(REFERENCE_CONTEXT * scale))
+    step = StepShape.of(REFERENCE_SEQS, REFERENCE_SEQS * context, ())
+    alone = statistics.median(alone_s(profile, one.prompt_tokens) for one in lengths)
+    return References(profile.cost.predict(step), alone)
+
+
+def alone_s(profile: Profile, prompt_tokens: int) -> float:
+    """One prompt, chunk by chunk at the profile's budget, with nothing else in the steps."""
+    total_s, done = 0.0, 0
+    while done < prompt_tokens:
+        size = min(profile.token_budget, prompt_tokens - done)
+        total_s += profile.cost.predict(StepShape.of(0, 0, ((done, size),)))
+        done += size
+    return total_s
+
+
+def demand(profile: Profile, lengths: Sequence[RequestShape]) -> Demand:
+    """Of a workload's mean request."""
+    a0, _, c3, _, c5, _ = profile.cost.coefficients
+    del a0
+    prefill = [c3 * one.prompt_tokens + c5 * one.prompt_tokens**2 / 2 for one in lengths]
+    # Longer answers decode for longer: contexts are weighted by them.
+    tokens = sum(one.output_tokens for one in lengths)
+    contexts = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in lengths)
+    peaks = [(one.prompt_tokens + one.output_tokens) / profile.block_size for one in lengths]
+    return Demand(
+        statistics.fmean(prefill), contexts / tokens, tokens / len(lengths), statistics.fmean(peaks)
+    )
+
+
+def capacity_per_s(
+    profile: Profile,
+    fleet: FleetShape,
+    placement: Placement,
+    lengths: Sequence[RequestShape],
+    tpot_s: float | None,
+) -> float:
+    """Requests per second that the fleet carries at most; an estimate, never measured."""
+    need = demand(profile, lengths)
+    limit_s = tpot_s if tpot_s is not None else float("inf")
+    if placement is Placement.AGGREGATED or fleet.prefill == 0:
+        return fleet.size * _worker_per_s(profile, need, need.prefill_s, limit_s)
+    decode = fleet.decode * _worker_per_s(profile, need, 0.0, limit_s)
+    a0 = profile.cost.coefficients[0]
+    mean_prompt = statistics.fmean(one.prompt_tokens for one in lengths)
+    prefill = fleet.prefill / (need.prefill_s + a0 * max(1.0, mean_prompt / profile.token_budget))
+    if placement is Placement.DISAGGREGATED:
+        return min(prefill, decode)
+    # Decode workers take the prompts that prefill workers cannot.
+    mixed = fleet.size * _worker_per_s(profile, need, need.prefill_s, limit_s)
+    return min(max(min(prefill, decode), mixed), decode)
+
+
+def _worker_per_s(profile: Profile, need: Demand, prefill_s: float, limit_s: float) -> float:
+    low, high = 0.0, 1.0 / prefill_s if prefill_s > 0 else 1e6
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _holds(profile, need, prefill_s, limit_s, middle) else (low, middle)
+    return low
+
+
+def _holds(profile: Profile, need: Demand, prefill_s: float, limit_s: float, rate: float) -> bool:
+    a0, c1, _, c4, _, _ = profile.cost.coefficients
+    left = 1.0 - rate * prefill_s
+    per_sequence = c1 + c4 * need.context_tokens
+    # t = (a0 + r·out·t·per) / left, solved for t.
+    divisor = left - rate * need.output_tokens * per_sequence
+    if divisor <= 0:
+        return False
+    step_s = a0 / divisor
+    running = rate * need.output_tokens * step_s
+    blocks = running * need.peak_blocks
+    return step_s <= limit_s and running <= profile.max_num_seqs and blocks <= profile.num_blocks

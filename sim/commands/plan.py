@@ -1,0 +1,181 @@
+"""`plan`: the cheapest fleet that holds what is asked for, its margin, and why one less does not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+
+from reporting.simulated import read
+from scheduling.placement import Placement
+from sim.commands.asked import Load, add_load_flags, add_profile_flag, load_of, number, whole
+from sim.commands.capacity import capacity_per_s
+from sim.commands.sampled import facts_of, run_row, samples
+from sim.commands.search import Candidate, Found, Tried, judge, search
+from sim.commands.simulate import WIDTH
+from sim.metrics import measure
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+
+NONE_HOLDS = 1
+
+
+def add_flags(command: argparse.ArgumentParser) -> None:
+    """Of the command line."""
+    command.add_argument("--rate", type=number(0, above=True), required=True, metavar="R", help="requests/s")
+    command.add_argument(
+        "--goodput", type=_share, default=0.99, metavar="X", help="share of requests to be good (0.99)"
+    )
+    command.add_argument("--policy", default="slack", metavar="NAME", help="(slack)")
+    command.add_argument("--max-workers", type=whole(1), default=64, metavar="N", help="(64)")
+    command.add_argument(
+        "--token-budgets", type=_budgets, default=(None,), metavar="N[,N]",
+        help="of a step, each tried with every shape (the profile's)",
+    )  # fmt: skip
+    add_profile_flag(command)
+    add_load_flags(command, duration_s=60.0)
+    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="the answer, and all that was tried")
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots of it")
+
+
+def _share(text: str) -> float:
+    value = number(0, above=True)(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a share above 0, at most 1")
+    return value
+
+
+def _budgets(text: str) -> tuple[int, ...]:
+    return tuple(whole(1)(part) for part in text.split(","))
+
+
+class _Attempts:
+    """Simulates candidates, says so, and remembers."""
+
+    def __init__(self, args: argparse.Namespace, load: Load, status: Status) -> None:
+        self._args = args
+        self._load = load
+        self._status = status
+        self.tried: list[tuple[float, Tried]] = []
+        self.rows: list[dict[str, Any]] = []
+        """What a page tells of each, where one is wanted."""
+
+    def __call__(self, candidate: Candidate, rate: float) -> Tried:
+        self._status.update(f"{len(self.tried)} tried; now {candidate} at {rate:.1f} requests/s")
+        args = self._args
+        spec = SimSpec(
+            profile=args.profile,
+            fleet=candidate.fleet,
+            trace=self._load.trace(rate, args.seed),
+            policy=args.policy,
+            placement=candidate.placement,
+            token_budget=candidate.token_budget,
+            seed=args.seed,
+        )
+        result = run(spec)
+        outcome = judge(candidate, result)
+        self.tried.append((rate, outcome))
+        if args.report is not None:
+            where = candidate.placement, candidate.fleet, candidate.token_budget
+            self.rows.append(run_row(args.policy, *where, rate, args.seed, measure(result), samples(result)))
+        return outcome
+
+
+def plan(args: argparse.Namespace) -> int:
+    """0 with an answer, 1 when no fleet within the limit holds."""
+    if args.trace is not None:
+        raise ValueError("trace is given; accepted: a workload, whose rate can be raised for the margin")
+    load = load_of(args)
+    tpot_ms = load.promises.tpot_ms
+    tpot_s = tpot_ms / 1000 if tpot_ms else None
+
+    def estimate(fleet: FleetShape, placement: Placement) -> float:
+        return capacity_per_s(args.profile, fleet, placement, load.lengths, tpot_s)
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    with console.status("searching") as status:
+        attempts = _Attempts(args, load, status)
+        found = search(args.rate, args.goodput, args.max_workers, args.token_budgets, estimate, attempts)
+    _show(console, args, load, found, len(attempts.tried))
+    if args.json is not None:
+        text = json.dumps(_document(args, load, found, attempts.tried), indent=1)
+        args.json.write_text(text + "\n", encoding="utf-8")
+    if args.report is not None:
+        _report(args, load, found, attempts.rows)
+    return 0 if found is not None else NONE_HOLDS
+
+
+def _report(args: argparse.Namespace, load: Load, found: Found | None, rows: list[dict[str, Any]]) -> None:
+    """A page with everything that was tried; the answer is first among its facts."""
+    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+    results = read({**facts_of(args.profile.name, load, noise=1.0), "runs": rows})
+    answer = f"none of up to {args.max_workers} workers holds"
+    if found is not None:
+        margin = found.most_rate / args.rate
+        good = f"{found.best.good:.1%} good at {args.rate:g} requests/s"
+        answer = f"{found.best.candidate}: {good}, margin {margin:.2f} ×"
+        if found.cheaper is not None:
+            answer += f"; one less fails: {found.cheaper.candidate}, {found.cheaper.why}"
+    write_page(replace(results, facts={"cheapest": answer, **results.facts}), args.report)
+
+
+def _show(console: Console, args: argparse.Namespace, load: Load, found: Found | None, count: int) -> None:
+    promises = load.promises
+    console.print(
+        f"{load.workload}, {load.process}, {args.rate:g} requests/s, TTFT ≤ {promises.ttft_ms} ms, "
+        f"TPOT ≤ {promises.tpot_ms} ms; {args.profile.name}, {args.policy}; {count} simulations"
+    )
+    if found is None:
+        console.print(
+            f"no fleet of up to {args.max_workers} workers keeps {args.goodput:.0%} of requests good"
+        )
+        return
+    best = found.best
+    console.print(
+        f"cheapest: {best.candidate.fleet.size} workers, {best.candidate}: {best.good:.1%} good; "
+        f"carries up to {found.most_rate:.1f} requests/s, margin {found.most_rate / args.rate:.2f} ×"
+    )
+    if found.cheaper is not None:
+        less = found.cheaper
+        size = less.candidate.fleet.size
+        console.print(f"one less fails: {size} workers, {less.candidate}: {less.good:.1%} good, {less.why}")
+
+
+def _document(
+    args: argparse.Namespace, load: Load, found: Found | None, tried: list[tuple[float, Tried]]
+) -> dict[str, Any]:
+    return {
+        "profile": args.profile.name,
+        "workload": load.workload,
+        "rate_per_s": args.rate,
+        "goodput": args.goodput,
+        "policy": args.policy,
+        "promises": asdict(load.promises),
+        "found": None
+        if found is None
+        else {
+            "best": _plain(found.best),
+            "most_rate_per_s": found.most_rate,
+            "cheaper": None if found.cheaper is None else _plain(found.cheaper),
+        },
+        "tried": [{"rate_per_s": rate} | _plain(one) for rate, one in tried],
+    }
+
+
+def _plain(one: Tried) -> dict[str, Any]:
+    fields = asdict(one)
+    fields["candidate"] = {
+        "fleet": str(one.candidate.fleet),
+        "placement": one.candidate.placement.value,
+        "token_budget": one.candidate.token_budget,
+    }
+    return fields

@@ -1,0 +1,85 @@
+"""What plots need of a run besides its figures: each request's latencies, and the steps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from reporting.results import StepSample
+from scheduling.placement import Placement
+from sim.commands.asked import Load
+from sim.metrics import WARMUP_SHARE, Metrics
+from sim.result import End, SimResult
+from sim.spec import FleetShape
+from workloads.trace_summary import summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Seconds, one for each request that finished, without the first tenth; `ended_s` when the run did."""
+
+    ended_s: float
+    ttft_s: tuple[float, ...]
+    tpot_s: tuple[float, ...]
+
+
+def samples(result: SimResult) -> Samples:
+    """Of a run."""
+    kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
+    done = [one for one in kept if one.end is End.FINISHED]
+    return Samples(
+        result.ended_s,
+        tuple(round(one.ttft_s, 6) for one in done if one.ttft_s is not None),
+        tuple(round(one.tpot_s, 6) for one in done if one.tpot_s is not None),
+    )
+
+
+def steps(result: SimResult) -> tuple[StepSample, ...]:
+    """Those that were kept."""
+    return tuple(
+        StepSample(step.end_s, step.step_s, worker.name, step.num_decodes, step.chunk_tokens)
+        for worker in result.workers
+        for step in worker.steps
+    )
+
+
+def run_row(
+    policy: str,
+    placement: Placement,
+    fleet: FleetShape,
+    token_budget: int | None,
+    rate_per_s: float,
+    seed: int,
+    metrics: Metrics,
+    samples: Samples,
+) -> dict[str, Any]:
+    """One run, as `reporting.simulated` reads it."""
+    return {
+        "policy": policy,
+        "placement": placement.value,
+        "fleet": str(fleet),
+        "token_budget": token_budget,
+        "rate_per_s": rate_per_s,
+        "seed": seed,
+        "samples": asdict(samples),
+        "metrics": metrics.as_dict(),
+    }
+
+
+def facts_of(profile: str, load: Load, noise: float) -> dict[str, Any]:
+    """Return the facts that all runs share. A recorded trace has its own arrivals, lengths and promises."""
+    facts = {
+        "profile": profile,
+        "workload": load.name,
+        "noise": noise,
+        "references": asdict(load.references),
+    }
+    if load.recorded is not None:
+        return {**facts, "trace": asdict(summarise(load.recorded))}
+    return {
+        **facts,
+        "arrivals": load.process,
+        "duration_s": load.duration_s,
+        "scale": load.scale,
+        "promises": asdict(load.promises),
+    }

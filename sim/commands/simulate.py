@@ -1,0 +1,301 @@
+"""`simulate`: policies side by side on a simulated clock, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from reporting.quantiles import Quantiles
+from reporting.results import StepSample
+from reporting.simulated import promises, read
+from scheduling.placement import Placement
+from scheduling.policies import NAMES
+from sim.commands.arms import Arm, arms
+from sim.commands.asked import (
+    Load,
+    add_load_flags,
+    add_profile_flag,
+    load_of,
+    number,
+    numbers,
+    placement,
+    whole,
+)
+from sim.commands.capacity import capacity_per_s
+from sim.commands.false_refusals import FalseRefusals, false_refusals
+from sim.commands.sampled import Samples, facts_of, run_row, samples, steps
+from sim.metrics import Metrics, measure
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+from workloads.trace import TraceRequest
+
+WIDTH = 120
+"""Where the table goes to a file or a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRun:
+    """One arm with one seed."""
+
+    arm: Arm
+    rate_per_s: float
+    seed: int
+    metrics: Metrics
+    samples: Samples
+    steps: tuple[StepSample, ...]
+    wall_s: float
+    false_refusals: FalseRefusals | None = None
+
+
+def add_flags(command: argparse.ArgumentParser) -> None:
+    """Of the command line."""
+    command.add_argument(
+        "--policy", default="slack", metavar="NAME[,NAME]", help=f"or all: {', '.join(NAMES)} (slack)"
+    )
+    command.add_argument(
+        "--placement", type=placement, metavar="NAME",
+        help="aggregated, disaggregated or conditional (each that goes with the policy)",
+    )  # fmt: skip
+    command.add_argument(
+        "--fleet", type=_fleet, default=FleetShape(2, 2), metavar="2p4d",
+        help="prefill and decode workers; 6d does both everywhere (2p2d)",
+    )  # fmt: skip
+    command.add_argument(
+        "--prefill", type=whole(0), metavar="N", help="prefill workers, in place of --fleet's"
+    )
+    command.add_argument("--decode", type=whole(1), metavar="N", help="decode workers, in place of --fleet's")
+    command.add_argument("--routers", type=whole(1), default=1, metavar="N", help="(1)")
+    command.add_argument(
+        "--token-budget", type=whole(1), metavar="N", help="of a step (the profile's; 2048 for chunked)"
+    )
+    command.add_argument("--max-seqs", type=whole(1), metavar="N", help="in a batch (the profile's)")
+    rate = command.add_mutually_exclusive_group()
+    rate.add_argument("--rate", type=numbers(0), metavar="R[,R]", help="requests per second")
+    rate.add_argument(
+        "--load", type=numbers(0), default=[0.8], metavar="X[,X]",
+        help="rates, as shares of what arithmetic says the fleet carries at most (0.8)",
+    )  # fmt: skip
+    add_profile_flag(command)
+    add_load_flags(command, duration_s=120.0)
+    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
+    command.add_argument("--seeds", type=whole(1), default=1, metavar="N", help="so many, from --seed on (1)")
+    command.add_argument(
+        "--noise", type=number(0), default=1.0, metavar="X",
+        help="how far steps scatter, in what the profile says (1); 0: not at all",
+    )  # fmt: skip
+    command.add_argument(
+        "--false-refusals", type=whole(1), metavar="N",
+        help="replay so many refusals of each run, to see whether admitting them had been better",
+    )  # fmt: skip
+    command.add_argument("--json", type=Path, metavar="FILE", help="everything, for machines and plots")
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots")
+
+
+def _fleet(text: str) -> FleetShape:
+    try:
+        return FleetShape.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def fleet_of(args: argparse.Namespace) -> FleetShape:
+    """Of --fleet, --prefill and --decode."""
+    prefill = args.fleet.prefill if args.prefill is None else args.prefill
+    return FleetShape(prefill, args.decode or args.fleet.decode)
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Run every arm at every rate; 0 when all could be."""
+    load, fleet = load_of(args), fleet_of(args)
+    chosen = arms(args.policy, args.placement, fleet, args.token_budget)
+    rates = rates_of(args, load, fleet)
+    runs: list[ArmRun] = []
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("simulating", total=len(rates) * len(chosen) * args.seeds)
+        for rate in rates:
+            for seed in range(args.seed, args.seed + args.seeds):
+                trace = load.trace(rate, seed)
+                for arm in chosen:
+                    progress.update(task, description=arm.name)
+                    # A page shows the steps of one run of each arm.
+                    is_shown = args.report is not None and seed == args.seed and rate == rates[-1]
+                    runs.append(_run(args, arm, trace, rate, seed, is_shown=is_shown))
+                    progress.advance(task)
+    for rate in rates:
+        show(console, args, load, [one for one in runs if one.rate_per_s == rate])
+    console.print(f"times in ms; simulated in {sum(one.wall_s for one in runs):.1f} s")
+    told = document(args, load, runs)
+    if args.json is not None:
+        args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if args.report is not None:
+        report(told, runs, args.report)
+    return 0
+
+
+def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[float]:
+    """From low to high. A recorded trace has one of its own."""
+    if load.recorded is not None:
+        span_s = load.recorded[-1].at_s - load.recorded[0].at_s
+        return [len(load.recorded) / span_s if span_s > 0 else float(len(load.recorded))]
+    if args.rate is not None:
+        return sorted(set(args.rate))
+    most = estimate(args, load, fleet)
+    return sorted({share * most for share in args.load})
+
+
+def _run(
+    args: argparse.Namespace,
+    arm: Arm,
+    trace: tuple[TraceRequest, ...],
+    rate: float,
+    seed: int,
+    *,
+    is_shown: bool,
+) -> ArmRun:
+    began = time.perf_counter()
+    spec = spec_of(args, arm, trace, seed, log_steps=is_shown)
+    result = run(spec)
+    wall_s = time.perf_counter() - began
+    false = false_refusals(spec, result, args.false_refusals) if args.false_refusals else None
+    return ArmRun(arm, rate, seed, measure(result), samples(result), steps(result), wall_s, false)
+
+
+def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
+    """The page, with the steps of the runs that kept them."""
+    from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
+
+    results = read(told)
+    shown = [replace(one, steps=run.steps) for one, run in zip(results.runs, runs, strict=True)]
+    write_page(replace(results, runs=tuple(shown)), path)
+
+
+def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
+    """Requests per second that workers of this number carry at most, computing prompts and decoding."""
+    tpot_ms = load.promises.tpot_ms
+    tpot_s = tpot_ms / 1000 if tpot_ms else None
+    rate = capacity_per_s(args.profile, fleet, Placement.AGGREGATED, load.lengths, tpot_s)
+    if rate < 1e-6:
+        raise ValueError(f"tpot is {tpot_ms} ms; accepted: more, no batch of this profile decodes that fast")
+    return rate
+
+
+def spec_of(
+    args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int, *, log_steps: bool
+) -> SimSpec:
+    """One simulation."""
+    return SimSpec(
+        profile=args.profile,
+        fleet=arm.fleet,
+        trace=trace,
+        policy=arm.policy,
+        placement=arm.placement,
+        token_budget=arm.token_budget,
+        max_num_seqs=args.max_seqs,
+        num_routers=args.routers,
+        seed=seed,
+        noise=args.noise,
+        log_steps=log_steps,
+    )
+
+
+# Output
+
+
+def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
+    """A row for each arm: means over its seeds."""
+    facts = facts_of(args.profile.name, load, args.noise)
+    offered = statistics.fmean(one.metrics.offered_per_s for one in runs)
+    source = load.name if load.recorded is not None else f"{load.workload}, {load.process}"
+    console.print(
+        f"{source}, {offered:.1f} requests/s; promise: {promises(facts)}; "
+        f"{args.profile.name}, seeds {args.seed} to {args.seed + args.seeds - 1}",
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy, placement, fleet", no_wrap=True)
+    columns = (
+        "good/s",
+        "good",
+        "refused",
+        "kept",
+        "TTFT p50",
+        "p99",
+        "TPOT p50",
+        "p99",
+        "ITL p99",
+        "busy",
+        "KV",
+    )
+    for name in columns:
+        table.add_column(name, justify="right")
+    for arm in dict.fromkeys(one.arm for one in runs):
+        own = [one.metrics for one in runs if one.arm == arm]
+        table.add_row(f"{arm.policy} {arm.placement.value} {arm.fleet}", *_cells(own))
+    console.print(table)
+    for one in runs:
+        if one.false_refusals is not None:
+            false = one.false_refusals
+            console.print(
+                f"{one.arm.name}, seed {one.seed}: of {false.sampled} refusals replayed {false.share:.1%} "
+                f"look false, and of placebos {false.placebo_share:.1%}; "
+                f"{false.gain:+.2f} and {false.placebo_gain:+.2f} good requests for each"
+            )
+
+
+def _cells(own: list[Metrics]) -> list[str]:
+    return [
+        f"{_mean([one.goodput_per_s for one in own]):.1f}",
+        f"{_mean([one.good_share for one in own]):.1%}",
+        f"{_mean([one.refused / one.requests for one in own]):.1%}",
+        _percent([one.kept_share for one in own]),
+        _ms([one.ttft for one in own], "p50"),
+        _ms([one.ttft for one in own], "p99"),
+        _ms([one.tpot for one in own], "p50"),
+        _ms([one.tpot for one in own], "p99"),
+        _ms([one.itl for one in own], "p99"),
+        f"{_mean([one.busy_share for one in own]):.0%}",
+        f"{_mean([one.kv_allocated for one in own]):.0%}",
+    ]
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values)
+
+
+def _percent(values: list[float | None]) -> str:
+    known = [one for one in values if one is not None]
+    return f"{_mean(known):.1%}" if known else "–"
+
+
+def _ms(values: list[Quantiles | None], name: str) -> str:
+    known = [getattr(one, name) for one in values if one is not None]
+    return f"{_mean(known) * 1000:.1f}" if known else "–"
+
+
+def document(args: argparse.Namespace, load: Load, runs: Sequence[ArmRun]) -> dict[str, Any]:
+    """What --json writes."""
+    rows = [
+        {
+            **run_row(
+                one.arm.policy, one.arm.placement, one.arm.fleet, one.arm.token_budget,
+                one.rate_per_s, one.seed, one.metrics, one.samples,
+            ),
+            "wall_s": one.wall_s,
+            "false_refusals": None if one.false_refusals is None else asdict(one.false_refusals),
+        }
+        for one in runs
+    ]  # fmt: skip
+    return {**facts_of(args.profile.name, load, args.noise), "runs": rows}

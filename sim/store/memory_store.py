@@ -1,0 +1,344 @@
+"""The fleet's shared state without Redis: the operations of `state.store.Store`, on any clock.
+
+Answers are those of the Lua scripts, which tests demand of the two side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from scheduling.admission.shares import Standing, TokenCounters
+from scheduling.value import value
+from sim.store.ledger import Ledger
+from sim.store.line import Place, WaitingLine
+from state.errors import QueueFull
+from state.records import (
+    CLASS_SCORE,
+    GRANT_TTL_MS,
+    MAX_GRANTS_LOST,
+    PREFIX_TTL_MS,
+    SILENT_MS,
+    DecodeRoom,
+    Grant,
+    Granted,
+    Hold,
+    Notice,
+    Nudge,
+    PrefillRoom,
+    QueueEntry,
+    QueuePlace,
+    QueueStatus,
+    Settled,
+    Settlement,
+    WorkerRecord,
+)
+
+Hear = Callable[[Notice], None]
+
+
+@value
+class _Entry:
+    place: Place
+    slo_class: int
+    tokens: int
+    blocks: int
+    router_id: str
+    grants_lost: int = 0
+    worker_key: str = ""
+    """Whose credit it holds while it is granted."""
+
+
+class MemoryStore:
+    """One fleet's state. `clock` gives seconds, never running backwards."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._workers: dict[str, tuple[WorkerRecord, int]] = {}
+        self._line = WaitingLine()
+        self._entries: dict[str, _Entry] = {}
+        self._grants: dict[str, int] = {}
+        """Request key to expiry, soonest first: all grants last equally long."""
+        self._granted_tokens = 0
+        self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._tenants = TokenCounters()
+        self._prefixes: dict[str, tuple[set[bytes], int]] = {}
+        self._ears: dict[str, list[Hear]] = {}
+        self._called: dict[str, int] = {}
+        """When a router last asked for a place or for grants."""
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    # Registry
+
+    def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
+        """Announce a worker; again before `ttl_s` is over, or it counts as gone."""
+        now, ttl_ms = self._now(), round(ttl_s * 1000)
+        self._workers[record.worker_id] = (record, now + ttl_ms)
+        held = self._prefixes.get(record.key)
+        if held is not None and held[1] > now:
+            self._prefixes[record.key] = (held[0], now + ttl_ms * 10)
+
+    def unregister_worker(self, worker_id: str, incarnation: str) -> None:
+        """Take the announcement back; that of a younger process of the same worker stays."""
+        found = self._workers.get(worker_id)
+        if found is not None and found[0].incarnation == incarnation:
+            del self._workers[worker_id]
+        self._prefixes.pop(f"{worker_id}:{incarnation}", None)
+
+    def list_workers(self) -> list[WorkerRecord]:
+        """Every worker whose announcement is alive, by id."""
+        now = self._now()
+        self._workers = {key: found for key, found in self._workers.items() if found[1] > now}
+        return [self._workers[worker_id][0] for worker_id in sorted(self._workers)]
+
+    # Queue
+
+    def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
+        """Put a request in its place. `QueueFull` when `capacity` others wait."""
+        now, key = self._now(), entry.request_key
+        self._return_expired(now)
+        self._called[entry.router_id] = now
+        if key in self._grants:
+            return QueuePlace(0, 0)
+        score = entry.slo_class * CLASS_SCORE + now + entry.due_in_ms
+        waiting = self._entries.get(key)
+        if waiting is not None:
+            if waiting.slo_class == entry.slo_class:
+                score = min(score, waiting.place[0])
+            self._line.remove(waiting.place)
+        elif len(self._line) >= capacity:
+            raise QueueFull(capacity)
+        place = (score, key)
+        self._entries[key] = _Entry(place, entry.slo_class, entry.work_tokens, entry.blocks, entry.router_id)
+        self._line.add(place, entry.work_tokens)
+        return QueuePlace(*self._line.ahead_of(place))
+
+    def dequeue(self, request_key: str) -> bool:
+        """Take a request out, waiting or granted. False when it was neither."""
+        self._return_expired(self._now())
+        entry = self._entries.get(request_key)
+        if entry is None:
+            return False
+        if request_key in self._grants:
+            self._forget_grant(entry)
+        else:
+            self._line.remove(entry.place)
+        del self._entries[request_key]
+        return True
+
+    def queue_status(self) -> QueueStatus:
+        """How many wait, and the work of these and of the granted."""
+        self._return_expired(self._now())
+        return QueueStatus(len(self._line), self._line.tokens + self._granted_tokens)
+
+    def _return_expired(self, now: int) -> None:
+        """Grants that nobody settled give their requests their places back, a few times."""
+        while self._grants:
+            key, expiry = next(iter(self._grants.items()))
+            if expiry > now:
+                return
+            entry = self._entries[key]
+            self._forget_grant(entry)
+            if entry.grants_lost < MAX_GRANTS_LOST:
+                self._put_back(replace(entry, grants_lost=entry.grants_lost + 1))
+            else:
+                del self._entries[key]
+
+    def _forget_grant(self, entry: _Entry) -> None:
+        del self._grants[entry.place[1]]
+        self._granted_tokens -= entry.tokens
+
+    def _put_back(self, entry: _Entry) -> None:
+        self._entries[entry.place[1]] = replace(entry, worker_key="")
+        self._line.add(entry.place, entry.tokens)
+
+    # Tenants' shares
+
+    def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float = math.inf) -> Standing:
+        """Charge a request's virtual tokens to its tenant, unless that is ahead by more than `lead`."""
+        return self._tenants.charge(tenant, tokens, lead, self._now(), band)
+
+    def refund_tenant(self, tenant: str, tokens: float) -> None:
+        """Take back the charge of a request that was not admitted in the end."""
+        self._tenants.refund(tenant, tokens, self._now())
+
+    # Grants, credits and leases
+
+    def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
+        """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
+
+        Room is held there for as long as the grant is out. Returns the grants of `caller`'s own sessions;
+        those of other routers reach them as notices.
+        """
+        now = self._now()
+        self._return_expired(now)
+        self._called[caller] = now
+        bound = self._credits[worker.key].purge(now)
+        granted = []
+        left = worker.max_grants
+        while left > 0 and bound.total < worker.limit_tokens and (head := self._line.head) is not None:
+            entry = self._entries[head[1]]
+            decode_key = self._find_room(decoders, head[1], entry.blocks, now)
+            if decode_key is None:
+                break
+            self._line.remove(head)
+            grant = Grant(head[1], entry.router_id, worker.key, decode_key)
+            if not self._tell(grant, caller, now):
+                del self._entries[head[1]]
+                continue
+            left -= 1
+            self._entries[head[1]] = replace(entry, worker_key=worker.key)
+            self._grants[head[1]] = now + GRANT_TTL_MS
+            self._granted_tokens += entry.tokens
+            bound.put(head[1], entry.tokens, now + GRANT_TTL_MS)
+            self._leases[decode_key].put_at_least(head[1], entry.blocks, now + GRANT_TTL_MS)
+            if entry.router_id == caller:
+                granted.append(grant)
+        return granted
+
+    def _find_room(
+        self, decoders: Sequence[DecodeRoom], request_key: str, blocks: int, now: int
+    ) -> str | None:
+        for room in decoders:
+            leases = self._leases[room.key].purge(now)
+            if leases.has_room(request_key, blocks, room.num_blocks, room.max_seqs):
+                return room.key
+        return None
+
+    def _tell(self, grant: Grant, caller: str, now: int) -> bool:
+        """False when nobody would hear: a router that is gone, or stands still, needs no grants."""
+        if grant.router_id == caller:
+            return True
+        if now - self._called.get(grant.router_id, now) > SILENT_MS:
+            return False
+        ears = self._ears.get(grant.router_id, [])
+        for hear in ears:
+            hear(Granted(grant))
+        return bool(ears)
+
+    def settle(
+        self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
+    ) -> Settlement:
+        """Turn a grant into a lease of the entry's blocks on the first of `decoders` that has room.
+
+        The one that the grant holds room on must be among them: nothing stays held on the others.
+        """
+        now = self._now()
+        self._return_expired(now)
+        bound = self._credits[prefill_key].purge(now)
+        leases = {room.key: self._leases[room.key].purge(now) for room in decoders}
+        entry, expiry = self._entries.get(request_key), now + round(ttl_s * 1000)
+        if entry is None:
+            return self._settled_before(request_key, bound, leases, expiry)
+        if entry.worker_key not in ("", prefill_key):
+            return Settlement(Settled.EXPIRED)
+        decode_key = None
+        if entry.worker_key:
+            self._forget_grant(entry)
+            decode_key = self._find_room(decoders, request_key, entry.blocks, now)
+        for ledger in (bound, *leases.values()):
+            ledger.drop(request_key)
+        if decode_key is not None:
+            del self._entries[request_key]
+            leases[decode_key].put(request_key, entry.blocks, expiry)
+            bound.put(request_key, entry.tokens, expiry)
+            return Settlement(Settled.OK, decode_key)
+        if not entry.worker_key:  # it waits again
+            return Settlement(Settled.EXPIRED)
+        self._put_back(entry)
+        return Settlement(Settled.NO_ROOM)
+
+    def _settled_before(
+        self, request_key: str, bound: Ledger, leases: Mapping[str, Ledger], expiry: int
+    ) -> Settlement:
+        for decode_key, ledger in leases.items():
+            if request_key in ledger and request_key in bound:
+                ledger.put_at_least(request_key, 0, expiry)
+                bound.put_at_least(request_key, 0, expiry)
+                return Settlement(Settled.OK, decode_key)
+        return Settlement(Settled.EXPIRED)
+
+    def release_credit(self, request_key: str, prefill_key: str) -> bool:
+        """The prompt is computed, or the attempt over. False when no credit was held."""
+        return self._release(self._credits[prefill_key], request_key)
+
+    def release_lease(self, request_key: str, decode_key: str) -> bool:
+        """The request has ended there. False when no lease was held."""
+        return self._release(self._leases[decode_key], request_key)
+
+    def _release(self, ledger: Ledger, request_key: str) -> bool:
+        held = ledger.purge(self._now()).drop(request_key)
+        if held:
+            for ears in self._ears.values():
+                for hear in ears:
+                    hear(Nudge())
+        return held
+
+    def renew(
+        self,
+        credits_held: Iterable[tuple[str, str]],
+        leases_held: Iterable[tuple[str, str]],
+        ttl_s: float,
+    ) -> None:
+        """Keep `(request_key, worker_key)` credits and leases from expiring."""
+        now = self._now()
+        for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
+            for request_key, worker_key in held:
+                ledgers[worker_key].purge(now).keep(request_key, now + round(ttl_s * 1000))
+
+    def take_holds(self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float) -> None:
+        """Enter again what is not held any more."""
+        now = self._now()
+        for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
+            for one in held:
+                ledger = ledgers[one.worker_key].purge(now)
+                if one.request_key not in ledger:
+                    ledger.put(one.request_key, one.amount, now + round(ttl_s * 1000))
+
+    def leases(self, worker_key: str) -> dict[str, int]:
+        """Blocks leased on a decode worker, by request."""
+        return self._leases[worker_key].purge(self._now()).amounts()
+
+    def credits(self, worker_key: str) -> dict[str, int]:
+        """Prompt tokens bound to a worker, by request."""
+        return self._credits[worker_key].purge(self._now()).amounts()
+
+    # Prefix directory
+
+    def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """Say which blocks a worker's prefix cache has gained and lost."""
+        held = (self._cached(worker_key) - set(removed)) | set(added)
+        self._prefixes[worker_key] = (held, self._now() + PREFIX_TTL_MS)
+
+    def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
+        """How many leading blocks of a prompt each worker holds."""
+        return {key: _leading(hashes, self._cached(key)) for key in worker_keys}
+
+    def _cached(self, worker_key: str) -> set[bytes]:
+        held, expiry = self._prefixes.get(worker_key, (set(), 0))
+        return held if expiry > self._now() else set()
+
+    # Notices
+
+    def subscribe(self, router_id: str, hear: Hear) -> Callable[[], None]:
+        """Hear of grants for this router's sessions and of returned capacity; the answer ends it.
+
+        `hear` is called in the middle of an operation: it may take a note, and must not call the store.
+        """
+        self._ears.setdefault(router_id, []).append(hear)
+        return lambda: self._unsubscribe(router_id, hear)
+
+    def _unsubscribe(self, router_id: str, hear: Hear) -> None:
+        ears = self._ears[router_id]
+        ears.remove(hear)
+        if not ears:
+            del self._ears[router_id]
+
+
+def _leading(hashes: Sequence[bytes], held: set[bytes]) -> int:
+    return next((i for i, one in enumerate(hashes) if one not in held), len(hashes))

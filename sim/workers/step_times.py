@@ -1,0 +1,120 @@
+"""How long simulated steps take, in multiples of what the cost model predicts."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.cost.cost_model import CostModel, StepShape
+
+_DRAWN_AT_ONCE = 4096
+ASTRAY_S = 0.25
+"""How far the next recorded step may be from when the simulation has its next."""
+
+
+class StepTimes(Protocol):
+    """One worker's ratios of actual to predicted."""
+
+    def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
+        """Of the worker's step number `step`, which begins now; mixed steps compute prompts as well."""
+        ...
+
+    def ratios(self, first: int, count: int) -> NDArray[np.float64] | None:
+        """Of that many steps to come; None where they cannot be known beforehand."""
+        ...
+
+
+class DrawnRatios:
+    """Drawn anew for every step between the quantiles of the cost model; always 1 without noise."""
+
+    def __init__(self, cost: CostModel, noise: float, seed: Sequence[int]) -> None:
+        self._noise = noise
+        self._quantiles = (cost.ratio_q10, cost.ratio_q50, cost.ratio_q95)
+        self._random = np.random.default_rng(list(seed))
+        self._drawn = np.ones(0)
+        self._as_list: list[float] = []
+
+    def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
+        """The same for the same step, whenever it is asked for."""
+        if self._noise == 0.0:
+            return 1.0
+        if step >= len(self._as_list):
+            self._draw(step + 1)
+        return self._as_list[step]
+
+    def ratios(self, first: int, count: int) -> NDArray[np.float64]:
+        """As `ratio` of each."""
+        if first + count > len(self._drawn):
+            self._draw(first + count)
+        return self._drawn[first : first + count]
+
+    def _draw(self, at_least: int) -> None:
+        more = max(at_least - len(self._drawn), _DRAWN_AT_ONCE, len(self._drawn) // 2)
+        if self._noise == 0.0:
+            self._drawn = np.concatenate((self._drawn, np.ones(more)))
+            return
+        drawn = np.interp(self._random.random(more), (0.1, 0.5, 0.95), self._quantiles)
+        self._drawn = np.concatenate((self._drawn, 1.0 + self._noise * (drawn - 1.0)))
+        self._as_list = self._drawn.tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of a live worker, on the clock of its trace."""
+
+    at_s: float
+    shape: StepShape
+    step_s: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """The recorded steps of one kind in their order, and which of them comes next."""
+
+    times: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    next: int = 0
+
+    def take(self, now: float) -> float:
+        """The next one's, unless that was at quite another time; then that of the closest."""
+        if not (self.next < len(self.times) and abs(self.times[self.next] - now) <= ASTRAY_S):
+            at = bisect.bisect_left(self.times, now)
+            around = range(max(0, at - 1), min(len(self.times), at + 1))
+            self.next = min(around, key=lambda i: abs(self.times[i] - now))
+        self.next += 1
+        return self.ratios[self.next - 1]
+
+
+class RecordedRatios:
+    """Ratios of a live worker's steps, one after the other, so that its host's moods are played as well.
+
+    Each is taken once: whoever asked for the closest in time alone would meet long ones more often than they
+    were, since more times are close to them. Simulation and record stay together, for neither goes astray by
+    more than `ASTRAY_S`. Steps with prompts and steps of decodes alone are two lines.
+    """
+
+    def __init__(self, steps: Iterable[RecordedStep], cost: CostModel) -> None:
+        self._kinds = {False: _Line(), True: _Line()}
+        for step in sorted(steps, key=lambda one: one.at_s):
+            predicted_s = cost.predict(step.shape)
+            if not (step.step_s > 0 and predicted_s > 0):
+                raise ValueError(
+                    f"step_s is {step.step_s}, predicted {predicted_s}, at_s {step.at_s}; "
+                    "accepted: seconds above 0, by the record and by the profile"
+                )
+            line = self._kinds[step.shape.num_tokens > step.shape.num_decodes]
+            line.times.append(step.at_s)
+            line.ratios.append(step.step_s / predicted_s)
+
+    def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
+        """Of the recorded step whose turn it is; where none of that kind was recorded, of the other kind."""
+        line = self._kinds[is_mixed] if self._kinds[is_mixed].times else self._kinds[not is_mixed]
+        return line.take(now) if line.times else 1.0
+
+    def ratios(self, first: int, count: int) -> None:
+        """They depend on when each step begins."""

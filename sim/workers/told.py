@@ -1,0 +1,67 @@
+"""What a simulated worker tells its routers: gathered over a turn, then one report for each router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.core.capacity.fleet import WorkerLoad
+from router.core.events import SequenceFailed, StepReported, TokenRun
+from scheduling.columns import TokenColumns
+from scheduling.cost.cost_model import StepShape
+from scheduling.request import FinishReason
+from sim.workers.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Told:
+    """For one router."""
+
+    handles: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    finish_reasons: list[int] = field(default_factory=list)
+    runs: list[TokenRun] = field(default_factory=list)
+    prefilled: list[int] = field(default_factory=list)
+    cached_tokens: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    failures: list[SequenceFailed] = field(default_factory=list)
+
+    def add_prefilled(self, sequence: Sequence) -> None:
+        """Its prompt's KV is complete."""
+        self.prefilled.append(sequence.handle)
+        self.cached_tokens.append(sequence.num_cached)
+
+    def add_token(self, sequence: Sequence, finish: FinishReason) -> None:
+        """Its newest token, by itself."""
+        self.handles.append(sequence.handle)
+        self.indexes.append(sequence.generated - 1)
+        self.finish_reasons.append(int(finish))
+        sequence.reported = sequence.generated
+
+    def add_run(self, sequence: Sequence, generated: int, finish: FinishReason) -> None:
+        """All of its tokens that were not told yet."""
+        count = generated - sequence.reported
+        if count > 0:
+            run = TokenRun(sequence.handle, 0, sequence.reported, bytes(count), finish)
+            self.runs.append(run)
+            sequence.reported = generated
+
+    def report(
+        self, worker_key: str, load: WorkerLoad, step_s: float, shape: StepShape | None
+    ) -> StepReported:
+        """As a router gets it. All tokens are token 0."""
+        count = len(self.handles)
+        zeros = [0] * count
+        return StepReported(
+            worker_key=worker_key,
+            tokens=TokenColumns(self.handles, zeros, self.indexes, zeros, self.finish_reasons),
+            load=load,
+            step_s=step_s,
+            failures=self.failures,
+            prefilled=self.prefilled,
+            cached_tokens=self.cached_tokens,
+            shape=shape,
+            preempted=self.preempted,
+            resumed=self.resumed,
+            runs=self.runs,
+        )

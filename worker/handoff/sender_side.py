@@ -1,0 +1,142 @@
+"""The sender's side of the handoff: what the engine reports becomes offers and commits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from engine.core.commands import Command, Release
+from engine.core.report import Filled, StepReport
+from engine.execution.copy_stream import Mark
+from kvtransfer.errors import describe
+from kvtransfer.fence import FenceGuard
+from kvtransfer.handoff import End, Outcome, SenderLimits
+from kvtransfer.manifest import FINISHED, Commit
+from kvtransfer.pools.pool import BlockSource
+from kvtransfer.sender import Handoffs
+from kvtransfer.transports.nixl import NixlAgent
+from kvtransfer.transports.shm import ShmServer
+from scheduling.columns import TokenColumns, take_rows
+from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
+from worker.metrics import WorkerMetrics
+from worker.streams.commands import Dispatch, Task
+
+log = structlog.get_logger()
+
+Fail = Callable[[int, FailureReason, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSide:
+    """How to reach the engine, and the router of one of its sequences."""
+
+    submit: Callable[[Command], None]
+    fail: Fail
+
+
+class SenderSide:
+    """Implements `worker.role.RoleSide` for a prefill worker, and half of it for a decode worker."""
+
+    tasks = frozenset({Task.PREFILL})
+    can_offer = False
+
+    def __init__(
+        self,
+        incarnation: str,
+        source: BlockSource,
+        block_size: int,
+        guard: FenceGuard,
+        *,
+        engine: EngineSide,
+        metrics: WorkerMetrics,
+        shm: ShmServer | None = None,
+        nixl: NixlAgent | None = None,
+        on_device: BlockSource | None = None,
+        limits: SenderLimits | None = None,
+    ) -> None:
+        self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits, on_device)
+        self._block_size = block_size
+        self._engine = engine
+        self._metrics = metrics
+        self._shm = shm
+        self._nixl = nixl
+        self._specs: dict[int, SequenceSpec] = {}
+        self._parts: dict[int, Fence] = {}
+        """Of sequences that run here and go elsewhere: they have no spec of their own."""
+
+    def begin(self, handle: int, dispatch: Dispatch) -> None:
+        spec = dispatch.spec
+        self._specs[handle] = spec
+        num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
+        self.handoffs.begin(handle, spec.fence, -(-num_tokens // self._block_size))
+
+    def offer(self, handle: int, fence: Fence) -> None:
+        self._parts[handle] = fence
+
+    def on_report(self, report: StepReport) -> None:
+        for failure in report.failures:
+            self.handoffs.abort(failure.handle, failure.message)
+        for filled in report.filled:
+            if filled.handle in self._parts:
+                self._on_part(filled, report.filled_behind)
+            else:
+                self._on_filled(filled, report)
+        for handle in report.freed:
+            self.handoffs.abort(handle, "the sequence has ended")
+            self._specs.pop(handle, None)
+            self._parts.pop(handle, None)
+
+    def cancel(self, handle: int) -> None:
+        self.handoffs.abort(handle, "cancelled")
+
+    async def close(self) -> None:
+        self.handoffs.close()
+        if self._shm is not None:
+            await self._shm.close()
+        if self._nixl is not None:
+            self._nixl.close()
+
+    def _on_filled(self, filled: Filled, report: StepReport) -> None:
+        spec = self._specs.get(filled.handle)
+        if spec is None:
+            return
+        self._fill(filled, report.filled_behind)
+        if not filled.complete:
+            return
+        first_tokens = _first_tokens(filled.handle, report.tokens)
+        if len(first_tokens.token_ids) != len(spec.choices):
+            return  # sampling failed: the engine's failure ends the handoff
+        if all(reason != FinishReason.NONE for reason in first_tokens.finish_reasons):
+            self.handoffs.abort(filled.handle, FINISHED)
+        else:
+            num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
+            self.handoffs.commit(filled.handle, Commit(num_tokens, first_tokens))
+
+    def _on_part(self, filled: Filled, behind: Mark | None) -> None:
+        """All of a part's blocks come in one report; its tokens are its router's to hand on."""
+        self.handoffs.begin(filled.handle, self._parts[filled.handle], len(filled.blocks))
+        self._fill(filled, behind)
+        self.handoffs.commit(filled.handle, Commit(filled.num_tokens, TokenColumns()))
+
+    def _fill(self, filled: Filled, behind: Mark | None) -> None:
+        self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes, behind)
+
+    def _on_over(self, handle: int, outcome: Outcome) -> None:
+        self._engine.submit(Release(handle))
+        self._metrics.handoffs.labels(outcome.end.value).inc()
+        fence = self._parts[handle] if handle in self._parts else self._specs[handle].fence
+        if outcome.end in (End.EXPIRED, End.GIVEN_UP):
+            log.warning(
+                "kv_handoff_over", fence=describe(fence), end=outcome.end.value, reason=outcome.reason
+            )
+            self._engine.fail(handle, FailureReason.HANDOFF, outcome.reason)
+
+
+def _first_tokens(handle: int, tokens: TokenColumns) -> TokenColumns:
+    """The sequence's rows, without text: the receiver's detokeniser makes the same one."""
+    rows = [row for row, owner in enumerate(tokens.handles) if owner == handle]
+    taken = take_rows(tokens, rows, [0] * len(rows))
+    return dataclasses.replace(taken, text_lengths=[], text_utf8=b"", stop_rows=[], stop_places=[])

@@ -1,0 +1,49 @@
+"""How the engine's pool takes part in handoffs: where it is, or through page-locked memory of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.execution.copy_stream import Mark
+from engine.kv.block_copies import BlockCopies
+from engine.kv.kv_pool import KVPool
+from kvtransfer.pools.in_place import InPlace
+from kvtransfer.pools.pool import HostSource, HostTarget
+from kvtransfer.pools.staging import ReceiveStaging, SendStaging
+from kvtransfer.receiver import ReceiverLimits, most_blocks_in_flight
+from worker.engine import Engine
+
+SEND_BYTES = 4 * 1024**3
+"""What handoffs may hold of the host's memory, unless the longest sequence needs more: a bus fills it in less
+than a tenth of a second, about as long as a receiver needs to fetch and acknowledge."""
+
+
+class HostSlots:
+    """Implements `kvtransfer.pools.staging.DeviceCopies` for `pool`, for one thread."""
+
+    def __init__(self, pool: KVPool, num_slots: int) -> None:
+        self.slots = KVPool(pool.layout, num_slots)
+        self._copies = BlockCopies(pool.tensor, self.slots.tensor)
+
+    def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Mark | None) -> None:
+        self._copies.store(blocks, slots, behind).ended.synchronize()
+
+    def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Mark | None) -> None:
+        self._copies.load(slots, blocks, behind).ended.synchronize()
+
+
+def source_of(engine: Engine, block_size: int) -> HostSource:
+    """What receivers read that do not reach the pool's device; page-locking it takes seconds."""
+    pool = engine.pool
+    if pool.fd is not None:
+        return InPlace(pool)
+    longest = -(-engine.max_context // block_size)
+    num_slots = min(pool.num_blocks, max(longest, SEND_BYTES // pool.block_bytes))
+    return SendStaging(HostSlots(pool, num_slots))
+
+
+def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
+    """What is fetched into and verified, but for what comes from a device in reach."""
+    if pool.fd is not None:
+        return InPlace(pool)
+    return ReceiveStaging(HostSlots(pool, most_blocks_in_flight(pool.block_bytes, limits)))

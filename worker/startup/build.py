@@ -1,0 +1,95 @@
+"""A worker's engine, as its flags ask for it; what steps cost may be known from an earlier worker."""
+
+from __future__ import annotations
+
+import structlog
+import torch
+
+from engine.build import EngineSettings, build, resolve_device, resolve_dtype
+from engine.calibration.sweep import Sweep, sweep
+from engine.execution.model_runner import ModelRunner
+from engine.kv.pool_size import MEBIBYTE
+from engine.model.fusion import NOT_FUSED, FusionReport
+from engine.model.int8_weights import Quantised
+from engine.starting import Tell, untold
+from worker.config import WorkerConfig
+from worker.engine import Engine
+from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
+
+log = structlog.get_logger()
+
+
+def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
+    """Build the engine. Raises what `engine.build.build` raises; `tell` is called with its progress."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device = resolve_device(config.device)
+    settings = EngineSettings(
+        model=config.model,
+        dtype=resolve_dtype(config.dtype, device),
+        device=device,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        kv_memory_mb=config.kv_memory_mb,
+        max_num_seqs=config.max_num_seqs,
+        token_budget=config.token_budget,
+        policy=config.policy,
+        deterministic=config.deterministic,
+        random_weights=config.random_weights,
+        quantisation=config.quantisation,
+        cuda_graphs=config.cuda_graphs,
+        fusion=config.fusion,
+    )
+    built = build(settings, lambda runner, name: _measure(config, runner, name, tell), tell)
+    runner = built.runner
+    if runner.model.fusion != NOT_FUSED:
+        _tell_fused(runner.model.fusion)
+    if runner.model.quantised is not None:
+        _tell_quantised(runner.model.quantised)
+    return Engine(
+        built.loop,
+        runner.pool,
+        built.fingerprint,
+        runner.model.facts.max_context,
+        built.cost,
+        built.samples,
+        built.sameness,
+    )
+
+
+def _tell_fused(done: FusionReport) -> None:
+    if done.replaced:
+        log.info("modules_fused", **done.replaced)
+    else:
+        log.warning("not_fused", reason=done.reason)
+
+
+def _tell_quantised(done: Quantised) -> None:
+    log.info(
+        "weights_quantised",
+        layers=done.num_layers,
+        float_experts=done.num_float_experts,
+        mb=round(done.num_bytes / MEBIBYTE, 1),
+        float_mb=round(done.float_bytes / MEBIBYTE, 1),
+    )
+
+
+def _measure(config: WorkerConfig, runner: ModelRunner, name: str, tell: Tell) -> Sweep:
+    """What steps cost here: measured now, or by an earlier worker like this one."""
+    seqs, budget = config.max_num_seqs, config.token_budget
+    key = SweepKey(
+        fingerprint=name,
+        device=device_name(runner.model.device),
+        dtype=str(runner.model.dtype),
+        deterministic=config.deterministic,
+        threads=torch.get_num_threads(),
+        block_size=config.block_size,
+        num_blocks=runner.pool.num_blocks,
+        max_num_seqs=seqs,
+        token_budget=budget,
+        cuda_graphs=config.cuda_graphs,
+        fusion=config.fusion,
+    )
+    return cached_sweep(
+        config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget, tell=tell)
+    )

@@ -1,0 +1,139 @@
+"""Reports the progress of a worker's start: to its launcher, to its log, and to readers of `progress`.
+
+    STARTING prefill_worker prefill-0 done=340 total=803 phase=reading weights      a line of stdout
+
+A line comes with each new phase, and every second in which the count moved, or the process computed or read.
+So silence means that the worker stands still, even in a phase that cannot count its own progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from engine.starting import Phase
+from services.process.log import configure_logging
+from worker.config import WorkerConfig
+from worker.identity import Role
+
+log = structlog.get_logger()
+
+PULSE_S = 1.0
+LOG_S = 5.0
+BUSY_SHARE = 0.02
+"""Share of the time since the last line spent computing. Less comes from the event loop and this pulse."""
+_STATM = Path("/proc/self/statm")
+_IO = Path("/proc/self/io")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total`, bytes or steps; both are 0 if unknown."""
+
+    phase: Phase
+    done: int = 0
+    total: int = 0
+
+
+class Start:
+    """A start under way, from its construction until `end`. A thread of its own prints the lines."""
+
+    def __init__(self, kind: str, worker_id: str) -> None:
+        self._prefix = f"STARTING {kind} {worker_id}"
+        self._progress = Progress(Phase.IMPORTING)
+        self._unsaid = deque([self._progress])
+        """Progress at the beginning of each phase, not printed yet."""
+        self._mapped_before = 0
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="starting", daemon=True)
+        self._thread.start()
+
+    def tell(self, phase: Phase, done: int = 0, total: int = 0) -> None:
+        """Implements `engine.starting.Tell`; never waits for a reader of stdout."""
+        with self._changed:
+            if phase is Phase.READING and self._progress.phase is not phase:
+                self._mapped_before = _mapped_bytes()
+            is_new = phase is not self._progress.phase
+            self._progress = Progress(phase, done, total)
+            if is_new:
+                self._unsaid.append(self._progress)
+                self._changed.notify()
+
+    @property
+    def progress(self) -> Progress:
+        told = self._progress
+        if told.phase is not Phase.READING:
+            return told
+        # Weights are mapped, not read: the part of their files that is in memory has been used.
+        mapped = max(0, _mapped_bytes() - self._mapped_before)
+        return Progress(told.phase, min(told.total, mapped), told.total)
+
+    def end(self) -> None:
+        """End the lines: no further one is printed, unless stdout has been stuck for a second."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join(PULSE_S)
+
+    def _run(self) -> None:
+        said, logged_at, activity = self._progress, 0.0, _Activity()
+        while True:
+            with self._changed:
+                if not self._unsaid and not self._is_over:
+                    self._changed.wait(PULSE_S)
+                if self._is_over and not self._unsaid:
+                    return
+                begun = self._unsaid.popleft() if self._unsaid else None
+            now = begun or self.progress
+            if begun is None and now == said and not activity.has_moved():
+                continue
+            said, activity = now, _Activity()
+            # Nobody need read stdout.
+            with contextlib.suppress(OSError, ValueError):
+                print(f"{self._prefix} done={now.done} total={now.total} phase={now.phase}", flush=True)  # noqa: T201
+            if begun is not None or time.monotonic() - logged_at >= LOG_S:
+                logged_at = time.monotonic()
+                log.info("starting", phase=now.phase.value, done=now.done, total=now.total)
+
+
+def begin(config: WorkerConfig, role: Role) -> Start:
+    """The start of this process, whose log is set up first."""
+    configure_logging(config.log_level, config.log_format, worker=config.worker_id)
+    return Start(f"{role.value}_worker", config.worker_id)
+
+
+class _Activity:
+    """Watch whether this process has computed or read since this was made."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._cpu_s = time.process_time()
+        self._read_bytes = _read_bytes()
+
+    def has_moved(self) -> bool:
+        computed_s = time.process_time() - self._cpu_s
+        is_busy = computed_s > BUSY_SHARE * (time.monotonic() - self._since)
+        return is_busy or _read_bytes() != self._read_bytes
+
+
+def _mapped_bytes() -> int:
+    """Return the bytes of files and shared memory that are mapped and present."""
+    return int(_STATM.read_text(encoding="ascii").split()[2]) * resource.getpagesize()
+
+
+def _read_bytes() -> int:
+    """Return the bytes read from storage, mapped files included; 0 if the kernel does not say."""
+    with contextlib.suppress(OSError):
+        for line in _IO.read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(":")
+            if name == "read_bytes":
+                return int(value)
+    return 0

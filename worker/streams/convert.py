@@ -1,0 +1,223 @@
+"""Between the worker protocol and the worker's words. What does not convert is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from baton.v1 import generation_pb2
+from baton.worker.v1 import worker_pb2
+from engine.core.report import Load, StepReport
+from scheduling.cost.cost_model import CostModel
+from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
+from services.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, prompt_logprobs_to_pb, shape_to_pb
+from worker.errors import MalformedCommandError
+from worker.identity import Identity, Role
+from worker.streams.commands import (
+    CancelHandles,
+    Dispatch,
+    DrainWorker,
+    HandOverSequence,
+    LendBlocks,
+    RouterCommand,
+    Task,
+)
+
+ROLES = {
+    Role.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
+    Role.DECODE: worker_pb2.WORKER_ROLE_DECODE,
+}
+# "Every field set by the router": a default here and a default there would be two truths.
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+)
+_STOP_FIELDS: tuple[Literal["max_tokens", "skip_special_tokens"], ...] = ("max_tokens", "skip_special_tokens")
+
+
+def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
+    """Raises MalformedCommandError naming the field."""
+    match message.WhichOneof("command"):
+        case "prefill":
+            return Dispatch(Task.PREFILL, spec_from_pb(message.prefill.sequence))
+        case "decode":
+            return Dispatch(Task.DECODE, spec_from_pb(message.decode.sequence))
+        case "receive":
+            return _receive_from_pb(message.receive)
+        case "cancel":
+            return CancelHandles(tuple(message.cancel.handles))
+        case "drain":
+            return DrainWorker()
+        case "lend" | "hand_over":
+            return _offer_from_pb(message)
+        case kind:
+            sentence = "command is empty; accepted: one of the commands of WorkRequest"
+            if kind == "hello":
+                sentence = "hello came twice; accepted: once, first"
+            raise MalformedCommandError(None, sentence)
+
+
+def _receive_from_pb(message: worker_pb2.Receive) -> Dispatch:
+    spec = spec_from_pb(message.sequence)
+    if not message.source_address:
+        raise MalformedCommandError(spec.handle, "source_address is empty; accepted: HOST:PORT")
+    kind = message.kind or ReceiveKind.PROMPT
+    if kind not in list(ReceiveKind):
+        raise MalformedCommandError(spec.handle, f"kind is {kind}; accepted: one of ReceiveKind")
+    return Dispatch(Task.RECEIVE, spec, message.source_address, ReceiveKind(kind))
+
+
+def _offer_from_pb(message: worker_pb2.WorkRequest) -> LendBlocks | HandOverSequence:
+    if message.WhichOneof("command") == "lend":
+        lend = message.lend
+        return LendBlocks(lend.handle, _part_from_pb(lend.part), lend.num_blocks)
+    parts = tuple(_part_from_pb(part) for part in message.hand_over.parts)
+    return HandOverSequence(message.hand_over.handle, parts)
+
+
+def _part_from_pb(message: worker_pb2.Part) -> Part:
+    if not message.fence.request_id:
+        raise MalformedCommandError(message.handle, "fence.request_id is empty; accepted: the request's id")
+    return Part(message.handle, fence_from_pb(message.fence))
+
+
+def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
+    handle = message.handle
+    if not message.fence.request_id:
+        raise MalformedCommandError(handle, "fence.request_id is empty; accepted: the request's id")
+    if not message.prompt_token_ids:
+        raise MalformedCommandError(handle, "prompt_token_ids is empty; accepted: at least one token")
+    if not message.choices:
+        raise MalformedCommandError(handle, "choices is empty; accepted: at least one index")
+    return SequenceSpec(
+        handle=handle,
+        fence=fence_from_pb(message.fence),
+        prompt_token_ids=tuple(message.prompt_token_ids),
+        output_token_ids=tuple(message.output_token_ids),
+        choices=tuple(message.choices),
+        sampling=_sampling_from_pb(handle, message.sampling, message.bad_words),
+        stop=_stop_from_pb(handle, message.stop),
+        cache_salt=message.cache_salt,
+        tpot_ms=message.tpot_ms if message.HasField("tpot_ms") else None,
+        itl_ms=message.itl_ms if message.HasField("itl_ms") else None,
+    )
+
+
+def _sampling_from_pb(
+    handle: int,
+    message: generation_pb2.SamplingParams,
+    bad_words: Iterable[worker_pb2.TokenSequence],
+) -> SamplingParams:
+    for field in _SAMPLING_FIELDS:
+        if not message.HasField(field):
+            raise MalformedCommandError(handle, f"sampling.{field} is not set; accepted: every field set")
+    return SamplingParams(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        repetition_penalty=message.repetition_penalty,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        seed=message.seed,
+        n=message.n,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        allowed_token_ids=tuple(message.allowed_token_ids),
+        bad_words=tuple(tuple(one.token_ids) for one in bad_words),
+    )
+
+
+def _stop_from_pb(handle: int, message: generation_pb2.StopRules) -> StopRules:
+    for field in _STOP_FIELDS:
+        if not message.HasField(field):
+            raise MalformedCommandError(handle, f"stop.{field} is not set; accepted: every field set")
+    return StopRules(
+        max_tokens=message.max_tokens,
+        min_tokens=message.min_tokens,
+        stop_strings=tuple(message.stop_strings),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        include_stop=message.include_stop,
+        skip_special_tokens=message.skip_special_tokens,
+    )
+
+
+def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
+    return worker_pb2.WorkerLoad(
+        step=load.step,
+        running=load.running,
+        waiting=load.waiting,
+        pending_prefill_tokens=load.pending_prefill_tokens,
+        free_blocks=load.free_blocks,
+        cached_blocks=load.cached_blocks,
+        context_tokens=load.context_tokens,
+        draining=draining,
+        preempted=load.preempted,
+    )
+
+
+def welcome_to_pb(
+    identity: Identity, cost: CostModel, load: Load, *, draining: bool
+) -> worker_pb2.WorkResponse:
+    welcome = worker_pb2.Welcome(
+        worker_id=identity.worker_id,
+        incarnation=identity.incarnation,
+        role=ROLES[identity.role],
+        model_name=identity.model_name,
+        fingerprint=identity.fingerprint,
+        block_size=identity.block_size,
+        num_blocks=identity.num_blocks,
+        max_num_seqs=identity.max_num_seqs,
+        token_budget=identity.token_budget,
+        cost_model=cost_to_pb(cost),
+        load=load_to_pb(load, draining=draining),
+    )
+    return worker_pb2.WorkResponse(welcome=welcome)
+
+
+def heartbeat_to_pb(load: Load, running_step_s: float, *, draining: bool) -> worker_pb2.WorkResponse:
+    heartbeat = worker_pb2.Heartbeat(
+        load=load_to_pb(load, draining=draining), running_step_seconds=running_step_s
+    )
+    return worker_pb2.WorkResponse(heartbeat=heartbeat)
+
+
+def report_to_pb(
+    report: StepReport, *, draining: bool, cost: CostModel | None = None
+) -> worker_pb2.WorkResponse:
+    """A report whose handles are the router's; `cost` when it has changed since the router heard of it."""
+    step = worker_pb2.StepReport(
+        tokens=columns_to_pb(report.tokens),
+        load=load_to_pb(report.load, draining=draining),
+        step_seconds=report.step_seconds,
+        failures=_failures_to_pb(report),
+        prompt_logprobs=[prompt_logprobs_to_pb(piece) for piece in report.prompt_logprobs],
+        prefilled_handles=[one.handle for one in report.prefilled],
+        cached_tokens=[one.cached_tokens for one in report.prefilled],
+        preempted_handles=report.preempted,
+        resumed_handles=report.resumed,
+        parked_handles=report.parked,
+        shape=None if report.shape is None else shape_to_pb(report.shape),
+        cost_model=None if cost is None else cost_to_pb(cost),
+    )
+    return worker_pb2.WorkResponse(step=step)
+
+
+def _failures_to_pb(report: StepReport) -> Iterable[worker_pb2.SequenceFailure]:
+    return [
+        worker_pb2.SequenceFailure(
+            handle=failure.handle,
+            reason=worker_pb2.FailureReason.Name(failure.reason),
+            message=failure.message,
+        )
+        for failure in report.failures
+    ]

@@ -1,0 +1,147 @@
+"""WorkerService: one long-lived stream to each router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Never
+
+import grpc
+
+from baton.worker.v1 import worker_pb2 as pb
+from baton.worker.v1 import worker_pb2_grpc as pb_grpc
+from scheduling.cost.cost_model import CostModel
+from services.rpc.numbering import Incoming, OutOfOrder
+from worker.costs import Costs
+from worker.errors import MalformedCommandError
+from worker.identity import Identity
+from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
+from worker.streams.hub import Hub
+from worker.streams.probes import ProbedStream, ProbeResponder
+from worker.streams.session import MAX_OUTBOUND, RouterSession
+
+HEARTBEAT_S = 0.2
+"""Routers notice a silence of less than a second."""
+
+Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
+
+
+class _Stream:
+    """Numbers what goes to one router, and checks the numbers of what comes from it."""
+
+    def __init__(self, context: Context, probed: ProbedStream) -> None:
+        self.context = context
+        self.probed = probed
+        self._incoming = Incoming()
+
+    def take(self, request: pb.WorkRequest) -> None:
+        self._incoming.take(request.number)
+        self.probed.taken = self._incoming.taken
+
+    async def write(self, response: pb.WorkResponse) -> None:
+        response.number, response.taken = self.probed.advance(), self._incoming.taken
+        await self.context.write(response)
+
+
+class WorkerService(pb_grpc.WorkerServiceServicer):
+    """`step_s` tells how long the step under way has been running, 0 without one."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        identity: Identity,
+        costs: Costs,
+        step_s: Callable[[], float],
+        probes: ProbeResponder,
+    ) -> None:
+        self._hub = hub
+        self._probes = probes
+        self._step_s = step_s
+        self._identity = identity
+        self._costs = costs
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """The service's full name, for reflection."""
+        pb_grpc.add_WorkerServiceServicer_to_server(self, server)
+        return pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
+
+    # Writing through the context, not yielding: then a stream that breaks ends this coroutine at once.
+    async def Work(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.WorkRequest], context: Context
+    ) -> None:
+        first = await anext(request_iterator, pb.WorkRequest())
+        if first.WhichOneof("command") != "hello":
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "the first command must be hello")
+        stream = _Stream(context, self._probes.open())
+        session = self._hub.connect(first.hello.router_id)
+        try:
+            told = self._costs.model
+            stream.take(first)
+            await stream.write(self._welcome(told, stream.probed))
+            await self._serve(session, told, request_iterator, stream)
+        except OutOfOrder as error:
+            await _refuse(context, grpc.StatusCode.DATA_LOSS, str(error))
+        finally:
+            self._probes.close(stream.probed)
+            self._hub.disconnect(session)
+
+    async def _serve(
+        self,
+        session: RouterSession,
+        told: CostModel,
+        requests: AsyncIterator[pb.WorkRequest],
+        stream: _Stream,
+    ) -> None:
+        """Until the router hangs up or falls behind, or this worker closes the session."""
+        reading = asyncio.create_task(self._read(session, requests, stream))
+        writing = asyncio.create_task(self._write(session, told, stream))
+        falling_behind = asyncio.create_task(session.overflowed.wait())
+        tasks: set[asyncio.Task[Any]] = {reading, writing, falling_behind}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if falling_behind in done:
+            message = f"{MAX_OUTBOUND} reports wait to be read; read them as they come"
+            await _refuse(stream.context, grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        for task in done:
+            task.result()
+
+    async def _read(
+        self, session: RouterSession, requests: AsyncIterator[pb.WorkRequest], stream: _Stream
+    ) -> None:
+        async for message in requests:
+            stream.take(message)
+            try:
+                self._hub.apply(session, command_from_pb(message))
+            except MalformedCommandError as error:
+                self._hub.refuse(session, error.handle, str(error))
+
+    async def _write(self, session: RouterSession, told: CostModel, stream: _Stream) -> None:
+        """`told` is what the router knows of this worker's costs; a report brings what is new."""
+        while not session.is_finished:
+            report = await session.take(HEARTBEAT_S)
+            if report is not None:
+                cost = self._costs.model
+                news = None if cost is told else cost
+                told = cost
+                await stream.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=news))
+            elif not session.is_finished:
+                await stream.write(self._heartbeat())
+
+    def _heartbeat(self) -> pb.WorkResponse:
+        """From the event loop, which no step holds up."""
+        return heartbeat_to_pb(self._hub.load, self._step_s(), draining=self._hub.draining.is_set())
+
+    def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:
+        hub = self._hub
+        response = welcome_to_pb(self._identity, cost, hub.load, draining=hub.draining.is_set())
+        response.welcome.stream, response.welcome.probe_key = probed.number, probed.key
+        return response
+
+
+async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:
+    await context.abort(code, message)
+    raise AssertionError("abort returned")
