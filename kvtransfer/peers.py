@@ -37,7 +37,7 @@ CHANNEL_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Roads:
+class TransportContext:
     """What a receiver can be reached by, and what it reads into."""
 
     mode: TransportMode
@@ -74,14 +74,14 @@ class Peer:
             self.is_lost = True
             self._on_lost()
 
-    async def reader(self, manifest: Manifest, roads: Roads) -> BlockReader:
+    async def reader(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
         """The way to this sender's blocks, probed on first use."""
         async with self._probing:
             if self._reader is None:
                 self._reader = await self._probe(manifest, roads)
             return self._reader
 
-    async def gpu_reader(self, pool: CudaPool, roads: Roads) -> CudaIpcReader:
+    async def gpu_reader(self, pool: CudaPool, roads: TransportContext) -> CudaIpcReader:
         """The way to this sender's blocks on its GPU, mapped on first use.
 
         Raises TransportUnavailableError where that fails.
@@ -105,7 +105,7 @@ class Peer:
                 await reader.close()
         await self.channel.close()
 
-    async def _map(self, pool: CudaPool, roads: Roads) -> CudaIpcReader:
+    async def _map(self, pool: CudaPool, roads: TransportContext) -> CudaIpcReader:
         road = roads.cuda
         if road is None:
             raise ProtocolError(f"blocks were offered on GPU {pool.gpu}, for which nobody had asked")
@@ -122,7 +122,7 @@ class Peer:
         await self.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
         self.mark_lost()
 
-    async def _probe(self, manifest: Manifest, roads: Roads) -> BlockReader:
+    async def _probe(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
         """The best road that leads there; only with `auto` another one than the best is taken."""
         obstacles: list[str] = []
         for name, connect in self._candidates(manifest, roads):
@@ -140,7 +140,7 @@ class Peer:
         raise AssertionError("gRPC needs no probing")
 
     def _candidates(
-        self, manifest: Manifest, roads: Roads
+        self, manifest: Manifest, roads: TransportContext
     ) -> Iterator[tuple[str, Callable[[], Awaitable[BlockReader]]]]:
         mode, both_have_nixl = roads.mode, bool(manifest.nixl and roads.nixl)
         if mode in (TransportMode.AUTO, TransportMode.SHM):
@@ -152,13 +152,13 @@ class Peer:
         if mode is TransportMode.CUDA_IPC:
             yield "cuda_ipc", self._refuse_host_memory
 
-    async def _connect_shm(self, manifest: Manifest, roads: Roads) -> BlockReader:
+    async def _connect_shm(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
         if not manifest.shm_socket:
             raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
         socket = manifest.shm_socket
         return await shm.connect(roads.pool, socket, self.incarnation, roads.executor, self.mark_lost)
 
-    async def _connect_nixl(self, manifest: Manifest, roads: Roads) -> BlockReader:
+    async def _connect_nixl(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
         if manifest.nixl is None or roads.nixl is None:
             lacking = "the sender" if manifest.nixl is None else "this process"
             raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
@@ -168,7 +168,7 @@ class Peer:
         lacking = "the sender offers no GPU memory that this process reaches"
         raise TransportUnavailableError("cuda_ipc", self.address, lacking)
 
-    async def _connect_grpc(self, roads: Roads) -> BlockReader:
+    async def _connect_grpc(self, roads: TransportContext) -> BlockReader:
         return GrpcReader(roads.pool, self.stub, self.address)
 
 

@@ -29,7 +29,7 @@ from kvtransfer.errors import (
     describe,
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
-from kvtransfer.peers import Peer, Peers, Roads
+from kvtransfer.peers import Peer, Peers, TransportContext
 from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
@@ -112,7 +112,7 @@ class Receiver:
         self.limits = limits or ReceiverLimits()
         self.executor = started_executor(2, "kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
-        self.roads = Roads(mode, self.pool, self.executor, nixl, cuda)
+        self.roads = TransportContext(mode, self.pool, self.executor, nixl, cuda)
         self.peers = Peers(tls)
         self._goodbyes: set[asyncio.Task[None]] = set()
 

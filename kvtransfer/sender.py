@@ -24,7 +24,7 @@ from kvtransfer.errors import (
 from kvtransfer.fence import FenceGuard, GroupKey, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
-from kvtransfer.pools.pool import BlockSource, Showing
+from kvtransfer.pools.pool import BlockSource, Publication
 from scheduling.request import Fence
 from services.process.threads import started_executor
 
@@ -43,7 +43,7 @@ class Sending:
     handoff: SenderHandoff
     source: BlockSource | None = None
     """What its blocks are read from, once that has been settled."""
-    unshown: list[Showing] = field(default_factory=list)
+    unshown: list[Publication] = field(default_factory=list)
     """Until then."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
@@ -118,11 +118,11 @@ class Handoffs:
         if entry is None:
             return
         ready = partial(self._on_readable, entry, first_index, hashes)
-        showing = Showing(first_index, blocks, behind, ready, partial(self._on_failed, entry))
+        publication = Publication(first_index, blocks, behind, ready, partial(self._on_failed, entry))
         if entry.source is None:
-            entry.unshown.append(showing)
+            entry.unshown.append(publication)
         else:
-            entry.source.show(handle, showing)
+            entry.source.show(handle, publication)
 
     def commit(self, handle: int, commit: Commit) -> None:
         """The prompt is complete and its first tokens are known."""
@@ -202,8 +202,8 @@ class Handoffs:
         entry.source = source
         source.begin(entry.handle, entry.handoff.num_blocks)
         unshown, entry.unshown = entry.unshown, []
-        for showing in unshown:
-            source.show(entry.handle, showing)
+        for publication in unshown:
+            source.show(entry.handle, publication)
 
     def _on_readable(
         self, entry: Sending, first_index: int, hashes: Sequence[bytes], places: Sequence[int]

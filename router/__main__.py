@@ -32,7 +32,7 @@ from router.errors import RouterError
 from router.links.shell import Shell
 from router.metrics import RouterMetrics
 from router.preprocess.model_facts import ModelFacts, ModelUnusable, read_model_facts
-from router.preprocess.preprocessor import Intake
+from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
 from router.replay.recording import Recorder
 from services.process.event_loop import measure_loop, start_threads, watch_loop
@@ -90,7 +90,7 @@ async def _serve_with(
     server = grpc.aio.server(
         interceptors=_interceptors(door, metrics), options=config.limits.server_options()
     )
-    healthy = _add_services(server, shell, Intake(shell, facts, pool, config.limits), facts, door)
+    healthy = _add_services(server, shell, Preprocessor(shell, facts, pool, config.limits), facts, door)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
@@ -105,7 +105,7 @@ async def _serve_with(
     standstills = measure_loop(metrics.registry)
     _say_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(stop, running)
-    structlog.get_logger().info("draining", running_sessions=len(shell.core.book.live))
+    structlog.get_logger().info("draining", running_sessions=len(shell.core.state.live))
     await healthy.leave()
     shell.submit(RouterLeaving())
     await _drain(shell, config.drain_s)
@@ -142,9 +142,9 @@ def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[grpc.aio.S
 
 
 def _add_services(
-    server: grpc.aio.Server, shell: Shell, intake: Intake, facts: ModelFacts, door: Door | None
+    server: grpc.aio.Server, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, door: Door | None
 ) -> RouterHealth:
-    inference = InferenceService(shell, intake, facts, door).add_to(server)
+    inference = InferenceService(shell, preprocessor, facts, door).add_to(server)
     others = [FleetService(shell, facts).add_to(server), health.SERVICE_NAME]
     healthy = RouterHealth(Health(server), shell, inference, [*others, *reflection.NAMES])
     reflection.add_reflection(server, [inference, *others])
@@ -184,7 +184,7 @@ async def _until_stopped(stop: asyncio.Event, running: asyncio.Task[None]) -> No
 async def _drain(shell: Shell, drain_s: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + drain_s
-    while shell.core.book.live and loop.time() < end:  # noqa: ASYNC110 -- once per process, at its end
+    while shell.core.state.live and loop.time() < end:  # noqa: ASYNC110 -- once per process, at its end
         await asyncio.sleep(0.05)
     shell.submit(RouterStopping())
 

@@ -89,7 +89,7 @@ class SimShell:
     ) -> None:
         self.core = core
         self._number = number
-        self._router_id = core.book.config.router_id
+        self._router_id = core.state.config.router_id
         self._store = store
         self._clock = clock
         self._store_s = overheads.store_s

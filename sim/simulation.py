@@ -222,8 +222,8 @@ class Simulation:
     def _leftovers(self) -> dict[str, int]:
         """What is held although nothing runs: always nothing, once all have ended."""
         held = {
-            "requests": sum(len(shell.core.book.live) for shell in self._shells),
-            "groups": sum(len(shell.core.book.groups) for shell in self._shells),
+            "requests": sum(len(shell.core.state.live) for shell in self._shells),
+            "groups": sum(len(shell.core.state.groups) for shell in self._shells),
             "queued": self._store.queue_status().waiting,
             "credits": sum(len(self._store.credits(key)) for key in self._workers),
             "leases": sum(len(self._store.leases(key)) for key in self._workers),

@@ -113,8 +113,8 @@ class Bench:
         """Busy workers, and so many that wait for them."""
         for facts in self.workers:
             self.tell(StepReported(facts.key, TokenColumns(), self.load(pending=100_000)))
-        while len(self.core.book.waiting) < waiting:
-            backlog = self.core.book.waiting.backlog
+        while len(self.core.state.waiting) < waiting:
+            backlog = self.core.state.waiting.backlog
             ttft_ms, slo_class = self.draw.randrange(10_000, 600_000), self.draw.choice(tuple(SloClass))
             slo = Slo(ttft_ms=ttft_ms, slo_class=slo_class, allow_at_risk=True)
             self.admit(self.arrival(slo), 1, backlog.tokens)
@@ -158,7 +158,7 @@ def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[floa
         facts = bench.workers[bench.arrived % num_workers]
         bench.tell(StepReported(facts.key, TokenColumns(), bench.load(pending=100_000)))
         event = bench.arrival()
-        ahead = bench.core.book.waiting.backlog.tokens // 2
+        ahead = bench.core.state.waiting.backlog.tokens // 2
         return lambda: bench.admit(event, waiting // 2, ahead)
 
     return timed(calls, prepare)
@@ -169,12 +169,12 @@ def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[fl
     bench = Bench(num_workers, seed=seed)
     bench.fill(waiting)
     for facts in bench.workers[num_workers // 10 :]:
-        bench.core.book.fleet.lose(facts.key)
-    bench.core.book.capacity_died = True
+        bench.core.state.fleet.lose(facts.key)
+    bench.core.state.capacity_died = True
 
     def prepare() -> Callable[[], object]:
         bench.now += 0.1
-        return lambda: full_plan(bench.core.book)
+        return lambda: full_plan(bench.core.state)
 
     return timed(calls, prepare)
 

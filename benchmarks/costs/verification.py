@@ -152,7 +152,7 @@ def bookkeeping(rows: int, seed: int) -> Booked:
     bench = Bench(16, seed=seed)
     facts = bench.workers[0]
     handles = bench.run_on(facts, rows)
-    worker, incoming = bench.core.book.fleet.workers[facts.key], Incoming()
+    worker, incoming = bench.core.state.fleet.workers[facts.key], Incoming()
     booked_us, whole_us = [], []
     gc.collect()
     gc.disable()

@@ -107,7 +107,8 @@ def load_model(
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
     A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
-    Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were seen to do the same. With a `random_seed` weights are drawn on the device and none are read: for measuring.
+    Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were seen to do
+    the same. With a `random_seed`, weights are drawn on the device and none are read, for measuring.
     `tell` hears how many bytes there are to read.
     """
     if dtype not in DTYPES.values():

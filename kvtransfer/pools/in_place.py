@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Showing
+from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Publication
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.verify import checksum_blocks
 
@@ -29,8 +29,8 @@ class InPlace:
     def begin(self, handle: int, num_blocks: int) -> None:
         pass
 
-    def show(self, handle: int, showing: Showing) -> None:
-        showing.ready(showing.blocks)
+    def show(self, handle: int, publication: Publication) -> None:
+        publication.ready(publication.blocks)
 
     def end(self, handle: int) -> None:
         pass

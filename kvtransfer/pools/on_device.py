@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pools.pool import Showing
+from kvtransfer.pools.pool import Publication
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from services.process.threads import started_executor
@@ -56,22 +56,22 @@ class DeviceSource(_OnDevice):
     def begin(self, handle: int, num_blocks: int) -> None:
         self._handles.add(handle)
 
-    def show(self, handle: int, showing: Showing) -> None:
-        wait = self._executor.submit(self._blocks.wait, showing.behind)
-        on_done = partial(self._on_waited, handle, showing)
+    def show(self, handle: int, publication: Publication) -> None:
+        wait = self._executor.submit(self._blocks.wait, publication.behind)
+        on_done = partial(self._on_waited, handle, publication)
         wait.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
 
     def end(self, handle: int) -> None:
         self._handles.remove(handle)
 
-    def _on_waited(self, handle: int, showing: Showing, wait: Future[None]) -> None:
+    def _on_waited(self, handle: int, publication: Publication, wait: Future[None]) -> None:
         if handle not in self._handles or wait.cancelled():
             return
         error = wait.exception()
         if error is None:
-            showing.ready(showing.blocks)
+            publication.ready(publication.blocks)
         else:
-            showing.failed(error)
+            publication.failed(error)
 
 
 class DeviceTarget(_OnDevice):

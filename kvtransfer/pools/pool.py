@@ -33,7 +33,7 @@ class BlockPool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class Publication:
     """Blocks of the engine's pool that receivers are to be able to read, and whom to tell."""
 
     first_index: int
@@ -55,7 +55,7 @@ class BlockSource(Protocol):
     def begin(self, handle: int, num_blocks: int) -> None:
         """A handoff of so many blocks, which will be shown."""
 
-    def show(self, handle: int, showing: Showing) -> None:
+    def show(self, handle: int, publication: Publication) -> None:
         """Neither `ready` nor `failed` is called once the handoff has ended."""
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Showing
+from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Publication
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from kvtransfer.verify import checksum_blocks
@@ -100,11 +100,11 @@ class SendStaging:
     def begin(self, handle: int, num_blocks: int) -> None:
         self._staged[handle] = _Staged(num_blocks)
 
-    def show(self, handle: int, showing: Showing) -> None:
+    def show(self, handle: int, publication: Publication) -> None:
         staged = self._staged[handle]
         # Whoever made the staging memory saw to that: what the engine takes in fits.
         assert staged.num_blocks <= self.pool.num_blocks, (staged.num_blocks, self.pool.num_blocks)
-        copy = partial(self._copy, staged, showing)
+        copy = partial(self._copy, staged, publication)
         if staged.slots:
             copy()
             return
@@ -134,24 +134,26 @@ class SendStaging:
             for copy in waiting:
                 copy()
 
-    def _copy(self, staged: _Staged, showing: Showing) -> None:
-        blocks = showing.blocks
-        slots = staged.slots[showing.first_index : showing.first_index + len(blocks)]
-        copy = self._executor.submit(self._copies.store, blocks, slots, showing.behind)
+    def _copy(self, staged: _Staged, publication: Publication) -> None:
+        blocks = publication.blocks
+        slots = staged.slots[publication.first_index : publication.first_index + len(blocks)]
+        copy = self._executor.submit(self._copies.store, blocks, slots, publication.behind)
         staged.copies.add(copy)
-        on_done = partial(self._on_copied, staged, slots, showing)
+        on_done = partial(self._on_copied, staged, slots, publication)
         copy.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
 
-    def _on_copied(self, staged: _Staged, slots: Sequence[int], showing: Showing, copy: Future[None]) -> None:
+    def _on_copied(
+        self, staged: _Staged, slots: Sequence[int], publication: Publication, copy: Future[None]
+    ) -> None:
         staged.copies.remove(copy)
         if staged.is_over:
             self._free_if_idle(staged)
             return
         error = copy.exception()
         if error is None:
-            showing.ready(slots)
+            publication.ready(slots)
         else:
-            showing.failed(error)
+            publication.failed(error)
 
     def _free_if_idle(self, staged: _Staged) -> None:
         if staged.is_over and not staged.copies:

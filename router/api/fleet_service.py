@@ -58,36 +58,36 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             fingerprint=fleet.fingerprint if fleet else "",
             block_size=fleet.block_size if fleet else 0,
             max_context_tokens=self._facts.max_context_tokens,
-            placement=self._shell.core.book.fleet.placement.value,
+            placement=self._shell.core.state.fleet.placement.value,
             version=VERSION,
             deterministic=bool(fleet and fleet.sameness),
         )
 
     async def Drain(self, request: fleet_pb2.DrainRequest, context: Context) -> fleet_pb2.DrainResponse:
-        workers = self._shell.core.book.fleet.workers.values()
+        workers = self._shell.core.state.fleet.workers.values()
         known = any(worker.facts.worker_id == request.worker_id for worker in workers)
         self._shell.submit(DrainAsked(request.worker_id))
         return fleet_pb2.DrainResponse(draining=known)
 
     async def _snapshot(self) -> fleet_pb2.WatchResponse:
-        book = self._shell.core.book
+        state = self._shell.core.state
         try:
             queue, reachable = await self._shell.store.queue_status(), True
             starting = await self._shell.store.list_starting()
         except StoreUnavailable:
-            queue, reachable, starting = book.queue, False, []
-        counters = book.counters
+            queue, reachable, starting = state.queue, False, []
+        counters = state.counters
         return fleet_pb2.WatchResponse(
-            router_id=book.config.router_id,
+            router_id=state.config.router_id,
             uptime_s=self._shell.now() - self._started_at,
             queue=fleet_pb2.QueueStatus(
                 waiting=queue.waiting,
                 waiting_tokens=queue.waiting_tokens,
-                capacity=book.config.queue_capacity,
-                running_sessions=len(book.live),
+                capacity=state.config.queue_capacity,
+                running_sessions=len(state.live),
                 redis_reachable=reachable,
             ),
-            workers=[_worker_to_pb(worker) for worker in book.fleet.workers.values()],
+            workers=[_worker_to_pb(worker) for worker in state.fleet.workers.values()],
             starting=[_starting_to_pb(one) for one in starting],
             counters=fleet_pb2.Counters(
                 accepted=counters.accepted,

@@ -17,7 +17,7 @@ class Arrival:
     cancelled: bool = False
 
 
-class Arriving:
+class PendingCalls:
     """Who is on the way; several calls of one name may be."""
 
     def __init__(self) -> None:

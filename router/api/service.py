@@ -22,7 +22,7 @@ from router.api.convert import (
     reason_to_pb,
     request_from_pb,
 )
-from router.api.pending_calls import Arriving
+from router.api.pending_calls import PendingCalls
 from router.api.sizes import check_chat_size, check_sizes
 from router.api.validation import RawRequest, check_before_tokenising, check_model, check_name
 from router.auth.auth import Bill, Door, Patience
@@ -32,7 +32,7 @@ from router.core.events import CancelAsked
 from router.errors import DeadlineExpired, RouterError, ValidationError
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
-from router.preprocess.preprocessor import Intake
+from router.preprocess.preprocessor import Preprocessor
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
@@ -41,12 +41,14 @@ ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeR
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """See `inference.proto`."""
 
-    def __init__(self, shell: Shell, intake: Intake, facts: ModelFacts, door: Door | None = None) -> None:
+    def __init__(
+        self, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, door: Door | None = None
+    ) -> None:
         self._shell = shell
         self._door = door
-        self._intake = intake
+        self._preprocessor = preprocessor
         self._facts = facts
-        self._arriving = Arriving()
+        self._arriving = PendingCalls()
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
@@ -94,14 +96,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         await self._admit(Patience())
         check_sizes(request.request, self._facts)
         raw, shell = as_caller(request_from_pb(request.request)), self._shell
-        checked = await self._intake.check(raw)
+        checked = await self._preprocessor.check(raw)
         quoted = await shell.quote(
             prompt_tokens=len(checked.prompt_token_ids),
             num_choices=checked.sampling.n,
             max_tokens=checked.stop.max_tokens,
             slo=checked.slo,
-            waited_s=self._intake.tokenised_s(raw),
-            hits=await self._intake.prefix_hits(raw.tenant, checked),
+            waited_s=self._preprocessor.tokenised_s(raw),
+            hits=await self._preprocessor.prefix_hits(raw.tenant, checked),
         )
         return quote_to_pb(quoted)
 
@@ -119,7 +121,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         )
         await self._admit(Patience())
         check_before_tokenising(raw, self._facts, inputs=("text", "chat"))
-        token_ids = await self._intake.tokenise(raw)
+        token_ids = await self._preprocessor.tokenise(raw)
         return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
 
     async def Detokenize(
@@ -128,7 +130,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         await self._admit(Patience())
         check_model(request.model, self._facts)
-        text = await self._intake.detokenise(request.token_ids, skip_special_tokens=skips)
+        text = await self._preprocessor.detokenise(request.token_ids, skip_special_tokens=skips)
         return inference_pb2.DetokenizeResponse(text=text)
 
     async def ListModels(
@@ -165,7 +167,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 with self._arriving.entered(name) as arrival:
                     await self._admit(patience)
                     async with self._in_time(raw.deadline_ms, received_at):
-                        event = await self._intake.arrival(
+                        event = await self._preprocessor.arrival(
                             caller, digest, received_at, listener, resumed=resume is not None
                         )
                     if self._door is not None:

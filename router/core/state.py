@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from router.core.actions import Action, ReleaseCredit, ReleaseLease
 from router.core.capacity.fleet import Fleet, Worker
-from router.core.capacity.fleet_capacity import Outlook
+from router.core.capacity.fleet_capacity import FleetCapacity
 from router.core.dispatch.moves import Move
 from router.core.queue.waiting import WaitingGroups
 from router.core.session.session import Group, Phase, Session
@@ -111,7 +111,7 @@ class Learnt:
 IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
 
 
-class Book:
+class RouterState:
     """Sessions, groups and workers under every name they are looked up by."""
 
     def __init__(self, config: CoreConfig) -> None:
@@ -134,7 +134,7 @@ class Book:
         """Sessions, by sid, whose prompt log-probabilities are requested and have not all arrived."""
         self.moves: dict[str, Move] = {}
         """By group: what is on its way from a worker that drains."""
-        self.outlook = Outlook(self)
+        self.capacity = FleetCapacity(self)
         self.counters = Counters()
         self.learnt = Learnt()
         self.queue = QueueStatus(0, 0)

@@ -42,7 +42,7 @@ MOST_EXCUSED_TICKS = 100
 """Seconds of silence on its stream after which a worker is lost even if it answers probes."""
 
 
-class Silence:
+class FailureDetector:
     """The silence of one worker's process, over all of its streams. Ticks never run backwards."""
 
     def __init__(self) -> None:

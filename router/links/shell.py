@@ -84,14 +84,14 @@ class Shell:
         self.metrics = metrics
         self.now = clock
         self._recorder = recorder
-        self.router_id = core.book.config.router_id
+        self.router_id = core.state.config.router_id
         link_crashed = metrics.loop_errors.labels("link").inc
         self.ticker = Ticker()
         self.discovery = Discovery(
             store, self.router_id, model_name, self.submit, link_crashed, self.ticker, tls
         )
         metrics.workers.set_function(lambda: self.discovery.num_joined)
-        metrics.stalled.set_function(lambda: core.book.fleet.num_stalled)
+        metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)
         metrics.loop_lag.set_function(lambda: self.ticker.lag_s)
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
@@ -147,10 +147,10 @@ class Shell:
         try:
             queue = await self.store.queue_status()
         except StoreUnavailable as error:
-            if not self.core.book.config.serves_without_store:
+            if not self.core.state.config.serves_without_store:
                 why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
                 raise Unavailable(Reason.REDIS_AWAY, why) from error
-            queue = self.core.book.queue
+            queue = self.core.state.queue
         self._last_listener += 1
         answer: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
         self._quotes[self._last_listener] = answer
@@ -299,9 +299,9 @@ class Shell:
     @property
     def serves(self) -> bool:
         """Whether a request that comes now could run; the health service then reports SERVING."""
-        book = self.core.book
-        has_queue = self.discovery.store_answers or book.config.serves_without_store
-        return has_queue and book.fleet.serves() and not book.leaving
+        state = self.core.state
+        has_queue = self.discovery.store_answers or state.config.serves_without_store
+        return has_queue and state.fleet.serves() and not state.leaving
 
     # Life
 

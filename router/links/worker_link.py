@@ -18,7 +18,7 @@ from router.links.convert_worker import (
     joined_from_pb,
     report_from_pb,
 )
-from router.links.failure_detector import ASK_TICKS, LEAST_TICKS, UNHEARD, Silence
+from router.links.failure_detector import ASK_TICKS, LEAST_TICKS, UNHEARD, FailureDetector
 from router.links.probing import Prober
 from router.links.ticker import TICK_S, Ticker
 from services.rpc.calls import cancel
@@ -59,7 +59,7 @@ class WorkerLink:
         self._submit = submit
         self._on_crash = on_crash
         self._ticker = ticker
-        self._silence = Silence()
+        self._silence = FailureDetector()
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing = Outgoing()

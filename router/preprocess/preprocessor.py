@@ -45,7 +45,7 @@ class Checked:
     received: tuple[Received, ...]
 
 
-class Intake:
+class Preprocessor:
     """Stateless but for the tokenizer processes it uses."""
 
     def __init__(
@@ -176,7 +176,7 @@ class Intake:
         token_ids = checked.prompt_token_ids
         if checked.sampling.prompt_logprobs is not None:
             return {}  # what is cached has no logits, and is computed again
-        fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.book.fleet.workers)
+        fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.state.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
         root = chain_root(fleet.fingerprint, cache_salt(tenant))

@@ -16,7 +16,7 @@ from kvtransfer.errors import PeerLostError, TransportUnavailableError
 from kvtransfer.handoff import End
 from kvtransfer.manifest import CudaReach
 from kvtransfer.pools.on_device import DeviceSource
-from kvtransfer.pools.pool import Showing
+from kvtransfer.pools.pool import Publication
 from kvtransfer.transports.cuda_ipc import is_in_reach
 from kvtransfer.transports.transport import TransportMode
 from services.rpc.convert import fence_to_pb
@@ -189,14 +189,14 @@ async def test_blocks_are_ready_when_the_device_has_come_so_far(
     ready: list[Sequence[int]] = []
     failed: list[BaseException] = []
     source.begin(1, 4)
-    source.show(1, Showing(0, [3, 4], "the first chunk", ready.append, failed.append))
+    source.show(1, Publication(0, [3, 4], "the first chunk", ready.append, failed.append))
     await until(lambda: blocks.begun == ["the first chunk"])
     await settle()
     assert ready == []
     blocks.gate.set()
     await until(lambda: ready == [[3, 4]])
     blocks.error = RuntimeError("an illegal address")
-    source.show(1, Showing(2, [5, 6], "the second one", ready.append, failed.append))
+    source.show(1, Publication(2, [5, 6], "the second one", ready.append, failed.append))
     await until(lambda: [str(error) for error in failed] == ["an illegal address"])
     assert ready == [[3, 4]]
 
@@ -208,7 +208,7 @@ async def test_nobody_is_told_of_blocks_whose_handoff_is_over(
     told: list[object] = []
     for handle in (1, 2):
         source.begin(handle, 1)
-        source.show(handle, Showing(0, [handle], None, told.append, told.append))
+        source.show(handle, Publication(0, [handle], None, told.append, told.append))
     source.end(1)
     blocks.gate.set()
     await until(lambda: [2] in told)

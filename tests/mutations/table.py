@@ -97,8 +97,8 @@ FAILURES = (
         (
             Guard(
                 "router/core/session/recovery.py",
-                "are ignored there.\n    ending.detach(book, group, tell_workers=True)\n",
-                "are ignored there.\n    ending.detach(book, group, tell_workers=False)\n",
+                "are ignored there.\n    ending.detach(state, group, tell_workers=True)\n",
+                "are ignored there.\n    ending.detach(state, group, tell_workers=False)\n",
                 "tests/router/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
             ),
         ),
@@ -156,8 +156,8 @@ FAILURES = (
         (
             Guard(
                 "router/core/session/ending.py",
-                "    release(book, group)\n    book.move(group, Phase.ENDED)\n",
-                "    book.move(group, Phase.ENDED)\n",
+                "    release(state, group)\n    state.move(group, Phase.ENDED)\n",
+                "    state.move(group, Phase.ENDED)\n",
                 "tests/router/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
             ),
         ),
@@ -169,15 +169,15 @@ FAILURES = (
         (
             Guard(
                 "router/core/session/arrival.py",
-                "    else:\n        _give_up(book, session)\n\n\n",
+                "    else:\n        _give_up(state, session)\n\n\n",
                 "\n\n",
                 "tests/router/test_letting_go.py"
                 "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
             ),
             Guard(
                 "router/core/session/ending.py",
-                "        leave_queue(book, group)\n    move = book.moves.pop(group.key, None)\n",
-                "        pass\n    move = book.moves.pop(group.key, None)\n",
+                "        leave_queue(state, group)\n    move = state.moves.pop(group.key, None)\n",
+                "        pass\n    move = state.moves.pop(group.key, None)\n",
                 "tests/router/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
             ),
         ),
@@ -195,7 +195,7 @@ FAILURES = (
             ),
             Guard(
                 "router/core/core.py",
-                "            if worker.draining:\n                clear(book, worker)\n            elif",
+                "            if worker.draining:\n                clear(state, worker)\n            elif",
                 "            if",
                 "tests/router/test_draining.py"
                 "::test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before",
@@ -228,8 +228,8 @@ FAILURES = (
             ),
             Guard(
                 "router/core/admission/admitting.py",
-                "    turn_away(book, group.session, queue_full(book))\n",
-                "    strand(book, group)\n",
+                "    turn_away(state, group.session, queue_full(state))\n",
+                "    strand(state, group)\n",
                 "tests/router/test_letting_go.py"
                 "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",
             ),
@@ -242,7 +242,7 @@ FAILURES = (
         (
             Guard(
                 "router/core/core.py",
-                "        make_way(book)\n",
+                "        make_way(state)\n",
                 "",
                 "tests/router/test_giving_way.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),

@@ -22,7 +22,7 @@ from router.core.state import CoreConfig
 from router.links.shell import Shell
 from router.metrics import RouterMetrics
 from router.preprocess.model_facts import ModelFacts, read_model_facts
-from router.preprocess.preprocessor import Intake
+from router.preprocess.preprocessor import Preprocessor
 from router.preprocess.tokenizer_pool import TokenizerPool
 from state.store import Store
 from tests.patience import PATIENCE_S
@@ -99,7 +99,7 @@ class RunningFleet:
         await worker.announce(self.store)
         self.workers.append(worker)
         key = worker.record.key
-        await until(lambda: key in self.shell.core.book.fleet.workers)
+        await until(lambda: key in self.shell.core.state.fleet.workers)
         return worker
 
     async def pair(self, **settings: object) -> tuple[ScriptedWorker, ScriptedWorker]:
@@ -121,7 +121,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     core = RouterCore(CoreConfig("router-a", queue_capacity=64))
     shell = Shell(core, store, RouterMetrics(), facts.name)
     server = grpc.aio.server(interceptors=(Answering(lambda error: None),))
-    InferenceService(shell, Intake(shell, facts, pool), facts).add_to(server)
+    InferenceService(shell, Preprocessor(shell, facts, pool), facts).add_to(server)
     FleetService(shell, facts).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))
     port = server.add_insecure_port("127.0.0.1:0")

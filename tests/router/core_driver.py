@@ -63,8 +63,8 @@ def judged(
     core: RouterCore, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
 ) -> Judgement:
     """Return the judgement that a quote of this request is made on."""
-    core.book.now = now
-    return judge_quote(core.book, ask, slo, ahead, hits)
+    core.state.now = now
+    return judge_quote(core.state, ask, slo, ahead, hits)
 
 
 def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:

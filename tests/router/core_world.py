@@ -290,8 +290,8 @@ class World:
                     self.step(worker, sorted(worker.running))
             self.store.expire()
             self.pass_time(0.2)
-            book = self.core.book
-            if not (book.live or book.to_dequeue or book.to_release or self.calls):
+            state = self.core.state
+            if not (state.live or state.to_dequeue or state.to_release or self.calls):
                 break
 
 

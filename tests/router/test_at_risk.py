@@ -122,7 +122,7 @@ def test_a_pace_that_is_not_kept_cuts_no_steps_of_others(slo: Slo) -> None:
     assert accepted.promise.tpot_ms == slo.tpot_ms, "it is judged by what it asked for"
     (send,) = grant(core, 1, ONE.key)
     assert (send.spec.tpot_ms, send.spec.itl_ms) == (None, None)
-    assert core.book.fleet.workers[ONE.key].paces_ms == []
+    assert core.state.fleet.workers[ONE.key].paces_ms == []
 
 
 def test_a_full_queue_refuses_it_too() -> None:

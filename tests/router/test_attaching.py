@@ -26,7 +26,7 @@ def num_started(decode: ScriptedWorker) -> int:
 
 
 def num_listening(fleet: RunningFleet) -> int:
-    return len(fleet.shell.core.book.by_listener)
+    return len(fleet.shell.core.state.by_listener)
 
 
 async def rest_of(call: grpc.aio.UnaryStreamCall) -> list[inference_pb2.GenerationEvent]:

@@ -78,7 +78,7 @@ def test_nobody_waits_for_ever_and_later_ones_not_at_all() -> None:
     tell(core, ARRIVAL, now=LOST_AT + 1)
     assert not reasons(tell(core, CHORES, now=LOST_AT + GRACE_S - 0.1))
     assert reasons(tell(core, CHORES, now=LOST_AT + GRACE_S)) == [Reason.NO_WORKER]
-    assert not core.book.live
+    assert not core.state.live
     assert reasons(tell(core, numbered(2), now=LOST_AT + GRACE_S)) == [Reason.NO_WORKER]
     assert not enqueued(tell(core, back(), now=LOST_AT + GRACE_S + 1))
 
@@ -94,18 +94,18 @@ def test_nobody_waits_beyond_its_promised_first_token() -> None:
 def test_a_deadline_ends_the_wait_as_any_other() -> None:
     core = without_workers()
     tell(core, replace(ARRIVAL, slo=Slo(deadline_ms=500), received_at=LOST_AT), now=LOST_AT)
-    (sid,) = core.book.awaiting
+    (sid,) = core.state.awaiting
     told = tell(core, TimerFired(Timer(TimerKind.DEADLINE, sid)), now=LOST_AT + 0.5)
     (finished,) = [one for one in told if isinstance(one, TellFinished)]
     assert finished.outcome.reasons == (FinishReason.DEADLINE,)
-    assert not core.book.awaiting
+    assert not core.state.awaiting
 
 
 @pytest.mark.parametrize("over", [CancelAsked("t", "r1"), ClientGone(ARRIVAL.listener)])
 def test_whoever_leaves_meanwhile_is_not_taken_up(over: Event) -> None:
     core = without_workers()
     tell(core, ARRIVAL, over, now=LOST_AT)
-    assert not core.book.awaiting
+    assert not core.state.awaiting
     assert not enqueued(tell(core, back(), now=LOST_AT + 1))
 
 
@@ -115,7 +115,7 @@ def test_who_was_on_its_way_into_the_queue_waits_too() -> None:
     told = tell(core, DIED, Enqueued("t/r1/0", 3, 100), now=LOST_AT)
     assert [one.request_key for one in told if isinstance(one, Dequeue)] == ["t/r1/0"]
     assert not reasons(told)
-    assert not core.book.groups
+    assert not core.state.groups
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/0"]
 
 
@@ -124,12 +124,12 @@ def test_what_the_worker_that_comes_cannot_hold_is_said_then() -> None:
     tell(core, ARRIVAL, now=LOST_AT)
     tiny = WorkerFacts("d3", "1", "decode", "d3:1", "fp", 4, 2, 8, 64)
     assert reasons(tell(core, back(tiny), now=LOST_AT + 1)) == [Reason.EXCEEDS_MEMORY]
-    assert not core.book.live
+    assert not core.state.live
 
 
 def test_no_more_wait_than_the_queue_would_take() -> None:
     core = without_workers()
-    capacity = core.book.config.queue_capacity
+    capacity = core.state.config.queue_capacity
     told = [one for number in range(1, capacity + 2) for one in tell(core, numbered(number), now=LOST_AT)]
     assert reasons(told) == [Reason.QUEUE_FULL]
 
@@ -140,11 +140,11 @@ def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
     told = tell(core, resumed, now=LOST_AT)
     assert [one for one in told if isinstance(one, TellAccepted)]
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/1"]
-    assert core.book.groups["t/r1/1"].held_against == MAX_LOST - 1
+    assert core.state.groups["t/r1/1"].held_against == MAX_LOST - 1
 
 
 def test_a_worker_that_only_takes_nothing_new_is_waited_for_as_well() -> None:
     core = core_of("slack", ONE)
     assert not reasons(tell(core, DrainAsked(ONE.worker_id), ARRIVAL, now=1.5))
-    assert core.book.awaiting
+    assert core.state.awaiting
     assert enqueued(tell(core, back(), now=2.0)) == ["t/r1/0"]

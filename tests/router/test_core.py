@@ -62,15 +62,15 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(slo=st.sampled_from([Slo(), Slo(ttft_ms=500), Slo(tpot_ms=5)]), tokens=st.integers(1, 60))
     def client_asks_for_a_quote(self, slo: Slo, tokens: int) -> None:
-        book = self.world.core.book
-        held = len(book.live), len(book.groups)
+        state = self.world.core.state
+        held = len(state.live), len(state.groups)
         self.world.ask_for_a_quote(slo, tokens)
-        assert (len(book.live), len(book.groups)) == held
+        assert (len(state.live), len(state.groups)) == held
 
     @precondition(lambda self: self.names)
     @rule(data=st.data())
     def client_calls_again(self, data: st.DataObject) -> None:
-        known = self.world.core.book.find("t", f"r{data.draw(st.integers(1, self.names))}")
+        known = self.world.core.state.find("t", f"r{data.draw(st.integers(1, self.names))}")
         if known is not None:
             self.world.arrive(known.request_id, known.sampling.n, known.stop.max_tokens, 5.0, Slo())
 
@@ -191,32 +191,32 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def workers_are_told_of_nothing_that_is_over(self) -> None:
-        book = self.world.core.book
-        held = {group.handle for group in book.groups.values()}
-        for key, worker in book.fleet.workers.items():
+        state = self.world.core.state
+        held = {group.handle for group in state.groups.values()}
+        for key, worker in state.fleet.workers.items():
             assert set(worker.groups) <= held, key
 
     @invariant()
     def sums_are_those_of_what_is_there(self) -> None:
-        book = self.world.core.book
-        waiting = [one for one in book.groups.values() if one.phase in IN_QUEUE]
-        assert {one.key for one in book.waiting} == {one.key for one in waiting}
-        assert book.waiting.backlog.tokens == sum(one.work_tokens for one in waiting)
-        for worker in book.fleet.workers.values():
+        state = self.world.core.state
+        waiting = [one for one in state.groups.values() if one.phase in IN_QUEUE]
+        assert {one.key for one in state.waiting} == {one.key for one in waiting}
+        assert state.waiting.backlog.tokens == sum(one.work_tokens for one in waiting)
+        for worker in state.fleet.workers.values():
             groups = [one for one in worker.groups.values() if one.decode_key == worker.key]
             assert worker.decode_seqs == sum(one.num_seqs for one in groups)
             assert worker.leased_blocks == sum(one.blocks for one in groups)
             expected = sum(one.expected_tokens - one.delivered_tokens for one in groups)
             assert worker.remaining_tokens == expected
-            settling = [one for one in book.groups.values() if one.phase is Phase.SETTLING]
+            settling = [one for one in state.groups.values() if one.phase is Phase.SETTLING]
             coming = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
             assert worker.coming_tokens == coming
-        assert book.fleet.bound_tokens == sum(one.bound_tokens for one in book.fleet.computing)
+        assert state.fleet.bound_tokens == sum(one.bound_tokens for one in state.fleet.computing)
 
     @invariant()
     def whoever_has_a_lease_keeps_it(self) -> None:
         world = self.world
-        leased = {(one.key, one.lease_on) for one in world.core.book.groups.values() if one.lease_on}
+        leased = {(one.key, one.lease_on) for one in world.core.state.groups.values() if one.lease_on}
         assert leased <= world.store.leases.keys() - world.store.unsettled
 
     @invariant()
@@ -236,8 +236,8 @@ class CoreMachine(RuleBasedStateMachine):
 
     def everything_has_ended(self) -> None:
         world = self.world
-        assert not world.core.book.live
-        assert not world.core.book.groups
+        assert not world.core.state.live
+        assert not world.core.state.groups
         assert not world.store.leases
         assert not world.store.credits
         assert not world.store.queue

@@ -49,7 +49,7 @@ def test_a_run_of_tokens_is_one_action_and_ends_its_choice() -> None:
     (relayed,) = [one for one in actions if isinstance(one, RelayRun)]
     assert (relayed.first_index, len(relayed.token_ids), relayed.finish) == (1, 49, FinishReason.LENGTH)
     assert relayed.max_gap_s == pytest.approx(0.1)
-    session = core.book.find("t", "r1")
+    session = core.state.find("t", "r1")
     assert session is not None
     assert session.ended
     assert session.tpot_s() == pytest.approx(0.1)

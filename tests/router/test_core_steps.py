@@ -120,7 +120,7 @@ def test_two_groups_of_a_request_may_end_in_one_step() -> None:
     assert [spec.choices for spec in driver.specs] == [(0,), (1,)]
     driver.step(DECODE, 1, FinishReason.LENGTH)
     assert driver.finished == [1]
-    assert not driver.core.book.groups
+    assert not driver.core.state.groups
 
 
 def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> None:
@@ -131,7 +131,7 @@ def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> No
     driver.tell(WorkerJoined(PREFILL, WorkerLoad(free_blocks=64), COST))
     driver.step(DECODE, 1, FinishReason.LENGTH)
     assert driver.finished == [1]
-    assert not driver.core.book.groups
+    assert not driver.core.state.groups
 
 
 def test_what_redis_did_not_hear_was_returned_is_returned_when_it_is_back() -> None:
@@ -150,8 +150,8 @@ def test_what_redis_did_not_hear_was_returned_is_returned_when_it_is_back() -> N
 def test_what_runs_is_entered_again_where_the_store_forgot_it() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
-    running = Hold("t/r/0", DECODE.key, driver.core.book.groups["t/r/0"].blocks)
-    bound = Hold("t/r/0", DECODE.key, driver.core.book.groups["t/r/0"].work_tokens)
+    running = Hold("t/r/0", DECODE.key, driver.core.state.groups["t/r/0"].blocks)
+    bound = Hold("t/r/0", DECODE.key, driver.core.state.groups["t/r/0"].work_tokens)
     driver.tell(StoreForgot())
     assert driver.entered == [TakeHolds((bound,), (running,))]
     driver.step(DECODE, 0, FinishReason.LENGTH)

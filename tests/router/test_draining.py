@@ -74,7 +74,7 @@ def test_full_blocks_are_copied_while_it_runs_on() -> None:
     assert not sent(actions, SendHandOver)
     assert not sent(actions, SendCancel)
     told = tell(core, StepReported(key, rows(handle, 3), DRAINING), now=2.15)
-    assert core.book.counters.relayed_tokens == 4 * N, "the source decodes on"
+    assert core.state.counters.relayed_tokens == 4 * N, "the source decodes on"
     assert not sent(told, SendHandOver)
 
 
@@ -94,11 +94,11 @@ def test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before() ->
     assert [one.spec.handle for one in takes] == [part.handle for part in stop.parts]
     late = StepReported(key, rows(handle, 4), DRAINING)
     tell(core, late, now=2.4)
-    assert core.book.counters.relayed_tokens == 4 * N, "what an older attempt says is not relayed"
+    assert core.state.counters.relayed_tokens == 4 * N, "what an older attempt says is not relayed"
     for part, choice in zip(stop.parts, (0, 1), strict=True):
         tell(core, StepReported(other(key).key, rows(part.handle, 4, (choice,)), WorkerLoad()), now=2.5)
-    assert core.book.counters.relayed_tokens == 5 * N
-    assert core.book.counters.retried_attempts == 0
+    assert core.state.counters.relayed_tokens == 5 * N
+    assert core.state.counters.retried_attempts == 0
 
 
 def test_the_source_may_be_gone_before_the_target_has_spoken() -> None:
@@ -117,7 +117,7 @@ def test_a_target_that_dies_during_the_copy_leaves_it_running() -> None:
     lost = tell(core, WorkerLost(other(key).key, "killed"), now=2.2)
     assert not sent(lost, Enqueue)
     tell(core, StepReported(key, rows(handle, 3), DRAINING), now=2.3)
-    assert core.book.counters.relayed_tokens == 4 * N
+    assert core.state.counters.relayed_tokens == 4 * N
 
 
 def test_a_target_that_dies_after_the_stop_is_replaced_by_a_replay() -> None:
@@ -166,8 +166,8 @@ def test_what_ends_meanwhile_is_called_off() -> None:
     ended = tell(core, StepReported(key, last, DRAINING), now=2.2)
     called_off = [one for one in ended if isinstance(one, SendCancel) and set(one.handles) == set(lends)]
     assert {one.worker_key for one in called_off} == {ONE.key, TWO.key}
-    assert not core.book.moves
-    assert not [worker for worker in core.book.fleet.workers.values() if worker.copies]
+    assert not core.state.moves
+    assert not [worker for worker in core.state.fleet.workers.values() if worker.copies]
 
 
 def test_without_room_elsewhere_it_stays() -> None:

@@ -166,9 +166,9 @@ def test_all_that_was_held_is_given_up_at_once(
         # The store was asked for the lease, and may yet have made it.
         scene.tell(SETTLED)
     assert scene.held == set()
-    assert not scene.core.book.groups
+    assert not scene.core.state.groups
     assert not scene.core.is_running("t", "r1")
-    assert not any(worker.groups for worker in scene.core.book.fleet.workers.values())
+    assert not any(worker.groups for worker in scene.core.state.fleet.workers.values())
 
 
 @pytest.mark.parametrize("late", [GRANTED, SETTLED, Enqueued(KEY, 0, 0)])
@@ -184,6 +184,6 @@ def test_late_tokens_of_a_request_that_has_ended_go_nowhere() -> None:
     hand_over(scene)
     late = scene.token(ONE.key, 0)
     scene.tell(cancel(scene))
-    before = scene.core.book.counters.relayed_tokens
+    before = scene.core.state.counters.relayed_tokens
     scene.tell(late)
-    assert scene.core.book.counters.relayed_tokens == before
+    assert scene.core.state.counters.relayed_tokens == before

@@ -32,10 +32,10 @@ def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> Router
     busy = WorkerLoad(running=1, pending_prefill_tokens=100, free_blocks=64, context_tokens=8)
     for facts in (ONE, TWO):
         tell(core, StepReported(facts.key, TokenColumns(), busy))
-    core.book.learnt.by_class.admitted(slo_class, round(load * 2000 * LOAD_WINDOW_S), 1.0)
+    core.state.learnt.by_class.admitted(slo_class, round(load * 2000 * LOAD_WINDOW_S), 1.0)
     for turn in range(100):
-        core.book.learnt.by_length[slo_class].decided(SHORT, 1.0, admitted=True)
-        core.book.learnt.by_length[slo_class].decided(LONG, 1.0, admitted=turn < 10)
+        core.state.learnt.by_length[slo_class].decided(SHORT, 1.0, admitted=True)
+        core.state.learnt.by_length[slo_class].decided(LONG, 1.0, admitted=turn < 10)
     return core
 
 
@@ -69,7 +69,7 @@ def test_who_states_no_first_token_is_not_held_back() -> None:
 
 def test_what_is_decided_is_learnt_by_length() -> None:
     core = core_of_late(0.9)
-    lengths = core.book.learnt.by_length[SloClass.STANDARD]
+    lengths = core.state.learnt.by_length[SloClass.STANDARD]
     ask(core, 1, SHORT, SLO, 0)
     ask(core, 2, SHORT, SLO, 900)
     assert len(lengths) == 202
@@ -78,13 +78,13 @@ def test_what_is_decided_is_learnt_by_length() -> None:
 def test_what_could_not_be_in_time_with_nothing_before_it_is_not_counted() -> None:
     core = core_of_late(0.9)
     ask(core, 1, SHORT, replace(SLO, ttft_ms=1), 0)
-    assert len(core.book.learnt.by_length[SloClass.STANDARD]) == 200
+    assert len(core.state.learnt.by_length[SloClass.STANDARD]) == 200
 
 
 def lead(ahead: int, slo: Slo) -> float:
     """Seconds of the fleet's work that a newcomer's tenant may be ahead by, behind so many tokens."""
     core = core_of("slack", cost=COST)
-    rate = core.book.outlook.capacity(None).prefill_rate
+    rate = core.state.capacity.capacity(None).prefill_rate
     (charged,) = [one for one in ask(core, 1, SHORT, slo, ahead) if isinstance(one, ChargeTenant)]
     assert charged.band == BAND_S * rate
     return charged.lead / rate

@@ -44,10 +44,10 @@ def test_an_idle_router_forgets_what_has_ended_when_its_time_is_over() -> None:
     idle = Idle(core)
     idle.end_one(1, at=1.0)
     idle.run(until=1.0 + KEPT_S - 0.01)
-    assert core.book.find("t", "r1") is not None
+    assert core.state.find("t", "r1") is not None
     idle.run(until=1.0 + KEPT_S)
-    assert core.book.find("t", "r1") is None
-    assert not core.book.by_sid
+    assert core.state.find("t", "r1") is None
+    assert not core.state.by_sid
     idle.run(until=1000.0)
     assert idle.num_fired <= EVENTS_OF_ONE
 
@@ -61,6 +61,6 @@ def test_each_is_kept_for_its_own_time() -> None:
         idle.end_one(number, at)
     for number, at in ends.items():
         idle.run(until=at + KEPT_S - 0.01)
-        assert core.book.find("t", f"r{number}") is not None
+        assert core.state.find("t", f"r{number}") is not None
         idle.run(until=at + KEPT_S + FORGET_S)
-        assert core.book.find("t", f"r{number}") is None
+        assert core.state.find("t", f"r{number}") is None

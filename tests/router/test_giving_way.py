@@ -33,7 +33,7 @@ def full(facts: WorkerFacts, slo_class: SloClass, *others: WorkerFacts) -> tuple
     arrivals = [replace(ARRIVAL, slo=of_class(slo_class)) for _ in range(room)]
     handles = [start(core, number, event)[1] for number, event in enumerate(arrivals)]
     rows = TokenColumns(handles, [0] * room, [0] * room, [9] * room, [0] * room)
-    free = facts.num_blocks - sum(group.blocks for group in core.book.groups.values())
+    free = facts.num_blocks - sum(group.blocks for group in core.state.groups.values())
     tell(core, StepReported(facts.key, rows, WorkerLoad(running=room, free_blocks=free)))
     arrive(core, 100, replace(ARRIVAL, slo=of_class(SloClass.INTERACTIVE)))
     tell(core, GrantsAnswered(facts.key))
@@ -54,7 +54,7 @@ def test_no_high_class_is_late_behind_a_low_one_that_runs(facts: WorkerFacts, lo
     (queued,) = [one.entry for one in gone if isinstance(one, Enqueue) and one.entry.request_key == "t/r0/0"]
     assert queued.slo_class == lower, "behind the one that it makes way for"
     assert not [one for one in gone if isinstance(one, AttemptFailed)]
-    left = sum(group.blocks for group in core.book.groups.values() if group.phase is Phase.RUNNING)
+    left = sum(group.blocks for group in core.state.groups.values() if group.phase is Phase.RUNNING)
     told = WorkerLoad(running=len(handles) - 1, free_blocks=facts.num_blocks - left)
     tell(core, StepReported(facts.key, TokenColumns(), told), now=DUE + 0.05)
     assert grant(core, 100, facts.key, now=DUE + 0.05)

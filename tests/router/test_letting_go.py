@@ -78,15 +78,15 @@ def test_no_decode_runs_on_kv_of_a_prefill_that_failed(end: str) -> None:
     assert SendCancel(DECODE.key, (handle,)) in tell(core, ends_of_a_prefill(handle)[end])
     late = StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE)
     tell(core, late)
-    assert core.book.counters.relayed_tokens == 0, "what it decodes all the same is nobody's"
+    assert core.state.counters.relayed_tokens == 0, "what it decodes all the same is nobody's"
 
 
 @pytest.mark.parametrize("end", ["failed", "died"])
 def test_a_failed_prefill_pins_no_decode_slot(end: str) -> None:
     core = disaggregated()
-    decode = core.book.fleet.workers[DECODE.key]
+    decode = core.state.fleet.workers[DECODE.key]
     handle = dispatched(core)
-    assert (decode.decode_seqs, decode.free_blocks) == (1, 64 - core.book.groups[KEY].blocks)
+    assert (decode.decode_seqs, decode.free_blocks) == (1, 64 - core.state.groups[KEY].blocks)
     ended = tell(core, ends_of_a_prefill(handle)[end])
     assert ReleaseLease(KEY, DECODE.key) in ended
     assert (decode.decode_seqs, decode.free_blocks) == (0, 64)
@@ -100,7 +100,7 @@ def test_a_dead_prefill_worker_takes_no_healthy_decode_along() -> None:
     assert not [one for one in lost if isinstance(one, SendCancel | Enqueue)]
     told = StepReported(DECODE.key, TokenColumns([handle], [0], [1], [9], [3]), FREE)
     assert [one.listener for one in tell(core, told) if isinstance(one, TellFinished)] == [1]
-    assert core.book.counters.retried_attempts == 0
+    assert core.state.counters.retried_attempts == 0
 
 
 def test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token() -> None:
@@ -131,7 +131,7 @@ def test_a_full_queue_takes_nobody_in_and_says_when_to_come_back() -> None:
     assert isinstance(refused.error, Overloaded)
     assert refused.error.retry_after_s is not None
     assert refused.error.retry_after_s > 0
-    assert not core.book.groups
+    assert not core.state.groups
 
 
 def test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty() -> None:
@@ -139,7 +139,7 @@ def test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty() ->
     core = core_of("slack", DECODE)
     busy = WorkerLoad(running=DECODE.max_num_seqs, free_blocks=1, context_tokens=200)
     tell(core, StepReported(DECODE.key, TokenColumns(), busy))
-    worker = core.book.fleet.workers[DECODE.key]
+    worker = core.state.fleet.workers[DECODE.key]
     assert (worker.num_seqs, worker.free_blocks) == (DECODE.max_num_seqs, 1)
     (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
     given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))

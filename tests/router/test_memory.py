@@ -57,7 +57,7 @@ def leave_queue(core: RouterCore, number: int) -> None:
 def refuse(core: RouterCore, number: int) -> None:
     tell(core, StepReported(ONE.key, TokenColumns(), replace(IDLE, running=1)))
     arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=10)))
-    assert ("t", f"r{number}") not in core.book.live
+    assert ("t", f"r{number}") not in core.state.live
 
 
 def ask_the_impossible(core: RouterCore, number: int) -> None:
@@ -89,8 +89,8 @@ def test_whatever_ends_a_request_no_cycle_keeps_it(
     for number in range(1, MANY + 1):
         end(core, number)
         tell(core, *(StepReported(worker.key, TokenColumns(), IDLE) for worker in (ONE, TWO)))
-    assert not core.book.live
-    assert not core.book.groups
-    core.book.retained.clear()
-    core.book.by_sid.clear()
+    assert not core.state.live
+    assert not core.state.groups
+    core.state.retained.clear()
+    core.state.by_sid.clear()
     assert garbage() == []

@@ -41,8 +41,8 @@ def test_a_preempted_group_moves_to_a_worker_with_room() -> None:
     (sent,) = grant(core, 1, other(key).key, now=2.1)
     assert sent.spec.output_token_ids == (9,)
     assert sent.spec.fence.attempt == 2
-    assert core.book.counters.retried_attempts == 0
-    assert (core.book.counters.preempted, core.book.counters.migrated) == (1, 1)
+    assert core.state.counters.retried_attempts == 0
+    assert (core.state.counters.preempted, core.state.counters.migrated) == (1, 1)
 
 
 def test_it_stays_when_it_runs_again() -> None:
@@ -70,13 +70,13 @@ def test_it_moves_at_most_once_a_second_and_never_runs_out_of_attempts() -> None
     for moves in range(1, 6):
         preempted(core, key, handle, now)
         tell(core, CHORES, now=now)
-        assert core.book.counters.migrated == moves
+        assert core.state.counters.migrated == moves
         tell(core, Enqueued("t/r1/0", 0, 0), now=now)
         (sent,) = grant(core, 1, other(key).key, now=now)
         key, handle = sent.worker_key, sent.spec.handle
         preempted(core, key, handle, now + 0.5)
         tell(core, CHORES, now=now + 0.5)
-        assert core.book.counters.migrated == moves
+        assert core.state.counters.migrated == moves
         tell(core, StepReported(key, TokenColumns(), WorkerLoad(), resumed=(handle,)), now=now + 0.6)
         for facts in (ONE, TWO):
             tell(core, StepReported(facts.key, TokenColumns(), WorkerLoad(free_blocks=64)), now=now + 0.6)

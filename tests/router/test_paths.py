@@ -53,7 +53,7 @@ def test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker() -> No
 def test_a_free_worker_is_left_alone_where_waiting_for_another_is_better() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, PREFILL, pending=2100)
-    assert core.book.outlook.chunk(core.book.fleet.workers[PREFILL.key]) < 1050
+    assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key]) < 1050
     loaded(core, DECODE, running=64, context=6000)
     assert asked_first(core) == []
 
@@ -100,7 +100,7 @@ def test_what_workers_spend_their_time_on_is_followed() -> None:
             shape=mixed,
         )
         tell(core, step, now=1 + tenth / 10)
-    worker = core.book.fleet.workers[DECODE.key]
+    worker = core.state.fleet.workers[DECODE.key]
     decodes = COST.predict(StepShape.of(10, 1000, ())) / COST.predict(mixed)
     assert abs(worker.decode_share - decodes) < 0.01
     assert abs(worker.prefill_share - (1 - decodes)) < 0.01

@@ -69,7 +69,7 @@ def test_where_any_worker_may_come_to_take_it_only_what_all_hold_is_counted(
     core = core_with(placement)
     assert predicted_ms(core, hits, ahead) == pytest.approx(predicted_ms(core, {}, ahead))
     both = {ONE.key: 8, TWO.key: 5}
-    assert held_by_all(core.book, both) == 5 * BLOCK
+    assert held_by_all(core.state, both) == 5 * BLOCK
     assert predicted_ms(core, both, ahead) == pytest.approx(predicted_ms(core, {}, ahead) - 5 * BLOCK)
 
 
@@ -77,9 +77,9 @@ def test_with_as_many_waiting_as_there_are_free_the_first_to_answer_may_take_it(
     core = core_with()
     for number in (1, 2):
         arrive(core, number)
-    for worker in core.book.fleet.workers.values():
+    for worker in core.state.fleet.workers.values():
         worker.asking = False
-    assert cached_tokens(core.book, HITS, Ahead(0, 0)) == {ONE.key: 0, TWO.key: 0}
+    assert cached_tokens(core.state, HITS, Ahead(0, 0)) == {ONE.key: 0, TWO.key: 0}
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))

@@ -32,8 +32,8 @@ def core_after_a_bad_minute(load: WorkerLoad, cost: CostModel = COST) -> RouterC
     facts = WorkerFacts("d", "1", "decode", "127.0.0.1:1", "f", 16, 1000, 64, 256)
     core.on(WorkerJoined(facts, load, cost), 0.0)
     for _ in range(64):
-        core.book.learnt.ttft.add(0, 10.0, now=1.0)
-        core.book.learnt.tpot.add(0, 10.0, now=1.0)
+        core.state.learnt.ttft.add(0, 10.0, now=1.0)
+        core.state.learnt.tpot.add(0, 10.0, now=1.0)
     return core
 
 
@@ -91,7 +91,7 @@ def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_l
         assert quoted.predicted.fixed_s == pytest.approx(0.007)
     # What comes after is predicted exactly: nothing is left to multiply by.
     first_tokens(core, 40, 0.047, 64, first=9)
-    assert core.book.learnt.ttft.quantiles(0.047 * TTFT_SCALE, core.book.now) == pytest.approx((1.0, 1.0))
+    assert core.state.learnt.ttft.quantiles(0.047 * TTFT_SCALE, core.state.now) == pytest.approx((1.0, 1.0))
 
 
 @pytest.mark.parametrize(("waited_s", "is_kept"), [(0.0, True), (0.07, True), (0.09, False), (3.0, False)])

@@ -57,11 +57,11 @@ def test_histories_with_quotes_in_them_are_replayed_identically(
         now += later_s
         slo = Slo(ttft_ms=ttft_ms)
         if kind == "quote":
-            before = list(core.book.groups), len(core.book.live), core.book.counters
+            before = list(core.state.groups), len(core.state.live), core.state.counters
             asked = replace(QUOTE, listener=-number - 1, prompt_tokens=amount + 1, slo=slo, waiting=amount)
             (answer,) = [one for one in take(asked) if isinstance(one, TellQuoted | Reject)]
             assert answer.listener == asked.listener
-            assert before == (list(core.book.groups), len(core.book.live), core.book.counters)
+            assert before == (list(core.state.groups), len(core.state.live), core.state.counters)
         elif kind == "report":
             load = WorkerLoad(
                 running=amount % 8, pending_prefill_tokens=amount, context_tokens=amount, free_blocks=60
@@ -71,7 +71,7 @@ def test_histories_with_quotes_in_them_are_replayed_identically(
             event = replace(ARRIVAL, listener=number, request_id=f"r{number}", slo=slo, received_at=now)
             take(event)
             take(Enqueued(f"t/r{number}/0", 0, 0))
-    decided = list(replay([header(core.book.config), *told, footer(len(told))]))
+    decided = list(replay([header(core.state.config), *told, footer(len(told))]))
     assert [one.recorded.line for one in decided if not one.identical] == []
 
 

@@ -171,7 +171,7 @@ def test_what_fails_again_rests_before_it_is_tried_again() -> None:
     told = tell(core, RESUMABLE)
     for number in range(2):
         dispatched(core, told, 0)
-        (handle,) = core.book.fleet.workers[ONE.key].groups
+        (handle,) = core.state.fleet.workers[ONE.key].groups
         failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
         told = tell(core, StepReported(ONE.key, TokenColumns(), IDLE, failures=(failure,)))
         assert [isinstance(one, Enqueue) for one in told].count(True) == 1 - number
@@ -182,7 +182,7 @@ def test_what_fails_again_rests_before_it_is_tried_again() -> None:
 def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies() -> None:
     core = core_of("slack")
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
-    (handle,) = core.book.fleet.workers[worker_key].groups
+    (handle,) = core.state.fleet.workers[worker_key].groups
     failure = SequenceFailed(handle, FailureReason.HANDOFF, "lost")
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
     assert told_of(told) == [0]
@@ -194,7 +194,7 @@ def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies(
 def test_who_waits_when_the_last_worker_dies_is_given_up_after_a_while() -> None:
     core = core_of("slack", ONE)
     tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), WorkerLost(ONE.key, "it died"))
-    grace_s = core.book.config.no_worker_grace_s
+    grace_s = core.state.config.no_worker_grace_s
     told = tell(core, CHORES, now=2.0) + tell(core, CHORES, now=1.9 + grace_s)
     assert not [one for one in told if isinstance(one, TellFinished)]
     told = tell(core, CHORES, now=2.1 + grace_s)
@@ -211,7 +211,7 @@ def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:
 def superseded(core: RouterCore) -> StepReported:
     """What a worker says when the request's next session has come to it from elsewhere."""
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
-    (handle,) = core.book.fleet.workers[worker_key].groups
+    (handle,) = core.state.fleet.workers[worker_key].groups
     failure = SequenceFailed(handle, FailureReason.SUPERSEDED, "session 1 attempt 1 has been seen")
     return StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,))
 
@@ -223,8 +223,8 @@ def test_a_session_that_went_on_elsewhere_ends_here() -> None:
     tell(core, ClientGone(RESUMABLE.listener))
     told = tell(core, report)
     assert not [one for one in told if isinstance(one, AttemptFailed | Enqueue)]
-    assert not core.book.groups
-    assert not core.book.live
+    assert not core.state.groups
+    assert not core.state.live
     told = tell(core, replace(RESUMABLE, listener=2, session=2))
     assert [one.entry.request_key for one in told if isinstance(one, Enqueue)] == ["t/r1/2"]
 

@@ -248,7 +248,7 @@ async def test_many_streams_at_once_all_finish_and_leave_nothing_held(fleet: Run
     for count, events in zip(range(1, 33), await asyncio.gather(*map(events_of, calls)), strict=True):
         assert tokens_of(events) == expected(count)
     await until(fleet.nothing_is_held)
-    assert fleet.shell.core.book.groups == {}
+    assert fleet.shell.core.state.groups == {}
 
 
 async def test_worker_of_another_model_is_never_used(fleet: RunningFleet) -> None:
@@ -259,7 +259,7 @@ async def test_worker_of_another_model_is_never_used(fleet: RunningFleet) -> Non
     await stranger.start()
     await stranger.announce(fleet.store)
     await until(lambda: bool(fleet.shell.discovery.refused))
-    assert stranger.record.key not in fleet.shell.core.book.fleet.workers
+    assert stranger.record.key not in fleet.shell.core.state.fleet.workers
 
 
 async def test_draining_worker_gets_nothing_new(fleet: RunningFleet) -> None:

@@ -66,9 +66,9 @@ def test_the_largest_at_risk_makes_room_for_a_smaller_newcomer() -> None:
     told = ask(core, 2, 10, firm, 100)
     assert RequestShed("t/r1/0") in told
     assert_waits_behind(told)
-    assert ("t", "r1") in core.book.live
+    assert ("t", "r1") in core.state.live
     assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
-    assert core.book.counters.shed == 1
+    assert core.state.counters.shed == 1
 
 
 def assert_waits_behind(told: list[Action]) -> None:
@@ -85,7 +85,7 @@ def test_who_was_accepted_never_makes_room() -> None:
     told = ask(core, 2, 10, Slo(ttft_ms=300), 100)
     (rejected,) = [one for one in told if isinstance(one, Reject)]
     assert rejected.listener == 2
-    assert not core.book.counters.shed
+    assert not core.state.counters.shed
 
 
 def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> None:
@@ -95,7 +95,7 @@ def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> 
     told = tell(core, CHORES, now=1.2)
     assert RequestShed("t/r1/0") in told
     assert_waits_behind(told)
-    assert ("t", "r1") in core.book.live
+    assert ("t", "r1") in core.state.live
     assert not [one for one in tell(core, CHORES, now=1.3) if isinstance(one, RequestShed)], "only once"
 
 
@@ -103,36 +103,36 @@ def test_when_capacity_dies_a_promise_is_given_up_behind_those_that_can_be_kept(
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=500), 0)
     ask(core, 2, 10, Slo(ttft_ms=600), 100)
-    assert not core.book.counters.promises_given_up
+    assert not core.state.counters.promises_given_up
     told = tell(core, WorkerLost(TWO.key, "killed"), now=1.38)
     assert [one.request_key for one in told if isinstance(one, PromiseBroken)] == ["t/r1/0"]
     behind = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
     assert behind[-1].due_in_ms > 100_000
     assert Dequeue("t/r1/0") in told
-    assert ("t", "r1") in core.book.live
+    assert ("t", "r1") in core.state.live
 
 
 def test_full_plans_are_made_at_most_twenty_times_a_second() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
     tell(core, CHORES, now=1.01)
-    assert core.book.planned_at == 1.01
+    assert core.state.planned_at == 1.01
     tell(core, CHORES, now=1.05)
-    assert core.book.planned_at == 1.01
+    assert core.state.planned_at == 1.01
     tell(core, CHORES, now=1.07)
-    assert core.book.planned_at == 1.07
+    assert core.state.planned_at == 1.07
 
 
 def test_full_plans_are_made_less_often_where_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
-    monkeypatch.setattr(shedding, "PLANNED_PER_S", 10 * len(core.book.waiting))
+    monkeypatch.setattr(shedding, "PLANNED_PER_S", 10 * len(core.state.waiting))
     tell(core, CHORES, now=1.01)
-    assert core.book.planned_at == 1.01
+    assert core.state.planned_at == 1.01
     tell(core, CHORES, now=1.07)
-    assert core.book.planned_at == 1.01
+    assert core.state.planned_at == 1.01
     tell(core, CHORES, now=1.12)
-    assert core.book.planned_at == 1.12
+    assert core.state.planned_at == 1.12
 
 
 def test_a_tenant_over_its_share_is_refused_what_it_asks_to_be_promised() -> None:
@@ -165,9 +165,9 @@ def test_who_is_refused_gives_its_charge_back_and_nobody_is_charged_where_none_w
 def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
     core = core_with(bound=0)
     ask(core, 1, 10, Slo(slo_class=SloClass.BATCH), 0)
-    core.book.batch_floor.owed_tokens = 9.9
+    core.state.batch_floor.owed_tokens = 9.9
     ask(core, 2, 6, Slo(slo_class=SloClass.INTERACTIVE), 0)
     grant(core, 2, ONE.key)
-    promoted = [one.key for one in core.book.groups.values() if one.is_promoted]
+    promoted = [one.key for one in core.state.groups.values() if one.is_promoted]
     assert promoted == ["t/r1/0"]
-    assert core.book.waiting.head_of(SloClass.BATCH) is core.book.groups["t/r1/0"]
+    assert core.state.waiting.head_of(SloClass.BATCH) is core.state.groups["t/r1/0"]

@@ -13,7 +13,7 @@ from router.links.failure_detector import (
     LEAST_TICKS,
     MOST_EXCUSED_TICKS,
     MOST_TICKS,
-    Silence,
+    FailureDetector,
 )
 from router.links.ticker import TICK_S, Ticker
 
@@ -25,7 +25,7 @@ class Worker:
     """Speaks after given gaps; a tick that finds it silent for too long loses it."""
 
     def __init__(self) -> None:
-        self.silence = Silence()
+        self.silence = FailureDetector()
         self.tick = 0
         self.silence.begin(0)
         self.silence.heard(0)
@@ -93,7 +93,7 @@ def test_a_large_gap_is_forgotten_while_the_worker_is_regular() -> None:
 
 
 def test_the_first_word_of_a_stream_may_take_longer_and_is_no_gap() -> None:
-    silence = Silence()
+    silence = FailureDetector()
     silence.begin(100)
     assert not silence.is_too_long(100 + MOST_TICKS - 1)
     assert silence.is_too_long(100 + MOST_TICKS)
@@ -103,7 +103,7 @@ def test_the_first_word_of_a_stream_may_take_longer_and_is_no_gap() -> None:
 
 @given(st.lists(st.floats(0, 60), max_size=LEAST_TICKS - 1))
 def test_a_router_that_stood_still_blames_nobody(late_s: list[float]) -> None:
-    ticker, silence = Ticker(), Silence()
+    ticker, silence = Ticker(), FailureDetector()
     silence.begin(ticker.num_ticks)
     silence.heard(ticker.num_ticks)
     for one in late_s:

@@ -35,7 +35,7 @@ async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_nei
     async def silent_is_given_up() -> bool:
         """After all that waited for the neighbour has been taken, as in the time between two such looks."""
         shell.end_stalled()
-        [session] = [one for one in shell.core.book.live.values() if one.request_id == "neighbour"]
+        [session] = [one for one in shell.core.state.live.values() if one.request_id == "neighbour"]
         made = len(session.choices[0].token_ids)
         await until(lambda: len(received) > made)
         return not shell.core.is_running("", "silent")
@@ -65,5 +65,5 @@ async def test_client_that_does_not_read_is_cut_off_and_its_work_freed(fleet: Ru
         call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request(8000, sampling=MANY))
         await call.read()
         await until(lambda: any(c.WhichOneof("command") == "receive" for c in decode.commands))
-        await until(lambda: fleet.shell.core.book.live == {} and not decode.running)
+        await until(lambda: fleet.shell.core.state.live == {} and not decode.running)
         await until(fleet.nothing_is_held)

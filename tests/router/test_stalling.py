@@ -77,9 +77,9 @@ def test_prompts_of_a_stalled_worker_are_none_that_others_must_compute() -> None
     busy = replace(IDLE, pending_prefill_tokens=50)
     tell(core, WorkerLoaded(TWO.key, busy), WorkerLoaded(ONE.key, busy, STALL_S + 1))
     tell(core, WorkerLoaded(ONE.key, replace(IDLE, pending_prefill_tokens=70), STALL_S + 2))
-    assert core.book.fleet.bound_tokens == 50
+    assert core.state.fleet.bound_tokens == 50
     tell(core, stepped(ONE, 10.0))
-    assert core.book.fleet.bound_tokens == 50
+    assert core.state.fleet.bound_tokens == 50
 
 
 def test_a_worker_of_long_steps_may_take_longer() -> None:
@@ -94,7 +94,7 @@ def test_a_worker_of_long_steps_may_take_longer() -> None:
 @pytest.mark.integration
 async def test_heartbeats_tell_how_long_a_step_runs(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair(running_step_s=STALL_S + 1)
-    worker = fleet.shell.core.book.fleet.workers[decode.record.key]
+    worker = fleet.shell.core.state.fleet.workers[decode.record.key]
     await until(lambda: worker.stalled)
     sample = fleet.shell.metrics.registry.get_sample_value
     assert (sample(f"{NAMESPACE}_stalled_workers") or 0) >= 1

@@ -144,7 +144,7 @@ def test_slow_prompts_of_2400_tokens_refuse_nobody_500_ms(num_slow: int) -> None
     for _ in range(num_slow):
         assert fleet.ask(2400, Slo()) is None
         fleet.serve(3.7)
-    learnt = fleet.core.book.learnt
+    learnt = fleet.core.state.learnt
     for _ in range(19):
         fleet.now += 2.8
         assert fleet.ask(20, Slo(ttft_ms=500)) is None

@@ -29,7 +29,7 @@ NAN = float("nan")
 
 
 def check(raw: RawRequest, facts: ModelFacts) -> None:
-    """All checks, in the order of the intake."""
+    """All checks, in the order of the preprocessor."""
     check_before_tokenising(raw, facts)
     checked_sampling(raw, facts.vocab_size, 1)
     checked_slo(raw)

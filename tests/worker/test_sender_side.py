@@ -15,7 +15,7 @@ from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.in_place import InPlace
-from kvtransfer.pools.pool import BlockSource, Showing
+from kvtransfer.pools.pool import BlockSource, Publication
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
@@ -181,7 +181,7 @@ class SlowSource(InPlace):
         super().__init__(BytesPool())
         self.shown: list[tuple[int, int, tuple[int, ...], object]] = []
 
-    def show(self, handle: int, showing: Showing) -> None:
+    def show(self, handle: int, showing: Publication) -> None:
         self.shown.append((handle, showing.first_index, tuple(showing.blocks), showing.behind))
 
 

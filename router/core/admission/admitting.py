@@ -18,173 +18,173 @@ from router.core.queue.queueing import expected_output, put_behind, strand, take
 from router.core.session import ending
 from router.core.session.awaiting import check_worth_waiting, queue_full
 from router.core.session.session import Group, Phase, Session
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import Reason, RouterError, SloRefused, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late
 from scheduling.admission.prediction import Ahead, Ask
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 
 
-def on_enqueued(book: Book, request_key: str, position: int, work_ahead_tokens: int) -> None:
+def on_enqueued(state: RouterState, request_key: str, position: int, work_ahead_tokens: int) -> None:
     """Decide on a newcomer; whoever is admitted already just learns its place."""
-    group = book.groups.get(request_key)
+    group = state.groups.get(request_key)
     if group is None:
         # Asked for twice, of which the first failed: nobody waits there any more.
-        book.do(Dequeue(request_key))
+        state.do(Dequeue(request_key))
         return
     if group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
         return
     session = group.session
     ahead = Ahead(work_ahead_tokens, position)
     if not session.admitted:
-        if ahead.requests > 0 and session.ahead is None and book.config.policy.promises:
+        if ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
             session.ahead = ahead
-            _charge(book, session, group, ahead)
+            _charge(state, session, group, ahead)
             return
-        if _admit(book, session, group, ahead, 0.0):
-            _take_place(book, session, group, ahead, 0.0)
+        if _admit(state, session, group, ahead, 0.0):
+            _take_place(state, session, group, ahead, 0.0)
         return
-    _settle_in(book, session, group, ahead)
+    _settle_in(state, session, group, ahead)
 
 
-def on_charged(book: Book, request_key: str, standing: Standing | None) -> None:
+def on_charged(state: RouterState, request_key: str, standing: Standing | None) -> None:
     """What a tenant has had of the fleet is known, or cannot be: go on with admission."""
-    group = book.groups.get(request_key)
+    group = state.groups.get(request_key)
     if group is None or group.session.ahead is None or group.session.admitted:
         return
     session, ahead, late_s = group.session, group.session.ahead, 0.0
     if standing is None or standing.is_over:
         session.charged_tokens = 0.0
-    if standing is not None and standing.is_over and book.fleet.serves():
-        rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate
-        late_s = max(0.001, standing.catch_up_s(_lead(book, session, ahead), rate))
-    if not _admit(book, session, group, ahead, late_s):
+    if standing is not None and standing.is_over and state.fleet.serves():
+        rate = state.capacity.capacity(session.slo.pace_ms).prefill_rate
+        late_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
+    if not _admit(state, session, group, ahead, late_s):
         return
-    _take_place(book, session, group, ahead, late_s)
+    _take_place(state, session, group, ahead, late_s)
 
 
-def _charge(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
-    if not book.fleet.serves():
-        on_charged(book, group.key, None)
+def _charge(state: RouterState, session: Session, group: Group, ahead: Ahead) -> None:
+    if not state.fleet.serves():
+        on_charged(state, group.key, None)
         return
-    weight = book.config.weights.of(session.tenant)
-    output = expected_output(book, session) * group.num_seqs
+    weight = state.config.weights.of(session.tenant)
+    output = expected_output(state, session) * group.num_seqs
     session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
-    rate = book.outlook.capacity(session.slo.pace_ms).prefill_rate
-    lead = _lead(book, session, ahead)
-    book.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, BAND_S * rate))
+    rate = state.capacity.capacity(session.slo.pace_ms).prefill_rate
+    lead = _lead(state, session, ahead)
+    state.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, BAND_S * rate))
 
 
-def _lead(book: Book, session: Session, ahead: Ahead) -> float:
+def _lead(state: RouterState, session: Session, ahead: Ahead) -> float:
     """The lead, in virtual tokens, that its tenant may have over the least served one."""
-    ttft_ms, rate = session.slo.ttft_ms, book.outlook.capacity(session.slo.pace_ms).prefill_rate
+    ttft_ms, rate = session.slo.ttft_ms, state.capacity.capacity(session.slo.pace_ms).prefill_rate
     patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
-    return allowed_lead((ahead.tokens + book.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
+    return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
 
-def _take_place(book: Book, session: Session, group: Group, ahead: Ahead, late_s: float) -> None:
+def _take_place(state: RouterState, session: Session, group: Group, ahead: Ahead, late_s: float) -> None:
     """Keep the place it has, or take a later one: over its share, or where it will miss its TTFT anyway."""
     is_early = session.aim.ttft_ms != session.slo.ttft_ms
     if (late_s > 0 or is_early) and group.early_grant is None:
-        put_behind(book, group, late_s)
+        put_behind(state, group, late_s)
     else:
-        _settle_in(book, session, group, ahead)
+        _settle_in(state, session, group, ahead)
 
 
-def _settle_in(book: Book, session: Session, group: Group, ahead: Ahead) -> None:
+def _settle_in(state: RouterState, session: Session, group: Group, ahead: Ahead) -> None:
     if group.phase is Phase.ENQUEUEING:
-        book.move(group, Phase.WAITING)
+        state.move(group, Phase.WAITING)
         group.stranded_at = None
-    _tell_queued(book, session, ahead)
-    book.grants_wanted = True
+    _tell_queued(state, session, ahead)
+    state.grants_wanted = True
     if group.early_grant is not None:
         grant, group.early_grant = group.early_grant, None
-        take_grant(book, group, grant)
+        take_grant(state, group, grant)
 
 
-def _admit(book: Book, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
-    if not book.fleet.serves():
-        ending.leave_queue(book, group)
-        _wait_for_fleet(book, session)
+def _admit(state: RouterState, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
+    if not state.fleet.serves():
+        ending.leave_queue(state, group)
+        _wait_for_fleet(state, session)
         return False
-    ask = replace(ask_of(book, session, group), waited_s=book.now - session.timeline.received_at)
-    shares, slo_class = book.learnt.by_class, session.slo.slo_class
-    harm_s = max(harm_s, class_wait_s(book, session.slo))
-    shares.asked(slo_class, group.work_tokens, book.now)
+    ask = replace(ask_of(state, session, group), waited_s=state.now - session.timeline.received_at)
+    shares, slo_class = state.learnt.by_class, session.slo.slo_class
+    harm_s = max(harm_s, class_wait_s(state, session.slo))
+    shares.asked(slo_class, group.work_tokens, state.now)
     hits = session.prefix_hits
-    judgement = judge_newcomer(book, ask, session.slo, group.due_at, ahead, hits, harm_s=harm_s)
+    judgement = judge_newcomer(state, ask, session.slo, group.due_at, ahead, hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
-        judgement = make_room(book, group, ask, ahead) or judgement
+        judgement = make_room(state, group, ask, ahead) or judgement
     if harm_s == 0:
-        learn_length(book, ask, session.slo, judgement)
+        learn_length(state, ask, session.slo, judgement)
     decision = rather_late(session.slo, judgement.decision)
     if decision.verdict is Verdict.REFUSED:
-        _refuse(book, session, group, ask, judgement)
+        _refuse(state, session, group, ask, judgement)
         return False
     session.admitted = True
-    book.promise(session, decision, aim_of(session.slo, decision))
+    state.promise(session, decision, aim_of(session.slo, decision))
     session.predicted = judgement.predicted
     if decision.is_trial:
-        book.learnt.trials.begin(ask.prompt_tokens, session.slo, book.now)
-    book.learnt.admitted.add(group.work_tokens, book.now)
-    shares.admitted(slo_class, group.work_tokens, book.now)
-    book.counters.accepted += 1
-    tell_accepted(book, session)
+        state.learnt.trials.begin(ask.prompt_tokens, session.slo, state.now)
+    state.learnt.admitted.add(group.work_tokens, state.now)
+    shares.admitted(slo_class, group.work_tokens, state.now)
+    state.counters.accepted += 1
+    tell_accepted(state, session)
     return True
 
 
-def _tell_queued(book: Book, session: Session, ahead: Ahead) -> None:
+def _tell_queued(state: RouterState, session: Session, ahead: Ahead) -> None:
     if session.decision is not None and ahead.requests > 0:
         predicted_ms = session.decision.ttft_s * 1000
         for listener in session.listeners:
-            book.do(TellQueued(listener, ahead.requests, ahead.tokens, predicted_ms))
+            state.do(TellQueued(listener, ahead.requests, ahead.tokens, predicted_ms))
 
 
-def _refuse(book: Book, session: Session, group: Group, ask: Ask, judgement: Judgement) -> None:
-    wait_s = come_back_in_s(book, judgement, ask, session.slo, group.key)
-    ending.leave_queue(book, group)
-    turn_away(book, session, SloRefused(judgement.decision, wait_s))
+def _refuse(state: RouterState, session: Session, group: Group, ask: Ask, judgement: Judgement) -> None:
+    wait_s = come_back_in_s(state, judgement, ask, session.slo, group.key)
+    ending.leave_queue(state, group)
+    turn_away(state, session, SloRefused(judgement.decision, wait_s))
 
 
-def _wait_for_fleet(book: Book, session: Session) -> None:
+def _wait_for_fleet(state: RouterState, session: Session) -> None:
     """The last decode worker was lost while the session was on its way into the queue."""
     try:
-        check_worth_waiting(book, session)
+        check_worth_waiting(state, session)
     except RouterError as error:
         error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
-        turn_away(book, session, error)
+        turn_away(state, session, error)
     else:
-        ending.withdraw(book, session)
-        book.awaiting[session.sid] = session
+        ending.withdraw(state, session)
+        state.awaiting[session.sid] = session
 
 
-def on_queue_full(book: Book, request_key: str) -> None:
+def on_queue_full(state: RouterState, request_key: str) -> None:
     """A newcomer is turned away; what was admitted stays, and tries again."""
-    group = book.groups.get(request_key)
+    group = state.groups.get(request_key)
     if group is None or group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
         return
     if group.session.admitted:
-        strand(book, group)
+        strand(state, group)
         return
-    turn_away(book, group.session, queue_full(book))
+    turn_away(state, group.session, queue_full(state))
 
 
-def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
+def on_enqueue_failed(state: RouterState, group: Group, reason: str) -> None:
     """Without the store newcomers are served by what this router knows, if it may; else none is admitted.
 
     What was admitted survives in this router.
     """
     if group.session.admitted:
-        strand(book, group)
-    elif book.config.serves_without_store:
-        if len(book.stranded) >= book.config.queue_capacity:
-            on_queue_full(book, group.key)
-        elif _admit(book, group.session, group, work_before(book, group), 0.0):
-            strand(book, group)
-            serve_stranded(book)
+        strand(state, group)
+    elif state.config.serves_without_store:
+        if len(state.stranded) >= state.config.queue_capacity:
+            on_queue_full(state, group.key)
+        elif _admit(state, group.session, group, work_before(state, group), 0.0):
+            strand(state, group)
+            serve_stranded(state)
     else:
         turn_away(
-            book,
+            state,
             group.session,
             Unavailable(
                 Reason.REDIS_AWAY, f"Redis, which holds the fleet's queue, does not answer: {reason}"
@@ -192,9 +192,9 @@ def on_enqueue_failed(book: Book, group: Group, reason: str) -> None:
         )
 
 
-def turn_away(book: Book, session: Session, error: RouterError) -> None:
+def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
     """Refuse a session for which nothing was generated here."""
-    book.counters.refused += 1
-    book.do(RequestRefused(session.slo.slo_class, error))
-    ending.turn_away(book, session, error)
-    ending.forget(book, session)
+    state.counters.refused += 1
+    state.do(RequestRefused(session.slo.slo_class, error))
+    ending.turn_away(state, session, error)
+    ending.forget(state, session)

@@ -12,21 +12,21 @@ from router.core.admission.promising import NO_HITS, Judgement, foresee, judge, 
 from router.core.admission.slo_floor import Bare, Impossible, bare, impossible
 from router.core.capacity.fleet import DECODE, Worker
 from router.core.session.session import Session
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import Reason, ValidationError
 from scheduling.admission.admission import Cause, Decision, Verdict, meets, next_virtual_finish, retry_after_s
 from scheduling.admission.prediction import Ahead, Ask
 from scheduling.request import MAX_SLO_MS, Slo
 
 
-def check_possible(book: Book, ask: Ask, slo: Slo) -> None:
+def check_possible(state: RouterState, ask: Ask, slo: Slo) -> None:
     """Raise ValidationError for an SLO that even an idle fleet could not meet.
 
     Baselines accept any SLO, and so does every fleet if the request sets `allow_at_risk`.
     """
-    if slo.allow_at_risk or not (slo.is_stated and book.config.policy.promises):
+    if slo.allow_at_risk or not (slo.is_stated and state.config.policy.promises):
         return
-    computing, decoding = book.fleet.computing, book.fleet.open(DECODE)
+    computing, decoding = state.fleet.computing, state.fleet.open(DECODE)
     # If one worker could do it, the fleet could: mostly there is no need to ask the others.
     found = _impossible(ask, slo, computing[:1], decoding[:1]) and _impossible(ask, slo, computing, decoding)
     if found is not None:
@@ -47,19 +47,19 @@ def _bare(ask: Ask, computing: Sequence[Worker], decoding: Sequence[Worker]) -> 
     return bare(ask, budgets, [worker.quickest for worker in decoding])
 
 
-def bare_ask(book: Book, session: Session) -> Ask:
+def bare_ask(state: RouterState, session: Session) -> Ask:
     """Describe a request before it has groups, with the longest prefix that any worker may have cached."""
     ask = Ask(len(session.prompt_token_ids), 0, 0, len(session.choices))
-    return with_most_cached(book, ask, session.prefix_hits)
+    return with_most_cached(state, ask, session.prefix_hits)
 
 
-def with_most_cached(book: Book, ask: Ask, hits: Mapping[str, int]) -> Ask:
+def with_most_cached(state: RouterState, ask: Ask, hits: Mapping[str, int]) -> Ask:
     """Return the request as the worker with the most cached blocks sees it; `hits` are blocks by worker."""
-    return replace(ask, cached_tokens=max(hits.values(), default=0) * book.fleet.block_size)
+    return replace(ask, cached_tokens=max(hits.values(), default=0) * state.fleet.block_size)
 
 
 def judge_newcomer(
-    book: Book,
+    state: RouterState,
     ask: Ask,
     slo: Slo,
     due_at: float,
@@ -74,33 +74,35 @@ def judge_newcomer(
     A request that would be refused may be tried instead. A short one may have to leave room for longer
     prompts while those get less than their share.
     """
-    judgement = judge(book, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s)
-    if not book.config.policy.promises:
+    judgement = judge(state, ask, slo, due_at, ahead, hits, waits=waits, harm_s=harm_s)
+    if not state.config.policy.promises:
         return judgement
     if judgement.decision.verdict is Verdict.REFUSED:
-        return _tried(book, ask, slo, hits, judgement)
+        return _tried(state, ask, slo, hits, judgement)
     if slo.ttft_ms is None:
         return judgement
     # Lower classes give way first: their admitted requests are no load to this one.
-    admitted = book.learnt.by_class.admitted_until(slo.slo_class, book.now)
-    load = admitted / book.outlook.capacity(slo.pace_ms).prefill_rate
-    longer_by = book.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, book.now)
+    admitted = state.learnt.by_class.admitted_until(slo.slo_class, state.now)
+    load = admitted / state.capacity.capacity(slo.pace_ms).prefill_rate
+    longer_by = state.learnt.by_length[slo.slo_class].held_back(ask.prompt_tokens, load, state.now)
     if longer_by == 0:
         return judgement
     longer = replace(ask, prompt_tokens=ask.prompt_tokens + longer_by)
     # Requests behind it are no later for it: the length that was added to judge it is not computed.
-    held_back = foresee(book, longer, slo, ahead, hits).judged(slo)
+    held_back = foresee(state, longer, slo, ahead, hits).judged(slo)
     if held_back.decision.verdict is not Verdict.REFUSED:
         return judgement
     return replace(judgement, decision=replace(held_back.decision, cause=Cause.LENGTHS))
 
 
-def _tried(book: Book, ask: Ask, slo: Slo, hits: Mapping[str, int], judgement: Judgement) -> Judgement:
+def _tried(
+    state: RouterState, ask: Ask, slo: Slo, hits: Mapping[str, int], judgement: Judgement
+) -> Judgement:
     """Return the judgement; a refused request is accepted as a trial if the fleet is idle and may try it."""
-    if not _may_be_tried(judgement) or book.learnt.trials.wait_s(ask.prompt_tokens, slo, book.now) > 0:
+    if not _may_be_tried(judgement) or state.learnt.trials.wait_s(ask.prompt_tokens, slo, state.now) > 0:
         return judgement
-    ask = with_most_cached(book, ask, hits)
-    least = _bare(ask, book.fleet.computing, book.fleet.open(DECODE))
+    ask = with_most_cached(state, ask, hits)
+    least = _bare(ask, state.fleet.computing, state.fleet.open(DECODE))
     least = replace(least, ttft_s=ask.waited_s + least.ttft_s)
     if impossible(slo, least) is not None:
         return judgement
@@ -112,46 +114,48 @@ def _may_be_tried(judgement: Judgement) -> bool:
     return judgement.at_rest and judgement.decision.cause is Cause.OWN
 
 
-def class_wait_s(book: Book, slo: Slo) -> float:
+def class_wait_s(state: RouterState, slo: Slo) -> float:
     """Return the seconds until a class may get more of the fleet; 0 if now, or if nothing is promised."""
-    if not book.config.policy.promises:
+    if not state.config.policy.promises:
         return 0.0
-    rate = book.outlook.capacity(slo.pace_ms).prefill_rate
-    return book.learnt.by_class.wait_s(slo.slo_class, rate, book.now)
+    rate = state.capacity.capacity(slo.pace_ms).prefill_rate
+    return state.learnt.by_class.wait_s(slo.slo_class, rate, state.now)
 
 
-def learn_length(book: Book, ask: Ask, slo: Slo, judgement: Judgement) -> None:
+def learn_length(state: RouterState, ask: Ask, slo: Slo, judgement: Judgement) -> None:
     """Count a decision by the prompt's length.
 
     A refused request whose SLO would be missed even with no prompt ahead of it, beside the running decodes,
     does not count: leaving room for it would not help.
     """
-    if slo.ttft_ms is None or not book.config.policy.promises:
+    if slo.ttft_ms is None or not state.config.policy.promises:
         return
     decision, predicted = judgement.decision, judgement.predicted
     admitted = decision.verdict is not Verdict.REFUSED
     if admitted or meets(slo, predicted.ttft_s - predicted.wait_s, predicted.tpot_s, predicted.itl_s):
-        book.learnt.by_length[slo.slo_class].decided(ask.prompt_tokens, book.now, admitted=admitted)
+        state.learnt.by_length[slo.slo_class].decided(ask.prompt_tokens, state.now, admitted=admitted)
 
 
-def come_back_in_s(book: Book, judgement: Judgement, ask: Ask, slo: Slo, request_key: str) -> float:
+def come_back_in_s(state: RouterState, judgement: Judgement, ask: Ask, slo: Slo, request_key: str) -> float:
     """Return when a refused request should try again; successive refusals get successive times."""
-    finish = _served_at(book, judgement, ask, slo)
+    finish = _served_at(state, judgement, ask, slo)
     if not _may_be_tried(judgement):
-        book.learnt.virtual_finish = finish
-    return retry_after_s(finish, book.now, request_key)
+        state.learnt.virtual_finish = finish
+    return retry_after_s(finish, state.now, request_key)
 
 
-def would_come_back_in_s(book: Book, judgement: Judgement, ask: Ask, slo: Slo) -> float:
+def would_come_back_in_s(state: RouterState, judgement: Judgement, ask: Ask, slo: Slo) -> float:
     """Return the same for a request that is not sent: it does not move the times of other refusals."""
-    return retry_after_s(_served_at(book, judgement, ask, slo), book.now, "")
+    return retry_after_s(_served_at(state, judgement, ask, slo), state.now, "")
 
 
-def _served_at(book: Book, judgement: Judgement, ask: Ask, slo: Slo) -> float:
+def _served_at(state: RouterState, judgement: Judgement, ask: Ask, slo: Slo) -> float:
     """Return when a refused request could be served; in an idle fleet, when it may be tried."""
     if _may_be_tried(judgement):
-        return book.now + book.learnt.trials.wait_s(ask.prompt_tokens, slo, book.now)
-    capacity = book.outlook.capacity(slo.pace_ms)
-    rate, load = capacity.prefill_rate, load_of(book, capacity)
+        return state.now + state.learnt.trials.wait_s(ask.prompt_tokens, slo, state.now)
+    capacity = state.capacity.capacity(slo.pace_ms)
+    rate, load = capacity.prefill_rate, load_of(state, capacity)
     deficit_s = max(0.0, judgement.decision.ttft_s - (slo.ttft_ms or 0) / 1000)
-    return next_virtual_finish(book.learnt.virtual_finish, book.now, deficit_s, ask.prompt_tokens, rate, load)
+    return next_virtual_finish(
+        state.learnt.virtual_finish, state.now, deficit_s, ask.prompt_tokens, rate, load
+    )

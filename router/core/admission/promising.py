@@ -10,7 +10,7 @@ from router.core.capacity.fleet_capacity import TPOT_SCALE, is_cut
 from router.core.capacity.prefixes import cached_tokens, held_by_all
 from router.core.dispatch.paths import along_paths
 from router.core.session.session import Group, Session
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.admission.admission import (
     Decision,
     Spread,
@@ -57,7 +57,7 @@ class Foreseen:
 
 
 def judge(
-    book: Book,
+    state: RouterState,
     ask: Ask,
     slo: Slo,
     due_at: float,
@@ -74,66 +74,66 @@ def judge(
     `due_at` is what the queue orders it by, `waits` whether it is in the queue already. `harm_s` comes on top
     of what it would do to those behind it.
     """
-    foreseen = foresee(book, ask, slo, ahead, hits)
-    if not book.config.policy.promises:
+    foreseen = foresee(state, ask, slo, ahead, hits)
+    if not state.config.policy.promises:
         judgement = foreseen.judged(slo)
         return replace(judgement, decision=unpromised(judgement.decision))
-    harm_s = max(harm_s, _harm_s(book, ask, slo, due_at, ahead, foreseen, waits=waits))
+    harm_s = max(harm_s, _harm_s(state, ask, slo, due_at, ahead, foreseen, waits=waits))
     return foreseen.judged(slo, harm_s)
 
 
-def foresee(book: Book, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int]) -> Foreseen:
+def foresee(state: RouterState, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int]) -> Foreseen:
     """Predict a request with this much before it in the queue."""
-    capacity = book.outlook.capacity(slo.pace_ms)
-    work_ahead = ahead.tokens + book.fleet.bound_tokens
-    predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load_of(book, capacity))
-    predicted = along_paths(book, ask, ahead, predicted, cached_tokens(book, hits, ahead))
-    fixed_s = book.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, book.now)
+    capacity = state.capacity.capacity(slo.pace_ms)
+    work_ahead = ahead.tokens + state.fleet.bound_tokens
+    predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load_of(state, capacity))
+    predicted = along_paths(state, ask, ahead, predicted, cached_tokens(state, hits, ahead))
+    fixed_s = state.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, state.now)
     predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
     # A wait for a decode slot is work ahead as well.
     work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
-    ttft = book.learnt.ttft_spread(predicted, book.now)
-    tpot = Spread(*book.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, book.now))
-    if slo.tpot_ms is not None and is_cut(book, capacity.roomiest.cost):
+    ttft = state.learnt.ttft_spread(predicted, state.now)
+    tpot = Spread(*state.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, state.now))
+    if slo.tpot_ms is not None and is_cut(state, capacity.roomiest.cost):
         # A ratio times what it was divided by may be more by a rounding, and would refuse what is kept.
         kept_s = max(predicted.itl_s, slo.tpot_ms / 1000 * (1 - 1e-9))
         tpot = at_most(tpot, kept_s / predicted.tpot_s)
-    is_at_rest = ahead.requests == 0 and book.fleet.idle
+    is_at_rest = ahead.requests == 0 and state.fleet.idle
     if is_at_rest:
         ttft, tpot = at_rest(ttft), at_rest(tpot)
     return Foreseen(predicted, work_ahead, capacity, ttft, tpot, is_at_rest)
 
 
 def _harm_s(
-    book: Book, ask: Ask, slo: Slo, due_at: float, ahead: Ahead, foreseen: Foreseen, *, waits: bool
+    state: RouterState, ask: Ask, slo: Slo, due_at: float, ahead: Ahead, foreseen: Foreseen, *, waits: bool
 ) -> float:
     """By how much it would make others late that wait behind it."""
-    if not slo.is_stated or len(book.waiting) <= waits:
+    if not slo.is_stated or len(state.waiting) <= waits:
         return 0.0
     pace = Pace(
-        now=book.now,
-        start_tokens=book.fleet.bound_tokens,
+        now=state.now,
+        start_tokens=state.fleet.bound_tokens,
         rate=foreseen.capacity.prefill_rate,
         stretch=foreseen.ttft.q90,
-        scale=_scale(book, slo, due_at, ask.prompt_tokens if waits else 0, ahead),
+        scale=_scale(state, slo, due_at, ask.prompt_tokens if waits else 0, ahead),
     )
-    return book.waiting.backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
+    return state.waiting.backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
 
 
-def load_of(book: Book, capacity: Capacity) -> float:
+def load_of(state: RouterState, capacity: Capacity) -> float:
     """Prompt tokens admitted per second of late, by what the fleet computes; 1 at most."""
-    return min(1.0, book.learnt.admitted.rate(book.now) / capacity.prefill_rate)
+    return min(1.0, state.learnt.admitted.rate(state.now) / capacity.prefill_rate)
 
 
-def _scale(book: Book, slo: Slo, due_at: float, own_tokens: int, ahead: Ahead) -> float:
+def _scale(state: RouterState, slo: Slo, due_at: float, own_tokens: int, ahead: Ahead) -> float:
     """The fleet's waiting tokens per token of ours: other routers' are known by the work ahead alone."""
-    ours = book.waiting.backlog.tokens_before(slo.slo_class, due_at) - own_tokens
+    ours = state.waiting.backlog.tokens_before(slo.slo_class, due_at) - own_tokens
     return max(1.0, ahead.tokens / ours) if ours > 0 else 1.0
 
 
-def ask_of(book: Book, session: Session, group: Group) -> Ask:
+def ask_of(state: RouterState, session: Session, group: Group) -> Ask:
     """What a group brings along, wherever it goes."""
-    cached = held_by_all(book, session.prefix_hits)
+    cached = held_by_all(state, session.prefix_hits)
     return Ask(group.work_tokens, cached, group.blocks, group.num_seqs)
 
 
@@ -151,10 +151,10 @@ def promise_of(session: Session) -> Promise:
     )
 
 
-def tell_accepted(book: Book, session: Session, only: int | None = None) -> None:
+def tell_accepted(state: RouterState, session: Session, only: int | None = None) -> None:
     """The first event of every stream: to all calls, or the `only` one."""
     promise, seed, num_prompt = promise_of(session), session.sampling.seed, len(session.prompt_token_ids)
-    weights = book.fleet.fingerprint
+    weights = state.fleet.fingerprint
     for listener in session.listeners:
         if only in (None, listener):
-            book.do(TellAccepted(listener, session.request_id, promise, seed, num_prompt, weights))
+            state.do(TellAccepted(listener, session.request_id, promise, seed, num_prompt, weights))

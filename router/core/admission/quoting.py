@@ -21,7 +21,7 @@ from router.core.admission.promising import NO_HITS, Judgement
 from router.core.capacity.prefixes import held_by_all
 from router.core.events import QuoteAsked
 from router.core.session.awaiting import no_worker
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import RouterError, SloRefused
 from scheduling.admission.admission import Verdict, rather_late
 from scheduling.admission.prediction import Ahead, Ask
@@ -30,22 +30,24 @@ from scheduling.ordering import due_at
 from scheduling.request import Slo
 
 
-def on_quote_asked(book: Book, event: QuoteAsked) -> None:
+def on_quote_asked(state: RouterState, event: QuoteAsked) -> None:
     """Answer a quote at once: the listener gets `TellQuoted` or `Reject`."""
     try:
-        book.do(_quoted(book, event))
+        state.do(_quoted(state, event))
     except RouterError as error:
         error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
-        book.do(Reject(event.listener, error))
+        state.do(Reject(event.listener, error))
 
 
-def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
-    if not book.fleet.serves():
+def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
+    if not state.fleet.serves():
         raise no_worker()
     prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
-    ask = Ask(prompt, 0, blocks_needed(prompt, event.max_tokens, n, book.fleet.block_size), n, event.waited_s)
+    ask = Ask(
+        prompt, 0, blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size), n, event.waited_s
+    )
     ahead = Ahead(event.waiting_tokens, event.waiting)
-    judgement = judge_quote(book, ask, slo, ahead, event.prefix_hits)
+    judgement = judge_quote(state, ask, slo, ahead, event.prefix_hits)
     decision = rather_late(slo, judgement.decision)
     promise = Promise(
         predicted_ttft_ms=decision.ttft_s * 1000,
@@ -58,13 +60,15 @@ def _quoted(book: Book, event: QuoteAsked) -> TellQuoted:
     )
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        refused = SloRefused(decision, would_come_back_in_s(book, judgement, ask, slo))
+        refused = SloRefused(decision, would_come_back_in_s(state, judgement, ask, slo))
     return TellQuoted(event.listener, decision.verdict, promise, prompt, refused)
 
 
-def judge_quote(book: Book, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int] = NO_HITS) -> Judgement:
+def judge_quote(
+    state: RouterState, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int] = NO_HITS
+) -> Judgement:
     """Judge a request that is not sent; raises RouterError as sending it would."""
-    check_possible(book, with_most_cached(book, ask, hits), slo)
-    ask = replace(ask, cached_tokens=held_by_all(book, hits))
-    harm_s = class_wait_s(book, slo)
-    return judge_newcomer(book, ask, slo, due_at(slo, book.now), ahead, hits, waits=False, harm_s=harm_s)
+    check_possible(state, with_most_cached(state, ask, hits), slo)
+    ask = replace(ask, cached_tokens=held_by_all(state, hits))
+    harm_s = class_wait_s(state, slo)
+    return judge_newcomer(state, ask, slo, due_at(slo, state.now), ahead, hits, waits=False, harm_s=harm_s)

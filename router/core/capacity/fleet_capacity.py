@@ -31,7 +31,7 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.policies.slack import ARRIVAL_S
 
 if TYPE_CHECKING:
-    from router.core.state import Book
+    from router.core.state import RouterState
 
 MAX_AGE_S = 0.05
 MOVES_PER_WORKER = 4
@@ -56,14 +56,14 @@ class _Pace:
     """Since the fleet was last summed up."""
 
 
-class Outlook:
+class FleetCapacity:
     """What the fleet can do, by the pace a request asks for.
 
     A worker that is found as it was the last time is not looked at again.
     """
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, state: RouterState) -> None:
+        self._state = state
         self._made_at = float("-inf")
         self._version = -1
         self._moves = 0
@@ -73,7 +73,7 @@ class Outlook:
         self._seen: dict[str, tuple[object, ...]] = {}
         self._prefill: dict[str, PrefillSpeed] = {}
         self._decode: dict[str, DecodeSpeed] = {}
-        self._queues = PromptQueues(book.fleet)
+        self._queues = PromptQueues(state.fleet)
         self._unpaced: Capacity | None = None
         self._paces: dict[int | None, _Pace] = {}
 
@@ -94,7 +94,7 @@ class Outlook:
 
     def _paced(self, pace: _Pace, pace_ms: int | None) -> Capacity:
         """The fleet with as many seats as keep this pace."""
-        workers = self._book.fleet.open(DECODE)
+        workers = self._state.fleet.open(DECODE)
         if self._unpaced is None:
             self._unpaced = capacity_of(list(self._prefill.values()), list(self._decode.values()))
         limits = [
@@ -113,7 +113,7 @@ class Outlook:
 
     def _joined(self, view: PrefillView | None, pace_ms: int | None) -> PrefillView | None:
         """How a decode worker computes prompts once one has joined that asks for this pace."""
-        if view is None or pace_ms is None or not is_cut(self._book, view.cost):
+        if view is None or pace_ms is None or not is_cut(self._state, view.cost):
             return view
         return replace(view, limit_s=min(view.limit_s, pace_ms / 1000))
 
@@ -170,28 +170,28 @@ class Outlook:
         most, tightest = worker.facts.max_num_seqs, worker.tightest_pace_s(pace_ms)
         if tightest == NO_LIMIT_S:
             return most
-        book = self._book
-        if is_cut(book, worker.cost):
+        state = self._state
+        if is_cut(state, worker.cost):
             late = worker.cost.ratio_q95
         else:
-            _, late = book.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, book.now)
+            _, late = state.learnt.tpot.quantiles(worker.num_seqs * TPOT_SCALE, state.now)
         return seq_capacity(self._decode_of(worker), most, tightest / late)
 
     def _refresh(self) -> None:
-        book, fleet = self._book, self._book.fleet
+        state, fleet = self._state, self._state.fleet
         moves = MOVES_PER_WORKER * len(fleet.workers)
-        is_new = book.now - self._made_at <= MAX_AGE_S and fleet.moves - self._moves <= moves
+        is_new = state.now - self._made_at <= MAX_AGE_S and fleet.moves - self._moves <= moves
         if is_new and fleet.version == self._version:
             return
         if fleet.version != self._version:
             self._begin()
-        self._made_at, self._version, self._moves = book.now, fleet.version, fleet.moves
+        self._made_at, self._version, self._moves = state.now, fleet.version, fleet.moves
         self._forget_seats(self._look(self._workers))
         self._unpaced = None
 
     def _begin(self) -> None:
         """Other workers are open than before."""
-        fleet = self._book.fleet
+        fleet = self._state.fleet
         decoding = fleet.open(DECODE)
         self._workers = tuple(dict.fromkeys((*fleet.computing, *decoding)))
         self._places = {worker.key: place for place, worker in enumerate(decoding)}
@@ -201,10 +201,10 @@ class Outlook:
 
     def _look(self, workers: Iterable[Worker]) -> list[int]:
         """Look at those that changed; places of the decode workers whose seats are to be found again."""
-        computing, stale = self._book.fleet.computing_roles, []
+        computing, stale = self._state.fleet.computing_roles, []
         for worker in workers:
             key, found = worker.key, _state(worker)
-            is_short, place = is_cut(self._book, worker.cost), self._places.get(key)
+            is_short, place = is_cut(self._state, worker.cost), self._places.get(key)
             is_same = self._seen.get(key) == found
             # Where steps are not cut, seats depend on what was learnt too.
             if place is not None and not (is_same and is_short):
@@ -246,9 +246,9 @@ def _state(worker: Worker) -> tuple[object, ...]:
     )
 
 
-def is_cut(book: Book, cost: CostModel) -> bool:
+def is_cut(state: RouterState, cost: CostModel) -> bool:
     """Steps are as long as promises allow; otherwise they are filled to the budget."""
-    return book.config.policy.promises and cost.is_trusted and any(cost.coefficients)
+    return state.config.policy.promises and cost.is_trusted and any(cost.coefficients)
 
 
 def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:

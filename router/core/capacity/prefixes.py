@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.core.capacity.fleet import Worker
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.admission.prediction import Ahead
 from scheduling.placement import Placement
 
 
-def held_by_all(book: Book, hits: Mapping[str, int]) -> int:
+def held_by_all(state: RouterState, hits: Mapping[str, int]) -> int:
     """Tokens of the prompt that every worker has cached; `hits` are blocks by worker."""
     if not hits:
         return 0
-    return _least(hits, book.fleet.computing) * book.fleet.block_size
+    return _least(hits, state.fleet.computing) * state.fleet.block_size
 
 
-def cached_tokens(book: Book, hits: Mapping[str, int], ahead: Ahead) -> dict[str, int]:
+def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: Ahead) -> dict[str, int]:
     """Tokens of the prompt to be counted as cached if it goes to this worker; others as `held_by_all`."""
-    if not hits or ahead.requests > 0 or book.fleet.placement is Placement.CONDITIONAL:
+    if not hits or ahead.requests > 0 or state.fleet.placement is Placement.CONDITIONAL:
         return {}
-    free, size = book.outlook.free_workers(), book.fleet.block_size
-    if len(free) > max(1, len(book.waiting)):
+    free, size = state.capacity.free_workers(), state.fleet.block_size
+    if len(free) > max(1, len(state.waiting)):
         return {worker.key: hits.get(worker.key, 0) * size for worker in free}
     least = _least(hits, free) * size
     return {worker.key: least for worker in free}

@@ -6,16 +6,16 @@ import math
 
 from router.core.capacity.fleet import DECODE, PREFILL, Worker
 from router.core.events import StepReported
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.cost.cost_model import StepShape
 from scheduling.roles import MixedLoad, rebalance
 
 WINDOW_S = 10.0
 
 
-def observe(book: Book, worker: Worker, event: StepReported) -> None:
+def observe(state: RouterState, worker: Worker, event: StepReported) -> None:
     """Take a step into the averages. What happened between two reports is taken to be like the last step."""
-    since_s, worker.reported_at = book.now - worker.reported_at, book.now
+    since_s, worker.reported_at = state.now - worker.reported_at, state.now
     shape = event.shape
     if shape is None or event.step_s <= 0 or not math.isfinite(since_s):
         return
@@ -38,14 +38,14 @@ def _decode_part(worker: Worker, shape: StepShape) -> float:
     return min(1.0, alone / whole) if whole > 0 else 0.0
 
 
-def rebalance_roles(book: Book) -> None:
+def rebalance_roles(state: RouterState) -> None:
     """Move the weights, if the fleet has been out of balance for long."""
     mixed = [
         MixedLoad(one.key, _share(one.prefill_share), _share(one.decode_share))
-        for one in book.fleet.open(DECODE)
+        for one in state.fleet.open(DECODE)
     ]
-    dedicated = [_share(one.prefill_share) for one in book.fleet.open(PREFILL)]
-    book.roles = rebalance(book.roles, mixed, dedicated, book.now)
+    dedicated = [_share(one.prefill_share) for one in state.fleet.open(PREFILL)]
+    state.roles = rebalance(state.roles, mixed, dedicated, state.now)
 
 
 def _share(average: float) -> float:

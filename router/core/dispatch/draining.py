@@ -19,127 +19,127 @@ from router.core.queue.queueing import new_groups
 from router.core.session import ending
 from router.core.session.recovery import start_elsewhere
 from router.core.session.session import Group, Phase
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.request import Part, ReceiveKind
 
 MAX_STAYS = 2
 """After so many moves that failed a group is replayed."""
 
 
-def clear(book: Book, worker: Worker) -> None:
+def clear(state: RouterState, worker: Worker) -> None:
     """Find another place for what decodes on a worker that drains."""
     for group in list(worker.groups.values()):
         decodes = group.phase is Phase.RUNNING and group.decode_key == worker.key and group.decode_reported
-        if not decodes or group.key in book.moves:
+        if not decodes or group.key in state.moves:
             continue
-        target = _roomiest(book, group)
+        target = _roomiest(state, group)
         if target is None:
             continue
         has_blocks = group.preempted_at is None and all(choice.token_ids for choice in group.choices)
         if has_blocks and group.num_stays < MAX_STAYS:
-            _copy_ahead(book, group, worker, target)
+            _copy_ahead(state, group, worker, target)
         else:
-            start_elsewhere(book, group, worker.key)
+            start_elsewhere(state, group, worker.key)
 
 
-def on_copied(book: Book, worker: Worker, handle: int) -> None:
+def on_copied(state: RouterState, worker: Worker, handle: int) -> None:
     """The target holds a copy."""
     move = worker.copies.get(handle)
     if move is None or worker.key != move.target:
         return
     move.copying.discard(handle)
-    for one in book.fleet.alive((move.source, move.target)):
+    for one in state.fleet.alive((move.source, move.target)):
         one.copies.pop(handle, None)
     if not move.copying:
-        _stop(book, move)
+        _stop(state, move)
 
 
-def on_copy_failed(book: Book, worker: Worker, handle: int) -> None:
+def on_copy_failed(state: RouterState, worker: Worker, handle: int) -> None:
     """It runs on at the source, and is tried again."""
     move = worker.copies.get(handle)
     if move is not None:
-        _give_up(book, move)
+        _give_up(state, move)
 
 
-def on_parked(book: Book, worker: Worker, handle: int) -> None:
+def on_parked(state: RouterState, worker: Worker, handle: int) -> None:
     """The source has stopped a group and told all of its tokens: only now may it go on elsewhere."""
     group = worker.groups.get(handle)
     if group is None:
         return
-    move = book.moves.get(group.key)
-    target = None if move is None else book.fleet.workers.get(move.target)
+    move = state.moves.get(group.key)
+    target = None if move is None else state.fleet.workers.get(move.target)
     if move is None or not move.parts or target is None or target.draining:
-        start_elsewhere(book, group, worker.key)
+        start_elsewhere(state, group, worker.key)
         return
-    del book.moves[group.key]
-    book.counters.migrated += 1
-    book.do(GroupMigrated(group.key, worker.key))
-    ending.detach(book, group, tell_workers=False)
+    del state.moves[group.key]
+    state.counters.migrated += 1
+    state.do(GroupMigrated(group.key, worker.key))
+    ending.detach(state, group, tell_workers=False)
     group.avoided |= {worker.key}
     open_choices = [choice for choice in group.choices if choice.open]
-    for successor in new_groups(book, group.session, open_choices, group):
-        take_over(book, successor, worker, target, move.parts[successor.choices[0].index])
+    for successor in new_groups(state, group.session, open_choices, group):
+        take_over(state, successor, worker, target, move.parts[successor.choices[0].index])
 
 
-def on_target_lost(book: Book, worker_key: str) -> None:
+def on_target_lost(state: RouterState, worker_key: str) -> None:
     """Whatever was on its way there is not any more."""
-    for move in [one for one in book.moves.values() if one.target == worker_key]:
-        _give_up(book, move)
+    for move in [one for one in state.moves.values() if one.target == worker_key]:
+        _give_up(state, move)
 
 
-def _give_up(book: Book, move: Move) -> None:
+def _give_up(state: RouterState, move: Move) -> None:
     """If the source was told to stop it already, it says so later, and the group is replayed then."""
     group = move.group
     group.num_stays += 1
     if move.parts:  # their fences were used
         group.attempt += 1
         group.num_copies += 1
-    del book.moves[group.key]
-    call_off(book, move)
+    del state.moves[group.key]
+    call_off(state, move)
 
 
-def _copy_ahead(book: Book, group: Group, source: Worker, target: Worker) -> None:
-    move = book.moves[group.key] = Move(group, source.key, target.key)
-    size = book.fleet.block_size
+def _copy_ahead(state: RouterState, group: Group, source: Worker, target: Worker) -> None:
+    move = state.moves[group.key] = Move(group, source.key, target.key)
+    size = state.fleet.block_size
     for choice in group.choices:
         # The newest token's KV is not written.
         num_blocks = (len(group.session.prompt_token_ids) + len(choice.token_ids) - 1) // size
         if not choice.open or num_blocks == 0:
             continue
-        handle = book.next_handle()
-        spec = ahead_of(book, group, choice, source, target, handle, num_blocks * size)
+        handle = state.next_handle()
+        spec = ahead_of(state, group, choice, source, target, handle, num_blocks * size)
         spec = replace(spec, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
         source.copies[handle] = target.copies[handle] = move
-        book.do(SendLend(source.key, group.handle, Part(handle, spec.fence), num_blocks))
-        book.do(SendReceive(target.key, spec, source.facts.address, ReceiveKind.AHEAD))
+        state.do(SendLend(source.key, group.handle, Part(handle, spec.fence), num_blocks))
+        state.do(SendReceive(target.key, spec, source.facts.address, ReceiveKind.AHEAD))
     if not move.copying:
-        _stop(book, move)
+        _stop(state, move)
     else:
         group.attempt += 1
         group.num_copies += 1
 
 
-def _stop(book: Book, move: Move) -> None:
+def _stop(state: RouterState, move: Move) -> None:
     group = move.group
-    source, target = book.fleet.workers[move.source], book.fleet.workers[move.target]
-    fence = spec_of(book, group, source, target).fence
+    source, target = state.fleet.workers[move.source], state.fleet.workers[move.target]
+    fence = spec_of(state, group, source, target).fence
     parts = []
     for choice in (one for one in group.choices if one.open):
-        move.parts[choice.index] = book.next_handle()
+        move.parts[choice.index] = state.next_handle()
         own = replace(fence, attempt=group.attempt + 1, choice=choice.index)
         parts.append(Part(move.parts[choice.index], own))
-    book.do(SendHandOver(source.key, group.handle, tuple(parts)))
+    state.do(SendHandOver(source.key, group.handle, tuple(parts)))
 
 
-def _roomiest(book: Book, group: Group) -> Worker | None:
+def _roomiest(state: RouterState, group: Group) -> Worker | None:
     fitting = [
-        one for one in book.fleet.open(DECODE) if has_room(book, group, one) and _fits(book, group, one)
+        one for one in state.fleet.open(DECODE) if has_room(state, group, one) and _fits(state, group, one)
     ]
     return min(fitting, key=lambda one: (one.key in group.avoided, -one.free_blocks, one.key), default=None)
 
 
-def _fits(book: Book, group: Group, worker: Worker) -> bool:
+def _fits(state: RouterState, group: Group, worker: Worker) -> bool:
     """Besides what is on its way there."""
-    coming = [move.group for move in book.moves.values() if move.target == worker.key]
+    coming = [move.group for move in state.moves.values() if move.target == worker.key]
     return sum(one.blocks for one in coming) + group.blocks <= worker.free_blocks

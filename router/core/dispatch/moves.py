@@ -16,7 +16,7 @@ from router.core.actions import SendCancel
 
 if TYPE_CHECKING:
     from router.core.session.session import Group
-    from router.core.state import Book
+    from router.core.state import RouterState
 
 
 @dataclass(slots=True, eq=False)
@@ -32,13 +32,13 @@ class Move:
     """By choice, the handle it goes on under; once the source was told to stop."""
 
 
-def call_off(book: Book, move: Move) -> None:
+def call_off(state: RouterState, move: Move) -> None:
     """Nothing is copied or offered for it any more. The group stays as it is."""
     parts = tuple(move.parts.values())
-    for worker in book.fleet.alive((move.source, move.target)):
+    for worker in state.fleet.alive((move.source, move.target)):
         for handle in move.copying:
             worker.copies.pop(handle, None)
         handles = (*sorted(move.copying), *(parts if worker.key == move.source else ()))
         if handles:
-            book.do(SendCancel(worker.key, handles))
+            state.do(SendCancel(worker.key, handles))
     move.copying.clear()

@@ -15,7 +15,7 @@ from router.core.capacity.fleet import DECODE, Worker
 from router.core.dispatch.migrating import LEAST_BETWEEN_S, has_room
 from router.core.session.recovery import start_elsewhere
 from router.core.session.session import Group, Phase
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.admission.prediction import Ahead, own_prefill_s, slot_wait_s
 
 LEAST_UNTIL_NEXT_S = 0.25
@@ -23,46 +23,46 @@ LEAST_UNTIL_NEXT_S = 0.25
 ALONE = Ahead(0, 0)
 
 
-def make_way(book: Book) -> None:
+def make_way(state: RouterState) -> None:
     """Take one group of a lower class off its worker, if the head of ours would be late otherwise."""
-    head = book.waiting.head
-    if head is None or not book.config.policy.promises or head.phase is not Phase.WAITING:
+    head = state.waiting.head
+    if head is None or not state.config.policy.promises or head.phase is not Phase.WAITING:
         return
-    workers = book.fleet.open(DECODE)
-    if book.now - book.made_way_at < LEAST_UNTIL_NEXT_S or not _is_late(book, head):
+    workers = state.fleet.open(DECODE)
+    if state.now - state.made_way_at < LEAST_UNTIL_NEXT_S or not _is_late(state, head):
         return
-    if any(has_room(book, head, worker) for worker in workers):
+    if any(has_room(state, head, worker) for worker in workers):
         return
-    found = [group for worker in workers for group in _lower_ones(book, head, worker)]
+    found = [group for worker in workers for group in _lower_ones(state, head, worker)]
     if found:
         group = min(found, key=_price)
         assert group.decode_key is not None, "it runs"
-        book.made_way_at = group.migrated_at = book.now
-        start_elsewhere(book, group, group.decode_key)
+        state.made_way_at = group.migrated_at = state.now
+        start_elsewhere(state, group, group.decode_key)
 
 
-def _is_late(book: Book, head: Group) -> bool:
+def _is_late(state: RouterState, head: Group) -> bool:
     """Whether it would be, if it waited for an end."""
-    if not book.fleet.serves():
+    if not state.fleet.serves():
         return False
-    capacity = book.outlook.capacity(head.session.aim.pace_ms)
-    ask = ask_of(book, head.session, head)
+    capacity = state.capacity.capacity(head.session.aim.pace_ms)
+    ask = ask_of(state, head.session, head)
     wait_s = slot_wait_s(ask, ALONE, capacity) + own_prefill_s(ask, capacity.quickest)
-    return book.now + wait_s > head.due_at
+    return state.now + wait_s > head.due_at
 
 
-def _lower_ones(book: Book, head: Group, worker: Worker) -> Iterator[Group]:
+def _lower_ones(state: RouterState, head: Group, worker: Worker) -> Iterator[Group]:
     """Groups that decode there and would leave room for `head`; each has run a while since it last left."""
     if worker.preempted:
         return
-    free_seats = book.outlook.seat_limit(worker, head.session.aim.pace_ms) - worker.num_seqs
+    free_seats = state.capacity.seat_limit(worker, head.session.aim.pace_ms) - worker.num_seqs
     for group in worker.groups.values():
         is_lower = group.session.slo.slo_class > head.session.slo.slo_class and not group.is_promoted
-        decodes = group.decode_key == worker.key and group.decode_reported and group.key not in book.moves
+        decodes = group.decode_key == worker.key and group.decode_reported and group.key not in state.moves
         fits = (
             free_seats + group.num_seqs >= head.num_seqs and worker.free_blocks + group.blocks >= head.blocks
         )
-        if is_lower and decodes and fits and book.now - group.migrated_at >= LEAST_BETWEEN_S:
+        if is_lower and decodes and fits and state.now - group.migrated_at >= LEAST_BETWEEN_S:
             yield group
 
 

@@ -8,7 +8,7 @@ from router.core.actions import AskGrants
 from router.core.capacity.fleet import DECODE, Worker
 from router.core.dispatch.paths import best_paths, first_token_s
 from router.core.session.session import Group
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.admission.prediction import decode_step_s
 from scheduling.placement import DecodeCandidate, DecodeChoice, Placement, choose_decode_worker
 from state.records import DecodeRoom, PrefillRoom
@@ -17,39 +17,39 @@ UNLIMITED = 10**12
 """More tokens, blocks or seats than any worker has."""
 
 
-def ask_grants(book: Book) -> None:
+def ask_grants(state: RouterState) -> None:
     """Offer workers' free capacity to the head of the queue, as far as anything of ours waits."""
-    if not book.waiting:
+    if not state.waiting:
         return
-    if book.config.policy.binds_at_arrival:
-        _bind(book)
+    if state.config.policy.binds_at_arrival:
+        _bind(state)
         return
-    free = book.outlook.free_workers()
+    free = state.capacity.free_workers()
     if not free:
         return
-    most = -(-len(book.waiting) // len(free))
-    if book.fleet.placement is Placement.CONDITIONAL:
-        free = best_paths(book, free)
+    most = -(-len(state.waiting) // len(free))
+    if state.fleet.placement is Placement.CONDITIONAL:
+        free = best_paths(state, free)
         # One each, as long as that leaves nobody waiting for the next call's answer.
-        most = -(-len(book.waiting) // len(book.fleet.computing))
-    elif len(free) > len(book.waiting):
-        free = _soonest(book, free, len(book.waiting))
-    pace_ms = book.waiting.tightest_pace_ms
+        most = -(-len(state.waiting) // len(state.fleet.computing))
+    elif len(free) > len(state.waiting):
+        free = _soonest(state, free, len(state.waiting))
+    pace_ms = state.waiting.tightest_pace_ms
     rooms: tuple[DecodeRoom, ...] | None = None
     for worker in free:
         worker.asking = True
         if worker.facts.role == DECODE:
-            decoders = _rooms(book, worker, pace_ms)
+            decoders = _rooms(state, worker, pace_ms)
         else:
-            rooms = rooms or _rooms(book, worker, pace_ms)
+            rooms = rooms or _rooms(state, worker, pace_ms)
             decoders = rooms
-        limit = book.outlook.prompt_queue(worker).limit
-        book.do(AskGrants(PrefillRoom(worker.key, limit, most), decoders))
+        limit = state.capacity.prompt_queue(worker).limit
+        state.do(AskGrants(PrefillRoom(worker.key, limit, most), decoders))
 
 
-def _soonest(book: Book, workers: list[Worker], count: int) -> list[Worker]:
+def _soonest(state: RouterState, workers: list[Worker], count: int) -> list[Worker]:
     """Those from which the first token of our head would come first, its cached prefix counted."""
-    head = book.waiting.head
+    head = state.waiting.head
     assert head is not None, "somebody waits"
     avoided = head.avoided
     if not avoided and not head.session.prefix_hits:
@@ -59,18 +59,18 @@ def _soonest(book: Book, workers: list[Worker], count: int) -> list[Worker]:
     return heapq.nsmallest(
         count,
         workers,
-        key=lambda one: (one.key in avoided, first_token_s(book, head, one), one.leased_blocks, one.key),
+        key=lambda one: (one.key in avoided, first_token_s(state, head, one), one.leased_blocks, one.key),
     )
 
 
-def _bind(book: Book) -> None:
+def _bind(state: RouterState) -> None:
     """Give what has come to the worker with the least work, which queues it: no limit is kept to."""
-    workers = [worker for worker in book.fleet.computing if not worker.asking]
+    workers = [worker for worker in state.fleet.computing if not worker.asking]
     if not workers:
         return
     worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
     worker.asking = True
-    book.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), _rooms(book, worker, None)))
+    state.do(AskGrants(PrefillRoom(worker.key, UNLIMITED), _rooms(state, worker, None)))
 
 
 def _outstanding(worker: Worker) -> tuple[int, int, str]:
@@ -83,25 +83,25 @@ def _bound(worker: Worker) -> tuple[int, int, str]:
     return worker.bound_tokens, worker.leased_blocks, worker.key
 
 
-def _decoders_for(book: Book, prefill: Worker) -> tuple[Worker, ...]:
+def _decoders_for(state: RouterState, prefill: Worker) -> tuple[Worker, ...]:
     """Where a prompt that `prefill` computes can decode."""
-    return (prefill,) if prefill.facts.role == DECODE else book.fleet.open(DECODE)
+    return (prefill,) if prefill.facts.role == DECODE else state.fleet.open(DECODE)
 
 
-def _rooms(book: Book, prefill: Worker, pace_ms: int | None) -> tuple[DecodeRoom, ...]:
-    return tuple(decode_room(book, one, pace_ms) for one in _decoders_for(book, prefill))
+def _rooms(state: RouterState, prefill: Worker, pace_ms: int | None) -> tuple[DecodeRoom, ...]:
+    return tuple(decode_room(state, one, pace_ms) for one in _decoders_for(state, prefill))
 
 
-def choose_decoder(book: Book, group: Group, prefill: Worker) -> DecodeChoice | None:
+def choose_decoder(state: RouterState, group: Group, prefill: Worker) -> DecodeChoice | None:
     """The decode worker for a group whose prompt `prefill` computes."""
-    workers = _decoders_for(book, prefill)
-    if book.config.policy.binds_at_arrival:
+    workers = _decoders_for(state, prefill)
+    if state.config.policy.binds_at_arrival:
         least = min(workers, key=_outstanding, default=None)
         return DecodeChoice(least.key, (), "least outstanding work") if least else None
-    return choose_decode_worker([_candidate(book, group, worker) for worker in workers], group.blocks)
+    return choose_decode_worker([_candidate(state, group, worker) for worker in workers], group.blocks)
 
 
-def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
+def _candidate(state: RouterState, group: Group, worker: Worker) -> DecodeCandidate:
     pace_ms = group.session.aim.pace_ms
     num_seqs = worker.num_seqs
     return DecodeCandidate(
@@ -109,15 +109,15 @@ def _candidate(book: Book, group: Group, worker: Worker) -> DecodeCandidate:
         draining=worker.draining,
         avoided=worker.key in group.avoided,
         free_blocks=worker.free_blocks,
-        free_seqs=book.outlook.seat_limit(worker, pace_ms) - num_seqs,
-        step_after_s=decode_step_s(book.outlook.decode_view(worker), num_seqs + group.num_seqs),
+        free_seqs=state.capacity.seat_limit(worker, pace_ms) - num_seqs,
+        step_after_s=decode_step_s(state.capacity.decode_view(worker), num_seqs + group.num_seqs),
         tightest_tpot_s=worker.tightest_pace_s(pace_ms),
         cached_blocks=group.session.prefix_hits.get(worker.key, 0),
     )
 
 
-def decode_room(book: Book, worker: Worker, pace_ms: int | None) -> DecodeRoom:
+def decode_room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:
     """A worker's capacity, as far as promises allow it to be used."""
-    if book.config.policy.binds_at_arrival:
+    if state.config.policy.binds_at_arrival:
         return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
-    return DecodeRoom(worker.key, worker.facts.num_blocks, book.outlook.seat_limit(worker, pace_ms))
+    return DecodeRoom(worker.key, worker.facts.num_blocks, state.capacity.seat_limit(worker, pace_ms))

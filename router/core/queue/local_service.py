@@ -8,31 +8,31 @@ from __future__ import annotations
 
 from router.core.dispatch.dispatching import dispatch_unleased
 from router.core.session.session import Group
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.admission.prediction import Ahead
 from scheduling.ordering import due_at
 
 
-def work_before(book: Book, group: Group) -> Ahead:
+def work_before(state: RouterState, group: Group) -> Ahead:
     """What of this router waits for a worker and goes before a newcomer. Who rests is passed."""
     mine = _turn(group)
-    ready = [one for one in book.stranded.values() if one is not group and one.rests_until <= book.now]
+    ready = [one for one in state.stranded.values() if one is not group and one.rests_until <= state.now]
     earlier = [one.work_tokens for one in ready if _turn(one) <= mine]
     return Ahead(sum(earlier), len(earlier))
 
 
-def serve_stranded(book: Book) -> None:
+def serve_stranded(state: RouterState) -> None:
     """Bring on its way what is in no queue: by class, then by due time, until somebody finds no room.
 
     Without the configuration only what clients already hear of, whom waiting for the store would stop.
     """
-    for group in sorted(book.stranded.values(), key=_turn):
+    for group in sorted(state.stranded.values(), key=_turn):
         is_started = group.attempt > 0 or group.session.number > 0
-        if book.now < group.rests_until:
+        if state.now < group.rests_until:
             continue
-        if not is_started and not (book.config.serves_without_store and _has_free_worker(book)):
+        if not is_started and not (state.config.serves_without_store and _has_free_worker(state)):
             continue
-        dispatch_unleased(book, group)
+        dispatch_unleased(state, group)
 
 
 def _turn(group: Group) -> tuple[int, float, str]:
@@ -40,8 +40,8 @@ def _turn(group: Group) -> tuple[int, float, str]:
     return int(session.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
 
 
-def _has_free_worker(book: Book) -> bool:
+def _has_free_worker(state: RouterState) -> bool:
     """Whether a worker takes more prompts: bound late, as with the store."""
     return any(
-        worker.bound_tokens < book.outlook.prompt_queue(worker).limit for worker in book.fleet.computing
+        worker.bound_tokens < state.capacity.prompt_queue(worker).limit for worker in state.fleet.computing
     )

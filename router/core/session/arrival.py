@@ -12,7 +12,7 @@ from router.core.session import delivery as relaying
 from router.core.session import ending, prompt_logprobs, recovery
 from router.core.session.awaiting import check_worth_waiting, is_over, no_worker
 from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import (
     DeadlineExpired,
     DuplicateRequest,
@@ -25,23 +25,23 @@ from router.errors import (
 from scheduling.request import FinishReason
 
 
-def on_arrived(book: Book, event: Arrived) -> None:
+def on_arrived(state: RouterState, event: Arrived) -> None:
     """Answer a call: every listener hears `Accepted` or `Reject` sooner or later."""
     try:
-        known = book.find(event.tenant, event.request_id)
-        if known is not None and not _takes_over(book, known, event):
-            _attach(book, known, event)
+        known = state.find(event.tenant, event.request_id)
+        if known is not None and not _takes_over(state, known, event):
+            _attach(state, known, event)
         else:
-            _open(book, event)
+            _open(state, event)
     except RouterError as error:
         # Its traceback knows the frames above, which hold the action that holds it: a cycle for each refusal.
         error.__traceback__ = None
-        book.counters.refused += 1
-        book.do(RequestRefused(event.slo.slo_class, error))
-        book.do(Reject(event.listener, error))
+        state.counters.refused += 1
+        state.do(RequestRefused(event.slo.slo_class, error))
+        state.do(Reject(event.listener, error))
 
 
-def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
+def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
     """Whether the call starts over from its received tokens; raises when the session is not for it."""
     same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
     if event.digest != known.digest or not same_seed:
@@ -58,7 +58,7 @@ def _takes_over(book: Book, known: Session, event: Arrived) -> bool:
         raise StaleSession(event.session, known.number)
     # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
     # was given up here while another router had it, and its end was nobody's wish.
-    ending.abandon(book, known)
+    ending.abandon(state, known)
     return True
 
 
@@ -70,78 +70,78 @@ def _is_prefix(known: Session, choice: int, token_ids: tuple[int, ...]) -> bool:
     )
 
 
-def _attach(book: Book, session: Session, event: Arrived) -> None:
+def _attach(state: RouterState, session: Session, event: Arrived) -> None:
     """Attach a call: it receives everything it lacks; calls of earlier sessions end."""
     listener = event.listener
     if event.session > session.number:
-        ending.supersede(book, session, event.session)
+        ending.supersede(state, session, event.session)
     elif len(session.listeners) >= MAX_CALLS:
         oldest = next(iter(session.listeners))
-        book.do(Reject(oldest, StaleSession(session.number, session.number)))
-        book.unlisten(session, oldest)
+        state.do(Reject(oldest, StaleSession(session.number, session.number)))
+        state.unlisten(session, oldest)
     session.number = event.session
-    book.listen(listener, session, event.resume_grace_s)
+    state.listen(listener, session, event.resume_grace_s)
     if session.admitted:
-        tell_accepted(book, session, listener)
+        tell_accepted(state, session, listener)
         received = {one.choice: len(one.token_ids) for one in event.received}
-        prompt_logprobs.replay(book, session, listener, event.received_prompt_logprobs)
-        relaying.replay(book, session, listener, received)
+        prompt_logprobs.replay(state, session, listener, event.received_prompt_logprobs)
+        relaying.replay(state, session, listener, received)
         session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
         for group in session.groups:
             _count(group, event.failed_attempts)
         if any(group.failures for group in session.groups):
-            recovery.tell_failures(book, session, listener)
+            recovery.tell_failures(state, session, listener)
     if session.ended:
-        ending.tell_finished(book, session)
+        ending.tell_finished(state, session)
 
 
-def _open(book: Book, event: Arrived) -> None:
-    if book.leaving:
+def _open(state: RouterState, event: Arrived) -> None:
+    if state.leaving:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    session = _session(book, event)
-    _check_deadline(book, event)
-    if book.fleet.serves():
-        _check_fits(book, session)
+    session = _session(state, event)
+    _check_deadline(state, event)
+    if state.fleet.serves():
+        _check_fits(state, session)
     else:
-        check_worth_waiting(book, session)
-    book.open_session(session)
-    book.listen(event.listener, session, event.resume_grace_s)
-    _set_deadline(book, session)
+        check_worth_waiting(state, session)
+    state.open_session(session)
+    state.listen(event.listener, session, event.resume_grace_s)
+    _set_deadline(state, session)
     if session.number > 0:
         # Whoever resumes was promised something already, and has waited once.
         session.admitted = True
-        tell_accepted(book, session)
-        relaying.tell_ended_choices(book, session, event.listener)
+        tell_accepted(state, session)
+        relaying.tell_ended_choices(state, session, event.listener)
     if not any(choice.open for choice in session.choices):
-        ending.finish(book, session)
+        ending.finish(state, session)
         return
-    if book.fleet.serves():
-        _enqueue(book, session)
+    if state.fleet.serves():
+        _enqueue(state, session)
     else:
-        book.awaiting[session.sid] = session
+        state.awaiting[session.sid] = session
 
 
-def take_up_awaiting(book: Book) -> None:
+def take_up_awaiting(state: RouterState) -> None:
     """Admit the calls that wait for a decode worker if there is one, and refuse those whose time is over."""
-    for session in list(book.awaiting.values()):
+    for session in list(state.awaiting.values()):
         try:
-            if book.fleet.serves():
-                del book.awaiting[session.sid]
-                _check_fits(book, session)
-                _enqueue(book, session)
-            elif is_over(book, session):
+            if state.fleet.serves():
+                del state.awaiting[session.sid]
+                _check_fits(state, session)
+                _enqueue(state, session)
+            elif is_over(state, session):
                 raise no_worker()
         except RouterError as error:
             error.__traceback__ = None  # as above
-            turn_away(book, session, error)
+            turn_away(state, session, error)
 
 
-def _enqueue(book: Book, session: Session) -> None:
-    for group in new_groups(book, session, [choice for choice in session.choices if choice.open]):
+def _enqueue(state: RouterState, session: Session) -> None:
+    for group in new_groups(state, session, [choice for choice in session.choices if choice.open]):
         _count(group, session.failed_elsewhere)
-        enqueue(book, group)
+        enqueue(state, group)
 
 
 def _count(group: Group, failed_attempts: int) -> None:
@@ -151,14 +151,14 @@ def _count(group: Group, failed_attempts: int) -> None:
     group.brought += more
 
 
-def _session(book: Book, event: Arrived) -> Session:
+def _session(state: RouterState, event: Arrived) -> Session:
     choices = [Choice(index) for index in range(event.sampling.n)]
     for one in event.received:
         choice = choices[one.choice]
         choice.extend(one.token_ids)
         choice.finish, choice.matched = one.finish, one.matched
     return Session(
-        sid=book.next_sid(),
+        sid=state.next_sid(),
         tenant=event.tenant,
         request_id=event.request_id,
         number=event.session,
@@ -176,71 +176,71 @@ def _session(book: Book, event: Arrived) -> Session:
     )
 
 
-def _check_deadline(book: Book, event: Arrived) -> None:
+def _check_deadline(state: RouterState, event: Arrived) -> None:
     deadline_ms = event.slo.deadline_ms
-    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= book.now:
+    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= state.now:
         raise DeadlineExpired(deadline_ms)
 
 
-def _check_fits(book: Book, session: Session) -> None:
+def _check_fits(state: RouterState, session: Session) -> None:
     """Raise RouterError if no worker could hold the session, or serve it as it asks."""
-    blocks = most_blocks(book, session, len(session.choices))
-    if blocks > book.fleet.largest_pool:
+    blocks = most_blocks(state, session, len(session.choices))
+    if blocks > state.fleet.largest_pool:
         raise ValidationError(
             "stop.max_tokens",
             session.stop.max_tokens,
             f"less: with this prompt and n = {session.sampling.n} it could grow to {blocks} KV blocks, and "
-            f"the largest decode worker has {book.fleet.largest_pool}",
+            f"the largest decode worker has {state.fleet.largest_pool}",
             Reason.EXCEEDS_MEMORY,
         )
     if session.number == 0:
-        check_possible(book, bare_ask(book, session), session.slo)
+        check_possible(state, bare_ask(state, session), session.slo)
 
 
-def _set_deadline(book: Book, session: Session) -> None:
+def _set_deadline(state: RouterState, session: Session) -> None:
     if session.slo.deadline_ms is not None:
         at = session.timeline.received_at + session.slo.deadline_ms / 1000
-        book.do(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
+        state.do(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
 
 
-def on_cancel_asked(book: Book, tenant: str, request_id: str) -> None:
+def on_cancel_asked(state: RouterState, tenant: str, request_id: str) -> None:
     """The request ends at once, in whatever phase it is, and stays ended."""
-    session = book.find(tenant, request_id)
+    session = state.find(tenant, request_id)
     if session is not None:
         session.given_up = False
         if not session.ended:
-            ending.cut_off(book, session, FinishReason.CANCELLED)
+            ending.cut_off(state, session, FinishReason.CANCELLED)
 
 
-def on_client_gone(book: Book, listener: int) -> None:
+def on_client_gone(state: RouterState, listener: int) -> None:
     """When the last call of a session breaks, the session goes on for that call's grace, or ends at once."""
-    session = book.by_listener.get(listener)
+    session = state.by_listener.get(listener)
     if session is None:
         return
-    grace_s = book.unlisten(session, listener)
+    grace_s = state.unlisten(session, listener)
     if session.ended or session.listeners:
         return
-    if book.leaving:
-        ending.abandon(book, session)
+    if state.leaving:
+        ending.abandon(state, session)
     elif grace_s > 0:
         session.left_by = listener
         timer = Timer(TimerKind.GRACE, session.sid, listener)
-        book.do(SetTimer(timer, book.now + grace_s))
+        state.do(SetTimer(timer, state.now + grace_s))
     else:
-        _give_up(book, session)
+        _give_up(state, session)
 
 
-def on_session_timer(book: Book, timer: Timer) -> None:
+def on_session_timer(state: RouterState, timer: Timer) -> None:
     """A deadline has passed, or nobody came back for the session."""
-    session = book.by_sid.get(timer.sid)
+    session = state.by_sid.get(timer.sid)
     if session is None or session.ended:
         return
     if timer.kind is TimerKind.DEADLINE:
-        ending.cut_off(book, session, FinishReason.DEADLINE)
+        ending.cut_off(state, session, FinishReason.DEADLINE)
     elif not session.listeners and session.left_by == timer.listener:
-        _give_up(book, session)
+        _give_up(state, session)
 
 
-def _give_up(book: Book, session: Session) -> None:
+def _give_up(state: RouterState, session: Session) -> None:
     session.given_up = True
-    ending.cut_off(book, session, FinishReason.CANCELLED)
+    ending.cut_off(state, session, FinishReason.CANCELLED)

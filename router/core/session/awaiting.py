@@ -9,21 +9,21 @@ longer refuses at once.
 from __future__ import annotations
 
 from router.core.session.session import Session
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import Overloaded, Reason, Unavailable
 
 
-def check_worth_waiting(book: Book, session: Session) -> None:
+def check_worth_waiting(state: RouterState, session: Session) -> None:
     """Raise RouterError if a call must not wait for a decode worker."""
-    if is_over(book, session):
+    if is_over(state, session):
         raise no_worker()
-    if len(book.awaiting) >= book.config.queue_capacity:
-        raise queue_full(book)
+    if len(state.awaiting) >= state.config.queue_capacity:
+        raise queue_full(state)
 
 
-def is_over(book: Book, session: Session) -> bool:
+def is_over(state: RouterState, session: Session) -> bool:
     """Return True if a call has waited for a decode worker for as long as it may."""
-    return book.now >= min(book.served_at + book.config.no_worker_grace_s, session.due_at)
+    return state.now >= min(state.served_at + state.config.no_worker_grace_s, session.due_at)
 
 
 def no_worker() -> Unavailable:
@@ -31,9 +31,9 @@ def no_worker() -> Unavailable:
     return Unavailable(Reason.NO_WORKER, "no decode worker is connected")
 
 
-def queue_full(book: Book) -> Overloaded:
+def queue_full(state: RouterState) -> Overloaded:
     """Return the error for a call that comes when the most calls that may wait are waiting."""
-    capacity = book.config.queue_capacity
-    wait_s = min(60.0, 0.1 + book.queue.waiting * 0.01)
+    capacity = state.config.queue_capacity
+    wait_s = min(60.0, 0.1 + state.queue.waiting * 0.01)
     why = f"the fleet's queue is full: {capacity} requests wait"
     return Overloaded(Reason.QUEUE_FULL, why, wait_s, limit=capacity)

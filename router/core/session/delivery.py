@@ -15,7 +15,7 @@ from router.core.events import StepReported, TokenRun
 from router.core.queue.queueing import release_credit
 from router.core.session import ending, prompt_logprobs, recovery
 from router.core.session.session import Choice, Group, Session, TokenLogprobs
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, matched
@@ -23,70 +23,70 @@ from scheduling.request import FailureReason, FinishReason, matched
 STEP_WEIGHT = 0.2
 
 
-def on_step_reported(book: Book, event: StepReported) -> None:
+def on_step_reported(state: RouterState, event: StepReported) -> None:
     """Take in one report. Whatever an older attempt says late finds no group and is ignored."""
-    worker = book.fleet.workers.get(event.worker_key)
+    worker = state.fleet.workers.get(event.worker_key)
     if worker is None:
         return
-    book.fleet.learn(worker, event.load)
+    state.fleet.learn(worker, event.load)
     if event.cost is not None:
         worker.learn_cost(event.cost)
     if event.step_s > 0:
-        book.fleet.stepped(worker, event.step_s)
+        state.fleet.stepped(worker, event.step_s)
         worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
-    if book.fleet.placement is Placement.CONDITIONAL:
-        roles.observe(book, worker, event)
-    _take_prefilled(book, worker, event)
-    complete = prompt_logprobs.take(book, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
-    tokens = prompt_logprobs.hold_early(book, worker, event.tokens) if book.untold else event.tokens
+    if state.fleet.placement is Placement.CONDITIONAL:
+        roles.observe(state, worker, event)
+    _take_prefilled(state, worker, event)
+    complete = prompt_logprobs.take(state, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
+    tokens = prompt_logprobs.hold_early(state, worker, event.tokens) if state.untold else event.tokens
     if tokens.handles:
-        _take_tokens(book, worker, tokens)
+        _take_tokens(state, worker, tokens)
     for group in complete:
-        _take_early(book, group)
+        _take_early(state, group)
     for run in event.runs:
-        _take_run(book, worker, run)
-    _take_changes(book, worker, event)
+        _take_run(state, worker, run)
+    _take_changes(state, worker, event)
 
 
-def _take_changes(book: Book, worker: Worker, event: StepReported) -> None:
+def _take_changes(state: RouterState, worker: Worker, event: StepReported) -> None:
     """What became of groups, after all of their tokens."""
     for handle in event.prefilled if worker.copies else ():
-        draining.on_copied(book, worker, handle)
+        draining.on_copied(state, worker, handle)
     for handle in event.parked:
-        draining.on_parked(book, worker, handle)
+        draining.on_parked(state, worker, handle)
     if event.resumed:
         migrating.on_resumed(worker, event.resumed)
     if event.preempted:
-        migrating.on_preempted(book, worker, event.preempted)
+        migrating.on_preempted(state, worker, event.preempted)
     for failure in event.failures:
         group = worker.groups.get(failure.handle)
         if group is None:
-            draining.on_copy_failed(book, worker, failure.handle)
+            draining.on_copy_failed(state, worker, failure.handle)
             continue
         if failure.reason is FailureReason.DRAINING:
-            recovery.start_elsewhere(book, group, worker.key)
+            recovery.start_elsewhere(state, group, worker.key)
         elif failure.reason is FailureReason.SUPERSEDED:
-            recovery.on_superseded(book, group)
+            recovery.on_superseded(state, group)
         else:
             is_handoff = failure.reason is FailureReason.HANDOFF
             fail = recovery.fail_handoff if is_handoff else recovery.fail_attempt
-            fail(book, group, worker.key, f"{failure.reason.name}: {failure.message}")
+            fail(state, group, worker.key, f"{failure.reason.name}: {failure.message}")
 
 
-def _take_prefilled(book: Book, worker: Worker, event: StepReported) -> None:
+def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> None:
     for handle, cached_tokens in zip(event.prefilled, event.cached_tokens, strict=True):
         group = worker.groups.get(handle)
         if group is None or worker.key != group.prefill_key:
             continue
         if group.credit_on is not None:
-            release_credit(book, group)
+            release_credit(state, group)
         if group.attempt == 1:
             # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
             of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
             group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
 
 
-def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
+def _take_tokens(state: RouterState, worker: Worker, tokens: TokenColumns) -> None:
     relay = Relay()
     broken: dict[Group, str] = {}
     ended: dict[Group, None] = {}
@@ -106,36 +106,38 @@ def _take_tokens(book: Book, worker: Worker, tokens: TokenColumns) -> None:
             broken[group] = fault
             continue
         if worker.key == group.decode_key and not group.decode_reported:
-            _mark_decoding(group, book.now)
+            _mark_decoding(group, state.now)
         if index < len(choice.token_ids):
             continue
         text = tokens.text_utf8[start:text_at].decode() if text_at > start else ""
         reason = tokens.finish_reasons[row]
-        _deliver(book, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
+        _deliver(state, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
         if reason:
             _tell_match(relay, choice, group.session, stop_places.get(row))
             ended[group] = None
-        decoder = worker if worker.key == group.decode_key else book.fleet.workers.get(group.decode_key or "")
+        decoder = (
+            worker if worker.key == group.decode_key else state.fleet.workers.get(group.decode_key or "")
+        )
         if decoder is not None:
             decoder.remaining_tokens -= 1
     if relay.listeners:
-        book.counters.relayed_tokens += len(relay.listeners)
-        book.do(relay)
-    _end_groups(book, ended)
+        state.counters.relayed_tokens += len(relay.listeners)
+        state.do(relay)
+    _end_groups(state, ended)
     for group, fault in broken.items():
-        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+        recovery.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
 
 
-def _take_early(book: Book, group: Group) -> None:
+def _take_early(state: RouterState, group: Group) -> None:
     """Relay a group's early rows from the decode worker, in order, now that its prompt is complete."""
     early, group.early = group.early, []
     for tokens in early:
-        decoder = book.fleet.workers.get(group.decode_key or "")
+        decoder = state.fleet.workers.get(group.decode_key or "")
         if decoder is not None and decoder.groups.get(group.handle) is group:
-            _take_tokens(book, decoder, tokens)
+            _take_tokens(state, decoder, tokens)
 
 
-def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
+def _take_run(state: RouterState, worker: Worker, run: TokenRun) -> None:
     """Several tokens in one go: nothing here looks at each."""
     group = worker.groups.get(run.handle)
     if group is None:
@@ -143,23 +145,23 @@ def _take_run(book: Book, worker: Worker, run: TokenRun) -> None:
     choice = choice_of(group, run.choice)
     fault = _run_fault(worker, choice, run)
     if choice is None or fault:
-        recovery.fail_attempt(book, group, worker.key, f"protocol error: {fault}")
+        recovery.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
         return
     if not group.decode_reported:
-        _mark_decoding(group, book.now)
+        _mark_decoding(group, state.now)
     session, count = group.session, len(run.token_ids)
     assert choice.last_at is not None, "a run follows a token"
-    max_gap_s = (book.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
+    max_gap_s = (state.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
     session.max_gap_s = max(session.max_gap_s, max_gap_s)
-    choice.last_at = book.now
+    choice.last_at = state.now
     choice.extend(run.token_ids)
     choice.finish = run.finish
     worker.remaining_tokens -= count
-    book.counters.relayed_tokens += count
+    state.counters.relayed_tokens += count
     for listener in session.listeners:
-        book.do(RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
+        state.do(RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
     if run.finish and not any(one.open for one in group.choices):
-        ending.end_group(book, group)
+        ending.end_group(state, group)
 
 
 def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
@@ -191,7 +193,7 @@ def fault_of(choice: Choice | None, index: int, token_id: int) -> str:
 
 
 def _deliver(
-    book: Book,
+    state: RouterState,
     relay: Relay,
     choice: Choice,
     session: Session,
@@ -206,7 +208,7 @@ def _deliver(
     choice.token_ids.append(token_id)
     choice.texts.append(text)
     choice.logprobs.append(logprobs)
-    gap_s = _gap(book, session, choice)
+    gap_s = _gap(state, session, choice)
     if reason:
         choice.finish = FinishReason(reason)
     for listener in session.listeners:
@@ -227,11 +229,11 @@ def _tell_match(relay: Relay, choice: Choice, session: Session, stop_place: int 
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
 
 
-def _end_groups(book: Book, groups: Iterable[Group]) -> None:
+def _end_groups(state: RouterState, groups: Iterable[Group]) -> None:
     """End those that have no open choice."""
     for group in groups:
         if not any(choice.open for choice in group.choices):
-            ending.end_group(book, group)
+            ending.end_group(state, group)
 
 
 def choice_of(group: Group, index: int) -> Choice | None:
@@ -248,9 +250,9 @@ def _mark_decoding(group: Group, now: float) -> None:
         timeline.decode_at = now
 
 
-def _gap(book: Book, session: Session, choice: Choice) -> float:
+def _gap(state: RouterState, session: Session, choice: Choice) -> float:
     """Seconds since the choice's token before; negative for its first one here."""
-    now = book.now
+    now = state.now
     last, choice.last_at = choice.last_at, now
     if last is not None:
         gap_s = now - last
@@ -259,17 +261,17 @@ def _gap(book: Book, session: Session, choice: Choice) -> float:
     choice.first_at = now
     if session.timeline.first_token_at is None:
         session.timeline.first_token_at = now
-        _learn_ttft(book, session)
+        _learn_ttft(state, session)
     return -1.0
 
 
-def _learn_ttft(book: Book, session: Session) -> None:
+def _learn_ttft(state: RouterState, session: Session) -> None:
     if session.predicted is not None and session.attempts == 1:
-        observed_s = book.now - session.timeline.received_at
+        observed_s = state.now - session.timeline.received_at
         is_trial = session.decision is not None and session.decision.is_trial
-        if is_trial and book.now <= session.due_at:
-            book.learnt.fixed.forget()
-        book.learnt.learn_ttft(session.predicted, observed_s, book.now)
+        if is_trial and state.now <= session.due_at:
+            state.learnt.fixed.forget()
+        state.learnt.learn_ttft(session.predicted, observed_s, state.now)
 
 
 def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
@@ -283,7 +285,7 @@ def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
     return found
 
 
-def replay(book: Book, session: Session, listener: int, received: Mapping[int, int]) -> None:
+def replay(state: RouterState, session: Session, listener: int, received: Mapping[int, int]) -> None:
     """Tell a call that attaches all it has not received."""
     relay = Relay(replayed=True)
     for choice in session.choices:
@@ -298,14 +300,14 @@ def replay(book: Book, session: Session, listener: int, received: Mapping[int, i
         relay.finish_reasons.extend([0] * (count - first))
         relay.gaps_s.extend([-1.0] * (count - first))
     if relay.listeners:
-        book.do(relay)
-    tell_ended_choices(book, session, listener)
+        state.do(relay)
+    tell_ended_choices(state, session, listener)
 
 
-def tell_ended_choices(book: Book, session: Session, listener: int) -> None:
+def tell_ended_choices(state: RouterState, session: Session, listener: int) -> None:
     """Tell a call which choices are over."""
     for choice in session.choices:
         if choice.finish:
             count = len(choice.token_ids)
             told = TellChoiceFinished(listener, choice.index, choice.finish, count, choice.matched)
-            book.do(told)
+            state.do(told)

@@ -19,143 +19,143 @@ from router.core.dispatch.moves import call_off
 from router.core.queue.queueing import give_back, release
 from router.core.session.session import Group, Phase, Session
 from router.core.session.slo_attainment import kept
-from router.core.state import Book
+from router.core.state import RouterState
 from router.errors import Reason, RouterError, StaleSession, Unavailable
 from scheduling.request import FinishReason
 
 
-def end_group(book: Book, group: Group) -> None:
+def end_group(state: RouterState, group: Group) -> None:
     """All its choices have ended by themselves."""
     # A choice that ended with the prefill worker's first token is never started on the decode worker.
-    detach(book, group, tell_workers=not group.decode_reported)
+    detach(state, group, tell_workers=not group.decode_reported)
     # Groups may end in one step: then no choice is open, and still this one is not the last.
     if not group.session.groups and not any(choice.open for choice in group.session.choices):
-        finish(book, group.session)
+        finish(state, group.session)
 
 
-def leave_queue(book: Book, group: Group) -> None:
+def leave_queue(state: RouterState, group: Group) -> None:
     """It waits no more, granted or not."""
     if group.early_grant is None:
-        book.do(Dequeue(group.key))
+        state.do(Dequeue(group.key))
     else:
-        give_back(book, group.early_grant)
+        give_back(state, group.early_grant)
         group.early_grant = None
 
 
-def detach(book: Book, group: Group, *, tell_workers: bool, but: str | None = None) -> None:
+def detach(state: RouterState, group: Group, *, tell_workers: bool, but: str | None = None) -> None:
     """The group is over: no worker computes it, no report finds it, nothing is held for it."""
     if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
-        leave_queue(book, group)
-    move = book.moves.pop(group.key, None)
+        leave_queue(state, group)
+    move = state.moves.pop(group.key, None)
     if move is not None:
-        call_off(book, move)
+        call_off(state, move)
     if group.phase is Phase.RUNNING:
-        for worker in book.fleet.alive((group.prefill_key, group.decode_key)):
+        for worker in state.fleet.alive((group.prefill_key, group.decode_key)):
             del worker.groups[group.handle]
             if worker.key == group.decode_key:
                 worker.let_go(group)
                 worker.preempted.pop(group.handle, None)
             if tell_workers and worker.key != but:
-                book.do(SendCancel(worker.key, (group.handle,)))
-    release(book, group)
-    book.move(group, Phase.ENDED)
-    del book.groups[group.key]
+                state.do(SendCancel(worker.key, (group.handle,)))
+    release(state, group)
+    state.move(group, Phase.ENDED)
+    del state.groups[group.key]
     group.session.groups.remove(group)
     group.part()
 
 
-def cut_off(book: Book, session: Session, reason: FinishReason, error: str = "") -> None:
+def cut_off(state: RouterState, session: Session, reason: FinishReason, error: str = "") -> None:
     """End what has not ended, wherever it is."""
     session.error = error
     if not session.admitted:
-        tell_accepted(book, session)
+        tell_accepted(state, session)
     for group in list(session.groups):
-        detach(book, group, tell_workers=True)
+        detach(state, group, tell_workers=True)
     for choice in session.choices:
         if choice.open:
             choice.finish = reason
             for listener in session.listeners:
-                book.do(TellChoiceFinished(listener, choice.index, reason, len(choice.token_ids)))
-    finish(book, session)
+                state.do(TellChoiceFinished(listener, choice.index, reason, len(choice.token_ids)))
+    finish(state, session)
 
 
-def break_off(book: Book, session: Session) -> None:
+def break_off(state: RouterState, session: Session) -> None:
     """This router leaves: the call breaks, so that a client that resumes goes on elsewhere."""
-    turn_away(book, session, _leaving())
-    abandon(book, session)
+    turn_away(state, session, _leaving())
+    abandon(state, session)
 
 
 def _leaving() -> Unavailable:
     return Unavailable(Reason.ROUTER_LEAVING, "this router is shutting down; resume on another one")
 
 
-def finish(book: Book, session: Session) -> None:
+def finish(state: RouterState, session: Session) -> None:
     """Every choice has ended: say so, learn from it, and remember it for a while."""
     assert not session.groups, "a session ends after its groups"
-    session.timeline.ended_at = book.now
-    book.close_session(session, remember=True)
+    session.timeline.ended_at = state.now
+    state.close_session(session, remember=True)
     outcome = outcome_of(session)
-    _learn(book, session)
-    _learn_trial(book, session, outcome)
-    _count(book, session)
-    book.do(RequestEnded(session.group_key(0), outcome))
-    _tell(book, session, outcome)
+    _learn(state, session)
+    _learn_trial(state, session, outcome)
+    _count(state, session)
+    state.do(RequestEnded(session.group_key(0), outcome))
+    _tell(state, session, outcome)
 
 
-def tell_finished(book: Book, session: Session) -> None:
+def tell_finished(state: RouterState, session: Session) -> None:
     """The last event, if anyone listens."""
-    _tell(book, session, outcome_of(session))
+    _tell(state, session, outcome_of(session))
 
 
-def _tell(book: Book, session: Session, outcome: Outcome) -> None:
+def _tell(state: RouterState, session: Session, outcome: Outcome) -> None:
     for listener in session.listeners:
-        book.do(TellFinished(listener, outcome))
-    book.unlisten_all(session)
+        state.do(TellFinished(listener, outcome))
+    state.unlisten_all(session)
 
 
-def turn_away(book: Book, session: Session, error: RouterError) -> None:
+def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
     """End every call of the session with an error."""
     for listener in session.listeners:
-        book.do(Reject(listener, error))
-    book.unlisten_all(session)
+        state.do(Reject(listener, error))
+    state.unlisten_all(session)
 
 
-def supersede(book: Book, session: Session, number: int) -> None:
+def supersede(state: RouterState, session: Session, number: int) -> None:
     """End the calls of earlier sessions: a later one takes the request over."""
-    turn_away(book, session, StaleSession(session.number, number))
+    turn_away(state, session, StaleSession(session.number, number))
 
 
-def withdraw(book: Book, session: Session) -> None:
+def withdraw(state: RouterState, session: Session) -> None:
     """Take a session that was not admitted back out of the queue's books; it goes on without groups."""
     if session.charged_tokens > 0:
-        book.do(RefundTenant(session.tenant, session.charged_tokens))
+        state.do(RefundTenant(session.tenant, session.charged_tokens))
     session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
-        book.move(group, Phase.ENDED)
-        del book.groups[group.key]
+        state.move(group, Phase.ENDED)
+        del state.groups[group.key]
         group.part()
     session.groups.clear()
 
 
-def forget(book: Book, session: Session) -> None:
+def forget(state: RouterState, session: Session) -> None:
     """Forget a session for which nothing was generated, as if it had never arrived."""
-    withdraw(book, session)
-    book.unlisten_all(session)
-    session.timeline.ended_at = book.now
-    book.close_session(session, remember=False)
+    withdraw(state, session)
+    state.unlisten_all(session)
+    session.timeline.ended_at = state.now
+    state.close_session(session, remember=False)
 
 
-def abandon(book: Book, session: Session) -> None:
+def abandon(state: RouterState, session: Session) -> None:
     """Free all of a request and remember nothing: its client goes on without what this router has of it."""
     if session.ended:
-        book.retained.pop(session.name, None)
-        book.by_sid.pop(session.sid, None)
+        state.retained.pop(session.name, None)
+        state.by_sid.pop(session.sid, None)
         return
     for group in list(session.groups):
-        detach(book, group, tell_workers=True)
-    session.timeline.ended_at = book.now
-    supersede(book, session, session.number + 1)
-    book.close_session(session, remember=False)
+        detach(state, group, tell_workers=True)
+    session.timeline.ended_at = state.now
+    supersede(state, session, session.number + 1)
+    state.close_session(session, remember=False)
 
 
 def outcome_of(session: Session) -> Outcome:
@@ -191,37 +191,37 @@ def _mark(at: float | None, ended: float) -> float:
     return ended if at is None else at
 
 
-def _learn(book: Book, session: Session) -> None:
+def _learn(state: RouterState, session: Session) -> None:
     for choice in session.choices:
         if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
-            book.learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
+            state.learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
     tpot_s = session.tpot_s()
     if session.predicted is not None and tpot_s is not None and session.attempts == 1:
         predicted = session.predicted
-        book.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, book.now)
+        state.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, state.now)
 
 
-def _learn_trial(book: Book, session: Session, outcome: Outcome) -> None:
+def _learn_trial(state: RouterState, session: Session, outcome: Outcome) -> None:
     if session.decision is None or not session.decision.is_trial or not outcome.has_tokens:
         return
     ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
     tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
     if kept(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000).all:
-        book.learnt.trials.succeed()
+        state.learnt.trials.succeed()
 
 
-def _count(book: Book, session: Session) -> None:
+def _count(state: RouterState, session: Session) -> None:
     reasons = {choice.finish for choice in session.choices}
     if FinishReason.FAILED in reasons:
-        book.counters.failed += 1
+        state.counters.failed += 1
     elif FinishReason.CANCELLED in reasons:
-        book.counters.cancelled += 1
+        state.counters.cancelled += 1
     else:
-        book.counters.finished += 1
+        state.counters.finished += 1
     first_at = session.timeline.first_token_at
     if session.slo.ttft_ms is None or session.number > 0:
         return
     if first_at is not None and first_at <= session.due_at:
-        book.counters.ttft_promises_kept += 1
+        state.counters.ttft_promises_kept += 1
     elif first_at is not None or FinishReason.CANCELLED not in reasons:
-        book.counters.ttft_promises_broken += 1
+        state.counters.ttft_promises_broken += 1

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from router.core.actions import TellLeaving
 from router.core.session import ending
-from router.core.state import Book
+from router.core.state import RouterState
 
 
-def leave(book: Book) -> None:
+def leave(state: RouterState) -> None:
     """Take nothing new from now on."""
-    book.leaving = True
-    for session in list(book.live.values()):
+    state.leaving = True
+    for session in list(state.live.values()):
         if not session.listeners:
-            ending.abandon(book, session)
+            ending.abandon(state, session)
         for listener, grace_s in session.listeners.items():
             if grace_s > 0:
-                book.do(TellLeaving(listener))
+                state.do(TellLeaving(listener))

@@ -8,11 +8,11 @@ from router.core.actions import TellPromptLogprobs
 from router.core.capacity.fleet import Worker
 from router.core.session import recovery
 from router.core.session.session import Group, Session
-from router.core.state import Book
+from router.core.state import RouterState
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
 
 
-def take(book: Book, worker: Worker, pieces: Sequence[PromptLogprobs]) -> list[Group]:
+def take(state: RouterState, worker: Worker, pieces: Sequence[PromptLogprobs]) -> list[Group]:
     """Relay log-probabilities that are new: attempts repeat old ones. Return groups with complete prompts."""
     complete = []
     for piece in pieces:
@@ -24,20 +24,20 @@ def take(book: Book, worker: Worker, pieces: Sequence[PromptLogprobs]) -> list[G
         if piece.first_index > expected or piece.next_index > len(session.prompt_token_ids):
             fault = f"log-probabilities of prompt tokens {piece.first_index} to {piece.next_index - 1}"
             sentence = f"protocol error: {fault}, expected from {expected} on"
-            recovery.fail_attempt(book, group, worker.key, sentence)
+            recovery.fail_attempt(state, group, worker.key, sentence)
             continue
         if piece.next_index > expected:
             new = piece.from_index(expected)
             session.prompt_logprobs.append(new)
             for listener in session.listeners:
-                book.do(TellPromptLogprobs(listener, new))
+                state.do(TellPromptLogprobs(listener, new))
         if not session.lacks_prompt_logprobs:
-            book.untold.discard(session.sid)
+            state.untold.discard(session.sid)
             complete.append(group)
     return complete
 
 
-def hold_early(book: Book, worker: Worker, tokens: TokenColumns) -> TokenColumns:
+def hold_early(state: RouterState, worker: Worker, tokens: TokenColumns) -> TokenColumns:
     """Keep rows that came before the log-probabilities of their prompts; returns the others.
 
     A decode worker's report may arrive before the prefill worker's. The worker that computed the prompt
@@ -56,14 +56,14 @@ def hold_early(book: Book, worker: Worker, tokens: TokenColumns) -> TokenColumns
     for group, rows in held.items():
         if worker.key == group.prefill_key:
             sentence = "protocol error: a token comes before the log-probabilities of its prompt"
-            recovery.fail_attempt(book, group, worker.key, sentence)
+            recovery.fail_attempt(state, group, worker.key, sentence)
         else:
             group.early.append(take_rows(tokens, rows, [group.handle] * len(rows)))
     return take_rows(tokens, told, [tokens.handles[row] for row in told])
 
 
-def replay(book: Book, session: Session, listener: int, num_received: int) -> None:
+def replay(state: RouterState, session: Session, listener: int, num_received: int) -> None:
     """Send a call that attaches everything that it has not received."""
     for piece in session.prompt_logprobs:
         if piece.next_index > 1 + num_received:
-            book.do(TellPromptLogprobs(listener, piece.from_index(1 + num_received)))
+            state.do(TellPromptLogprobs(listener, piece.from_index(1 + num_received)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
 from router.core.capacity.fleet import WorkerFacts, WorkerLoad
-from router.core.capacity.fleet_capacity import MAX_AGE_S, Outlook
+from router.core.capacity.fleet_capacity import MAX_AGE_S, FleetCapacity
 from router.core.core import RouterCore
 from router.core.events import (
     CancelAsked,
@@ -78,7 +78,7 @@ class Driven:
                     self.running.setdefault(key, {})[spec.handle] = 0
 
     def grant(self, asked: AskGrants) -> None:
-        head = self.core.book.waiting.head
+        head = self.core.state.waiting.head
         if head is not None and asked.decoders and self.arrived % 4:
             self.tell(Granted(head.key, asked.worker.key, asked.decoders[0].key))
         if self.arrived % 5:
@@ -120,23 +120,23 @@ class Driven:
 
 def check_queues(core: RouterCore) -> None:
     """These are followed exactly, however old the rest is."""
-    outlook, computing = core.book.outlook, core.book.fleet.computing
-    queues = {worker.key: outlook.prompt_queue(worker) for worker in computing}
+    capacity, computing = core.state.capacity, core.state.fleet.computing
+    queues = {worker.key: capacity.prompt_queue(worker) for worker in computing}
     free = [one for one in computing if not one.asking and one.bound_tokens < queues[one.key].limit]
-    assert outlook.free_workers() == free
-    assert [(lane.key, lane.wait_s) for lane in outlook.lanes()] == [
+    assert capacity.free_workers() == free
+    assert [(lane.key, lane.wait_s) for lane in capacity.lanes()] == [
         (one.key, queues[one.key].wait_s(one.bound_tokens)) for one in computing
     ]
-    assert core.book.fleet.bound_tokens == sum(one.bound_tokens for one in computing)
+    assert core.state.fleet.bound_tokens == sum(one.bound_tokens for one in computing)
 
 
-def seen(core: RouterCore, outlook: Outlook) -> list[object]:
-    fleet = core.book.fleet
-    found: list[object] = [outlook.free_workers(), outlook.lanes()]
-    found += [(outlook.prefill_view(one.key), outlook.chunk(one)) for one in fleet.computing]
-    found += [outlook.decode_view(one) for one in fleet.workers.values()]
-    found += [outlook.seat_limit(one, pace) for one in fleet.workers.values() for pace in PACES]
-    return found + [outlook.capacity(pace) for pace in PACES if fleet.serves()]
+def seen(core: RouterCore, capacity: FleetCapacity) -> list[object]:
+    fleet = core.state.fleet
+    found: list[object] = [capacity.free_workers(), capacity.lanes()]
+    found += [(capacity.prefill_view(one.key), capacity.chunk(one)) for one in fleet.computing]
+    found += [capacity.decode_view(one) for one in fleet.workers.values()]
+    found += [capacity.seat_limit(one, pace) for one in fleet.workers.values() for pace in PACES]
+    return found + [capacity.capacity(pace) for pace in PACES if fleet.serves()]
 
 
 @settings(max_examples=150)
@@ -153,6 +153,6 @@ def test_what_is_kept_is_what_would_be_found_afresh(
         check_queues(core)
         if later_s > MAX_AGE_S:
             driven.now += later_s
-            core.book.now = driven.now
-            kept = seen(core, core.book.outlook)
-            assert kept == seen(core, Outlook(core.book))
+            core.state.now = driven.now
+            kept = seen(core, core.state.capacity)
+            assert kept == seen(core, FleetCapacity(core.state))
