@@ -110,6 +110,10 @@ $(PROTO_READY): requirements/proto.lock | $(READY)
 	@.venv-proto/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
+.PHONY: docs
+docs: $(READY) ## generate docs/configuration.md and docs/metrics.md from the code
+	$(BIN)/python -m tools.document
+
 .PHONY: bench
 bench: $(READY) ## measure a fleet, its own unless told of one; BENCH_ARGS are passed on, for example BENCH_ARGS=--help
 	$(BIN)/python -m benchmarks bench $(BENCH_ARGS)

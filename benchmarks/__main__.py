@@ -17,15 +17,7 @@ EXIT_WRONG = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    asked = argv[0] if argv else ""
-    for name, command in COMMANDS.items():
-        if name == asked:
-            _add(commands, name)
-        else:
-            commands.add_parser(name, help=command.summary, add_help=False)
-    args = parser.parse_args(argv)
+    args = flags(argv[:1]).parse_args(argv)
     args.argv = list(argv[1:])
     try:
         code: int = importlib.import_module(COMMANDS[args.command].module).run(args)
@@ -35,6 +27,18 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def flags(asked: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser; only the asked commands, whose modules it imports, have their flags."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        if name in asked:
+            _add(commands, name)
+        else:
+            commands.add_parser(name, help=command.summary, add_help=False)
+    return parser
 
 
 def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:

@@ -90,7 +90,9 @@ def shares(result: SimResult, is_small: Sequence[bool], span_s: float) -> Shares
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--span-s", type=number, default=60.0, metavar="S", help="of arrivals (60)")
+    parser.add_argument(
+        "--span-s", type=number, default=60.0, metavar="S", help="time over which requests arrive (60)"
+    )
     add_shared_flags(parser)
 
 

@@ -13,18 +13,24 @@ DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
 def add_shared_flags(parser: argparse.ArgumentParser, seeds: Sequence[int] = FIVE_SEEDS) -> None:
-    """Of every measurement alike; arms get the same seeds, so that figures can be compared seed by seed."""
-    shared = parser.add_argument_group("every measurement's")
+    """Add the flags that every measurement has; arms get the same seeds, to compare them seed by seed."""
+    shared = parser.add_argument_group("for every measurement")
     shared.add_argument(
         "--seeds", type=whole_numbers, nargs="+", action=_Flat, default=list(seeds), metavar="N,N",
-        help=f"one run each ({','.join(map(str, seeds))})",
+        help=f"seeds, one run for each ({','.join(map(str, seeds))})",
     )  # fmt: skip
     shared.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
-    """Where one is loaded or served."""
-    parser.add_argument("--model", type=Path, default=DEMO_MODEL, metavar="PATH", help="(the demo model)")
+    """Add the flag for the model that is loaded or served."""
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=DEMO_MODEL,
+        metavar="PATH",
+        help="the folder of the checkpoint (demo_model)",
+    )
 
 
 def names(text: str) -> list[str]:

@@ -19,8 +19,10 @@ from reporting.results import Results, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.html")
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE.json", help="results of measurements or simulations"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="the page to write")
 
 
 def run(args: argparse.Namespace) -> int:

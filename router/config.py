@@ -81,47 +81,8 @@ class RouterConfig:
 
 
 def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
-    """Settings from flags; raises `ValueError`, and leaves with code 2 on unknown flags."""
-    parser = argparse.ArgumentParser(prog="python -m router", description="Baton's front door.")
-    parser.add_argument("--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="port 0: a free one")
-    parser.add_argument("--advertise", default="", metavar="HOST:PORT", help="default: the bound address")
-    parser.add_argument("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
-    parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
-    parser.add_argument("--router-id", default=f"router-{process_id}", metavar="ID")
-    parser.add_argument("--policy", default=policies.DEFAULT, choices=policies.NAMES, help="the workers' too")
-    parser.add_argument(
-        "--placement",
-        default=None,
-        choices=[one.value for one in Placement],
-        help="where prompts are computed; as goes with the policy: "
-        + ", ".join(f"{name} {policies.by_name(name).placement.value}" for name in policies.NAMES),
-    )
-    parser.add_argument(
-        "--timed", metavar="PROFILE", help=f"the workers' too; one of {', '.join(names())}, or a file"
-    )
-    parser.add_argument(
-        "--tenant-weights", default="", metavar="NAME=W,...", help="shares of the fleet; unnamed tenants: 1"
-    )
-    parser.add_argument(
-        "--without-redis",
-        default=WITHOUT_REDIS[0],
-        choices=WITHOUT_REDIS,
-        help="newcomers while Redis is away: refused, or served by what this router alone knows",
-    )
-    parser.add_argument("--queue-capacity", default=1024, type=int, metavar="N")
-    parser.add_argument("--tokenizer-processes", default=1, type=int, metavar="N")
-    parser.add_argument("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
-    parser.add_argument(
-        "--drain-s", default=20.0, type=float, metavar="S", help="for what runs, on SIGTERM (20)"
-    )
-    parser.add_argument("--record", default=None, type=Path, metavar="FILE", help="every event, to replay")
-    parser.add_argument("--log-level", default="info", choices=LOG_LEVELS)
-    parser.add_argument("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
-    add_security_flags(parser)
-    add_limit_flags(parser)
-    parser.add_argument("--door", type=Path, metavar="FILE", help="API keys, tokens, budgets: who may call")
-    parser.add_argument("--client-ca", type=Path, metavar="FILE", help="callers need a certificate of it")
-    given = vars(parser.parse_args(argv))
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
+    given = vars(flags(process_id).parse_args(argv))
     policy = policies.by_name(given["policy"])
     named = {
         "security": security_of(given),
@@ -132,6 +93,82 @@ def parse_config(argv: Sequence[str], process_id: int) -> RouterConfig:
         "weights": parse_weights(given.pop("tenant_weights")),
     }
     return RouterConfig(**(given | named))
+
+
+def flags(process_id: int) -> argparse.ArgumentParser:
+    """Return the parser of a router's command line."""
+    parser = argparse.ArgumentParser(prog="python -m router", description="A router: the fleet's public API.")
+    add = parser.add_argument
+    add(
+        "--listen",
+        default="127.0.0.1:50051",
+        metavar="HOST:PORT",
+        help="where clients connect; port 0 takes a free one",
+    )
+    add("--advertise", default="", metavar="HOST:PORT", help="the address given to others (the bound one)")
+    add(
+        "--redis",
+        default="redis://127.0.0.1:6379/0",
+        metavar="URL",
+        help="the fleet's Redis, by redis://, rediss:// or unix://",
+    )
+    add("--model", required=True, type=Path, metavar="PATH", help="the folder of the checkpoint")
+    add(
+        "--router-id",
+        default=f"router-{process_id}",
+        metavar="ID",
+        help="this router's name in the fleet and in logs (router-<process id>)",
+    )
+    add(
+        "--policy",
+        default=policies.DEFAULT,
+        choices=policies.NAMES,
+        help=f"how the fleet serves; the same for all of its workers ({policies.DEFAULT})",
+    )
+    add(
+        "--placement",
+        default=None,
+        choices=[placement.value for placement in Placement],
+        help="where prompts are computed; without it, "
+        + ", ".join(f"{name}: {policies.by_name(name).placement.value}" for name in policies.NAMES),
+    )
+    add("--timed", metavar="PROFILE", help=f"the workers' --timed profile: {', '.join(names())}, or a file")
+    add(
+        "--tenant-weights",
+        default="",
+        metavar="NAME=W,...",
+        help="each tenant's share of a busy fleet (1 for each)",
+    )
+    add(
+        "--without-redis",
+        default=WITHOUT_REDIS[0],
+        choices=WITHOUT_REDIS,
+        help="while Redis is away, refuse new requests, or serve them from this router's own view",
+    )
+    add("--queue-capacity", default=1024, type=int, metavar="N", help="requests that may wait (1024)")
+    add("--tokenizer-processes", default=1, type=int, metavar="N", help="processes that tokenise (1)")
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add("--drain-s", default=20.0, type=float, metavar="S", help="time to end streams after SIGTERM (20)")
+    add("--record", default=None, type=Path, metavar="FILE", help="record every event, for replay")
+    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
+    add(
+        "--log-format",
+        default=LOG_FORMATS[sys.stderr.isatty()],
+        choices=LOG_FORMATS,
+        help="how lines are logged (console on a terminal, else json)",
+    )
+    add_security_flags(parser)
+    add_limit_flags(parser)
+    add(
+        "--door",
+        type=Path,
+        metavar="FILE",
+        help="API keys, token issuers and budgets; without it everybody who reaches the router may call",
+    )
+    add("--client-ca", type=Path, metavar="FILE", help="require a client certificate signed by this CA")
+    return parser
 
 
 def parse_weights(text: str) -> TenantWeights:

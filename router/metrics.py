@@ -65,62 +65,77 @@ class RouterMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.ttft = self._by_class("ttft_seconds", "Router receipt to first token")
-        self.tpot = self._by_class("tpot_seconds", "Mean gap after the first token, per request")
-        self.e2e = self._by_class("e2e_seconds", "Router receipt to end")
-        self.queue = self._by_class("queue_seconds", "Router receipt to dispatch")
-        self.itl = GapHistogram(f"{NAMESPACE}_itl_seconds", "Each gap between tokens of a choice")
+        self.ttft = self._by_class(
+            "ttft_seconds", "From receipt at the router to the first token, waiting included"
+        )
+        self.tpot = self._by_class(
+            "tpot_seconds", "Mean time between tokens after the first, one value for each request"
+        )
+        self.e2e = self._by_class("e2e_seconds", "From receipt at the router to the end of the request")
+        self.queue = self._by_class("queue_seconds", "From receipt at the router to dispatch to a worker")
+        self.itl = GapHistogram(f"{NAMESPACE}_itl_seconds", "Each gap between two tokens of a choice")
         self.registry.register(self.itl)
         self.requests = Counter(
-            "requests", "Requests by how they ended", ["outcome"], namespace=NAMESPACE, registry=self.registry
+            "requests",
+            "Requests by outcome: finished, failed, deadline, cancelled, or the error that refused them",
+            ["outcome"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.relayed = Counter(
-            "relayed_tokens", "Tokens sent on to clients", namespace=NAMESPACE, registry=self.registry
+            "relayed_tokens", "Tokens relayed to clients", namespace=NAMESPACE, registry=self.registry
         )
         self.goodput = Counter(
             "goodput", "Requests that met every SLO they stated", namespace=NAMESPACE, registry=self.registry
         )
         self.promises = Counter(
             "promises",
-            "Promises of accepted requests, of TTFT, TPOT and ITL, by what became of them",
+            "Promises of accepted requests; promise: ttft, tpot, itl; outcome: kept, broken",
             ["promise", "outcome"],
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.retries = Counter(
             "retries",
-            "Attempts that failed and were started again",
+            "Attempts that failed and were followed by another one",
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.let_go = Counter(
             "let_go",
-            "Requests shed, promises given up, groups preempted and migrated",
+            "Requests that lost something to others; what: shed, promise_given_up, preempted, migrated",
             ["what"],
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.loop_errors = Counter(
-            "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
+            "loop_errors",
+            "Unexpected errors, by the place that caught them",
+            ["where"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.workers = Gauge(
-            "connected_workers", "Workers with a live stream", namespace=NAMESPACE, registry=self.registry
+            "connected_workers",
+            "Workers whose stream to this router is open",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.lost_workers = Counter(
             "lost_workers",
-            "Streams of workers that broke or fell silent after they had joined",
+            "Workers lost after they had joined: their stream broke or fell silent",
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.stalled = Gauge(
             "stalled_workers",
-            "Workers whose step does not end, or whose event loop is held up: they are given nothing new",
+            "Workers given nothing new, because a step does not end or the event loop is held up",
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.loop_lag = Gauge(
             "loop_lag_seconds",
-            "How late the event loop runs, smoothed: beyond half a second newcomers are refused",
+            "Delay of the event loop, smoothed; above 0.5 new requests are refused",
             namespace=NAMESPACE,
             registry=self.registry,
         )

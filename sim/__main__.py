@@ -13,15 +13,7 @@ INTERRUPTED = 130
 
 def main(typed: Sequence[str] | None = None) -> int:
     """Exit code 2 says what was wrong with what was typed."""
-    root = Parser(prog="baton", description="A fleet on a simulated clock.")
-    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    simulate.add_flags(
-        commands.add_parser("simulate", help="play a workload against a fleet", description=simulate.__doc__)
-    )
-    plan.add_flags(
-        commands.add_parser("plan", help="the cheapest fleet that holds", description=plan.__doc__)
-    )
-    args = root.parse_args(typed)
+    args = flags().parse_args(typed)
     try:
         code = simulate.simulate(args) if args.command == "simulate" else plan.plan(args)
     except ValueError as error:
@@ -30,6 +22,19 @@ def main(typed: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+def flags() -> Parser:
+    """Return the parser of both commands."""
+    root = Parser(prog="baton", description="A fleet on a simulated clock.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    simulate.add_flags(
+        commands.add_parser("simulate", help="play a workload against a fleet", description=simulate.__doc__)
+    )
+    plan.add_flags(
+        commands.add_parser("plan", help="find the cheapest fleet that holds", description=plan.__doc__)
+    )
+    return root
 
 
 if __name__ == "__main__":

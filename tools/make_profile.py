@@ -36,17 +36,22 @@ LONGEST_OUTPUT = 100
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--out", required=True, type=Path, metavar="PATH")
-    args, flags = parser.parse_known_args()
-    config = parse_config([*flags, "--policy=chunked"], "decode", 0)
+    args, of_worker = flags().parse_known_args()
+    config = parse_config([*of_worker, "--policy=chunked"], "decode", 0)
     with tempfile.TemporaryDirectory() as nothing_kept:
         engine = build_engine(dataclasses.replace(config, cache=Path(nothing_kept)))
     freeze_garbage()
     profile = _profile(args.name, config, engine)
     args.out.write_text(dump(profile), encoding="utf-8")
     print(f"{args.out}: {profile.cost}")
+
+
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of this tool's own flags; all others go to the worker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--name", required=True, metavar="NAME", help="the name of the profile")
+    parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="the file to write")
+    return parser
 
 
 def _profile(name: str, config: WorkerConfig, engine: Engine) -> Profile:

@@ -134,42 +134,106 @@ def config_of_process(role: Role) -> WorkerConfig:
 
 
 def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:
-    """Settings from flags; raises `ValueError`, and leaves with code 2 on unknown flags."""
-    parser = argparse.ArgumentParser(prog=f"python -m {role}_worker", description=f"Baton's {role} worker.")
+    """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
+    given = vars(flags(role, process_id).parse_args(argv))
+    given["security"] = security_of(given)
+    given["transport"] = TransportMode(given["transport"])
+    given["quantisation"] = Quantisation(given["quantisation"])
+    profile = None if given["timed"] is None else load_timed(given["timed"])
+    given["timed"] = profile
+    for field, default in SIZES.items():
+        if given[field] is None:
+            given[field] = default if profile is None else getattr(profile, field)
+    return WorkerConfig(**given, cache=_cache_folder())
+
+
+def flags(role: str, process_id: int) -> argparse.ArgumentParser:
+    """Return the parser of a worker's command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {role}_worker", description="A prefill or decode worker; both have the same flags."
+    )
+    _add_identity_flags(parser, role, process_id)
+    _add_size_flags(parser)
+    _add_model_flags(parser)
+    _add_transport_flags(parser)
+    add_security_flags(parser)
+    return parser
+
+
+def _add_identity_flags(parser: argparse.ArgumentParser, role: str, process_id: int) -> None:
     add = parser.add_argument
     add(
         "--listen",
         default="127.0.0.1:0",
         metavar="HOST:PORT",
-        help="TCP, and UDP for probes; port 0: a free one",
+        help="TCP for gRPC, UDP for probes; port 0 takes a free one",
     )
-    add("--advertise", default="", metavar="HOST:PORT", help="default: the bound address")
-    add("--redis", default="redis://127.0.0.1:6379/0", metavar="URL")
-    add("--model", required=True, type=Path, metavar="PATH", help="a checkpoint's directory")
-    add("--worker-id", default=f"{role}-{process_id}", metavar="ID")
-    add("--block-size", type=int, metavar="TOKENS", help=f"({SIZES['block_size']})")
-    add("--num-blocks", type=int, metavar="N", help="default: what --kv-memory-mb holds")
-    add("--kv-memory-mb", type=int, metavar="MB", help="(256; on a GPU nine tenths of what is free)")
-    add("--max-num-seqs", type=int, metavar="N", help=f"({SIZES['max_num_seqs']})")
+    add("--advertise", default="", metavar="HOST:PORT", help="the address given to others (the bound one)")
+    add(
+        "--redis",
+        default="redis://127.0.0.1:6379/0",
+        metavar="URL",
+        help="the fleet's Redis, by redis://, rediss:// or unix://",
+    )
+    add("--model", required=True, type=Path, metavar="PATH", help="the folder of the checkpoint")
+    add(
+        "--worker-id",
+        default=f"{role}-{process_id}",
+        metavar="ID",
+        help="this worker's name in the fleet and in logs (<role>-<process id>)",
+    )
+    add(
+        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
+    )
+    add("--drain-s", default=20.0, type=float, metavar="S", help="time to hand work over after SIGTERM (20)")
+    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
+    add(
+        "--log-format",
+        default=LOG_FORMATS[sys.stderr.isatty()],
+        choices=LOG_FORMATS,
+        help="how lines are logged (console on a terminal, else json)",
+    )
+
+
+def _add_size_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--block-size", type=int, metavar="TOKENS", help=f"tokens of a KV block ({SIZES['block_size']})")
+    add("--num-blocks", type=int, metavar="N", help="KV blocks of this worker (what --kv-memory-mb holds)")
+    add(
+        "--kv-memory-mb",
+        type=int,
+        metavar="MB",
+        help="memory for KV blocks (256; on a GPU nine tenths of what is free)",
+    )
+    add("--max-num-seqs", type=int, metavar="N", help=f"sequences that run at once ({SIZES['max_num_seqs']})")
     add(
         "--token-budget",
         type=int,
         metavar="TOKENS",
-        help=f"most tokens of one step ({SIZES['token_budget']})",
+        help=f"the most tokens of one step ({SIZES['token_budget']})",
     )
-    add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step is made of ({DEFAULT})")
+    add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step consists of ({DEFAULT})")
     add(
         "--timed",
         metavar="PROFILE",
-        help="compute nothing: steps last what this profile says, which also gives the sizes above; "
-        f"one of {', '.join(names())}, or a file",
+        help="compute nothing; steps last as long as this profile says, and it sets the sizes above: "
+        f"{', '.join(names())}, or a file",
     )
-    add("--dtype", default="auto", choices=DTYPES, help="auto: float32 on a CPU, bfloat16 on a GPU")
-    add("--device", default="auto", choices=DEVICES)
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--dtype",
+        default="auto",
+        choices=DTYPES,
+        help="the type of weights and KV; auto: float32 on a CPU, bfloat16 on a GPU (auto)",
+    )
+    add("--device", default="auto", choices=DEVICES, help="auto: a GPU where there is one (auto)")
     add(
         "--deterministic",
         action="store_true",
-        help="the same tokens and log-probabilities whoever shares a step (somewhat slower)",
+        help="compute the same tokens and log-probabilities whoever shares a step; slower",
     )
     add(
         "--no-cuda-graphs",
@@ -181,15 +245,15 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         "--random-weights",
         type=int,
         metavar="SEED",
-        help="draw the weights on the device instead of reading them, for measuring: --model holds "
-        "config.json and tokenizer.json",
+        help="draw the weights instead of reading them, to measure; --model needs only config.json and "
+        "tokenizer.json",
     )
     add(
         "--quantisation",
         default=Quantisation.NONE.value,
         choices=[choice.value for choice in Quantisation],
-        help="what is kept in 8 bits: int8, the weights of linear layers; kv8, keys and values, or kvfp8, "
-        "the same as fp8, which is less exact (none)",
+        help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "
+        "values as fp8, which is less exact (none)",
     )
     add(
         "--no-fusion",
@@ -197,29 +261,29 @@ def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfi
         action="store_false",
         help="on a GPU, keep the model's own modules instead of fused ones, to debug",
     )
-    add("--threads", default=_default_threads(), type=int, metavar="N", help="0: torch's own default")
     add(
+        "--threads",
+        default=_default_threads(),
+        type=int,
+        metavar="N",
+        help="threads that compute; 0: torch's own default (half of the cores)",
+    )
+
+
+def _add_transport_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--transport",
         default="auto",
         choices=[mode.value for mode in TransportMode],
-        help="auto: the best that leads there, in the order cuda_ipc, shm, nixl, grpc",
+        help="how KV travels; auto: the first that works of cuda_ipc, shm, nixl, grpc (auto)",
     )
-    add("--shm-dir", default=Path("/dev/shm"), type=Path, metavar="PATH", help="for the sockets of shm")  # noqa: S108 - the memory itself has no name
-    add("--metrics-port", default=0, type=int, metavar="N", help="0: a free one")
-    add("--drain-s", default=20.0, type=float, metavar="S", help="to hand over what runs, on SIGTERM (20)")
-    add("--log-level", default="info", choices=LOG_LEVELS)
-    add("--log-format", default=LOG_FORMATS[sys.stderr.isatty()], choices=LOG_FORMATS)
-    add_security_flags(parser)
-    given = vars(parser.parse_args(argv))
-    given["security"] = security_of(given)
-    given["transport"] = TransportMode(given["transport"])
-    given["quantisation"] = Quantisation(given["quantisation"])
-    profile = None if given["timed"] is None else load_timed(given["timed"])
-    given["timed"] = profile
-    for field, default in SIZES.items():
-        if given[field] is None:
-            given[field] = default if profile is None else getattr(profile, field)
-    return WorkerConfig(**given, cache=_cache_folder())
+    parser.add_argument(
+        "--shm-dir",
+        default=Path("/dev/shm"),  # noqa: S108 - the memory itself has no name
+        type=Path,
+        metavar="PATH",
+        help="the folder of the sockets of the shm transport (/dev/shm)",
+    )
 
 
 def _cache_folder() -> Path:

@@ -20,23 +20,27 @@ class WorkerMetrics:
         ProcessCollector(registry=self.registry)
         self._step = Histogram(
             "engine_step_seconds",
-            "One step: packing, the model, sampling, the books",
+            "One step: packing, model, sampling and post-processing",
             buckets=STEP_SECONDS,
             namespace=NAMESPACE,
             registry=self.registry,
         )
-        self._running = self._gauge("running_sequences", "Choices in the batch")
-        self._waiting = self._gauge("waiting_sequences", "Choices that wait for prefill or for their KV")
-        self._pending = self._gauge("pending_prefill_tokens", "Prompt tokens not computed yet")
-        self._free = self._gauge("kv_free_blocks", "Blocks no sequence needs, cached ones included")
-        self._cached = self._gauge("kv_cached_blocks", "Free blocks that hold a known prefix")
-        self._context = self._gauge("kv_context_tokens", "Tokens whose KV running sequences hold")
+        self._running = self._gauge("running_sequences", "Choices that are decoding")
+        self._waiting = self._gauge(
+            "waiting_sequences", "Choices that wait for prefill or for KV from another worker"
+        )
+        self._pending = self._gauge(
+            "pending_prefill_tokens", "Prompt tokens assigned to this worker and not computed yet"
+        )
+        self._free = self._gauge("kv_free_blocks", "KV blocks that no sequence uses, cached ones included")
+        self._cached = self._gauge("kv_cached_blocks", "Free KV blocks that hold a cached prefix")
+        self._context = self._gauge("kv_context_tokens", "Tokens whose KV belongs to running sequences")
         self.tokens = Counter(
             "output_tokens", "Tokens sampled and reported", namespace=NAMESPACE, registry=self.registry
         )
         self.preempted = Counter(
             "preempted_sequences",
-            "Sequences that gave up their KV blocks to others",
+            "Sequences preempted because KV blocks ran short",
             namespace=NAMESPACE,
             registry=self.registry,
         )
@@ -47,16 +51,26 @@ class WorkerMetrics:
             registry=self.registry,
         )
         self.step_errors = Counter(
-            "step_errors", "Steps that failed as a whole", namespace=NAMESPACE, registry=self.registry
+            "step_errors",
+            "Steps that failed for their whole batch",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.refused = Counter(
-            "refused_commands", "Commands refused by this worker", namespace=NAMESPACE, registry=self.registry
+            "refused_commands",
+            "Commands that this worker refused",
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
-        self._cost_trusted = self._gauge("worker_cost_trusted", "1 while steps are built on the cost model")
-        self._cost_q95 = self._gauge("worker_cost_ratio_q95", "Actual / predicted step time, 95th percentile")
+        self._cost_trusted = self._gauge(
+            "worker_cost_trusted", "1 while steps are packed by the cost model, 0 while by a fixed budget"
+        )
+        self._cost_q95 = self._gauge(
+            "worker_cost_ratio_q95", "95th percentile of actual divided by predicted step time"
+        )
         self.cost_distrusts = Counter(
             "worker_cost_distrusts",
-            "Times the cost model lost its trust",
+            "Times that the cost model was found too inaccurate to use",
             namespace=NAMESPACE,
             registry=self.registry,
         )
@@ -67,34 +81,42 @@ class WorkerMetrics:
             registry=self.registry,
         )
         self.loop_errors = Counter(
-            "loop_errors", "Errors nobody expected", ["where"], namespace=NAMESPACE, registry=self.registry
+            "loop_errors",
+            "Unexpected errors, by the place that caught them",
+            ["where"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.handoff = Histogram(
             "kv_handoff_seconds",
-            "First fetch to acknowledgement",
+            "Duration of a handoff, from first fetch to acknowledgement",
             buckets=HANDOFF_SECONDS,
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.handoff_exposed = Histogram(
             "kv_handoff_exposed_seconds",
-            "The part of a handoff after the sender had computed everything",
+            "Part of a handoff after the sender had computed the whole prompt",
             buckets=HANDOFF_SECONDS,
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.kv_bytes = Counter(
-            "kv_bytes", "KV fetched", ["transport"], namespace=NAMESPACE, registry=self.registry
+            "kv_bytes",
+            "Bytes of KV fetched, by transport: shm, grpc, nixl, cuda_ipc",
+            ["transport"],
+            namespace=NAMESPACE,
+            registry=self.registry,
         )
         self.corrupt = Counter(
             "kv_blocks_corrupt",
-            "Fetched blocks that were not what was sent",
+            "Fetched blocks that did not verify and were recomputed",
             namespace=NAMESPACE,
             registry=self.registry,
         )
         self.skipped = Counter(
             "kv_blocks_skipped",
-            "Blocks not sent because the receiver held them",
+            "Blocks not sent because the receiver had them cached",
             namespace=NAMESPACE,
             registry=self.registry,
         )

@@ -9,10 +9,11 @@ from typing import NoReturn
 from baton.async_client import DEFAULT_ADDRESS
 from baton.cli.commands.checkout_command import SUMMARIES
 from baton.cli.exits import EXIT_CODES_HELP, USAGE
-from baton.cli.values import address, bias, count, decimal, named_json, seconds, unsigned
+from baton.cli.request_flags import add_sampling_flags, add_slo_flags, add_stop_flags
+from baton.cli.values import address, count, decimal, named_json, seconds, unsigned
 from baton.fleet.spec import PLACEMENTS, POLICIES, QUANTISATIONS, WITHOUT_REDIS
 from baton.security.credentials import Credentials
-from baton.types import Sampling, Slo, SloClass, Stop
+from baton.types import SloClass
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,153 +46,154 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    return Sampling(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-        logit_bias=dict(args.logit_bias),
-        seed=args.seed,
-        n=args.n,
-        logprobs=args.logprobs,
-        prompt_logprobs=args.prompt_logprobs,
-        allowed_token_ids=tuple(args.allowed_token_id),
-        bad_words=tuple(args.bad_word),
-    )
-
-
-def stop_of(args: argparse.Namespace) -> Stop:
-    return Stop(
-        max_tokens=args.max_tokens,
-        min_tokens=args.min_tokens,
-        strings=tuple(args.stop),
-        token_ids=tuple(args.stop_token_id),
-        ignore_eos=args.ignore_eos,
-        include_stop=args.include_stop,
-        skip_special_tokens=False if args.show_special_tokens else None,
-    )
-
-
-def slo_of(args: argparse.Namespace) -> Slo:
-    return Slo(
-        ttft_ms=args.ttft_ms,
-        tpot_ms=args.tpot_ms,
-        itl_ms=args.itl_ms,
-        deadline_ms=args.deadline_ms,
-        slo_class=SloClass(args.slo_class),
-        allow_at_risk=args.allow_at_risk,
-    )
-
-
 def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument("--prefill", type=unsigned, default=1, metavar="N", help="prefill workers (1)")
     command.add_argument("--decode", type=unsigned, default=1, metavar="N", help="decode workers (1)")
     command.add_argument("--routers", type=unsigned, default=1, metavar="N", help="routers (1)")
     command.add_argument(
-        "--port", type=unsigned, default=50051, help="of the first router; 0: a free one (50051)"
+        "--port",
+        type=unsigned,
+        default=50051,
+        metavar="N",
+        help="port of the first router; 0 takes a free one (50051)",
     )
-    command.add_argument("--policy", choices=POLICIES, help="what steps are made of, and who goes first")
+    command.add_argument(
+        "--policy",
+        choices=POLICIES,
+        help="how the fleet serves: what a step consists of and which request goes first (slack)",
+    )
     command.add_argument(
         "--placement",
         choices=PLACEMENTS,
-        help="where prompts are computed (slack: conditional, others: disaggregated)",
+        help="where prompts are computed (conditional for slack, disaggregated for the others)",
     )
     command.add_argument(
         "--without-redis",
         choices=WITHOUT_REDIS,
-        help="newcomers while Redis is away: refused (the default), or served by what each router knows",
+        help="while Redis is away, refuse new requests, or serve them from each router's own view (refuse)",
     )
     command.add_argument(
-        "--deterministic", action="store_true", help="the same bits whoever shares a step, somewhat slower"
+        "--deterministic", action="store_true", help="compute the same bits whoever shares a step; slower"
     )
     command.add_argument(
         "--quantisation",
         choices=QUANTISATIONS,
-        help="what is kept in 8 bits: int8, linear layers' weights; kv8, keys and values, or kvfp8, the same "
-        "as fp8, which is less exact",
+        help="what is kept in 8 bits; int8: weights of linear layers, kv8: keys and values, kvfp8: keys and "
+        "values as fp8, which is less exact (none)",
     )
     command.add_argument(
-        "--timed", metavar="PROFILE", help="compute nothing: steps last what this profile, or file, says"
+        "--timed",
+        metavar="PROFILE",
+        help="compute nothing; steps last as long as this profile, or file, says",
     )
     command.add_argument(
-        "--secure", action="store_true", help="with TLS, certificates, an API key and a Redis password"
+        "--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password"
     )
     command.add_argument(
         "--no-restart",
         action="store_true",
-        help="leave what dies dead: the fleet ends with its last router or decode worker",
+        help="do not restart what dies; the fleet ends with its last router or decode worker",
     )
     _add_fleet_flags(command)
 
 
 def _add_restart(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--run-dir", type=Path, metavar="PATH", help="of the fleet (the newest of .baton/runs that runs)"
+        "--run-dir",
+        type=Path,
+        metavar="PATH",
+        help="the fleet's folder (the newest of .baton/runs that runs)",
     )
 
 
 def _add_certs(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", type=Path, metavar="DIR", help="a CA that is in it already is kept")
     command.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="or address, of a router or Redis"
+        "folder", type=Path, metavar="DIR", help="the folder to write; a CA that is there is kept"
     )
-    command.add_argument("--days", type=count, default=365, metavar="N", help="of validity (365)")
+    command.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name or address of a router or Redis; repeatable",
+    )
+    command.add_argument(
+        "--days", type=count, default=365, metavar="N", help="days that the certificates are valid (365)"
+    )
 
 
 def _add_key(command: argparse.ArgumentParser) -> None:
-    command.add_argument("door_file", type=Path, metavar="FILE", help="the routers' --door; made if needed")
-    command.add_argument("tenant", metavar="TENANT", help="whose key it is")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="for the key itself")
+    command.add_argument(
+        "door_file", type=Path, metavar="FILE", help="the routers' --door file; it is made if missing"
+    )
+    command.add_argument("tenant", metavar="TENANT", help="the tenant that the key belongs to")
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the new file that the key is written to"
+    )
     command.add_argument(
         "--allow-class",
         action="append",
         default=[],
         choices=[str(slo_class) for slo_class in SloClass],
-        help="say it again for each further one (all)",
+        help="a class the key may use; repeatable (all)",
     )
-    command.add_argument("--operator", action="store_true", help="may also watch and drain the fleet")
+    command.add_argument("--operator", action="store_true", help="the key may also watch and drain the fleet")
     for what in ("requests", "tokens"):
-        command.add_argument(f"--{what}-per-s", type=decimal, metavar="N", help=f"the tenant's {what}")
-        command.add_argument(f"--{what[:-1]}-burst", type=decimal, metavar="N", help="at once")
+        command.add_argument(
+            f"--{what}-per-s",
+            type=decimal,
+            metavar="N",
+            help=f"the tenant's budget of {what} a second (no limit)",
+        )
+        command.add_argument(
+            f"--{what[:-1]}-burst", type=decimal, metavar="N", help=f"{what} it may use at once"
+        )
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
     _add_fleet_flags(command)
-    command.add_argument("--max-tokens", type=count, default=80, metavar="N", help="of each answer (80)")
+    command.add_argument(
+        "--max-tokens", type=count, default=80, metavar="N", help="the length of each answer (80)"
+    )
 
 
 def _add_fleet_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--model", type=Path, metavar="PATH", help="model folder (the checkout's demo_model)"
+        "--model", type=Path, metavar="PATH", help="the folder of the checkpoint (the checkout's demo_model)"
     )
-    command.add_argument("--redis", metavar="URL", help="use this server instead of starting one")
-    command.add_argument("--threads", type=unsigned, metavar="N", help="of each worker (cores / workers)")
-    command.add_argument("--run-dir", type=Path, metavar="PATH", help="for the logs (.baton/runs/<n>)")
+    command.add_argument("--redis", metavar="URL", help="use this Redis instead of starting one")
+    command.add_argument(
+        "--threads", type=unsigned, metavar="N", help="threads of each worker (cores / workers)"
+    )
+    command.add_argument(
+        "--run-dir", type=Path, metavar="PATH", help="the folder for logs and state (.baton/runs/<n>)"
+    )
 
 
 def _add_generate(command: argparse.ArgumentParser) -> None:
     _add_prompt(command)
-    command.add_argument("--json", action="store_true", help="one event per line, as JSON")
-    command.add_argument("--request-id", default="", metavar="ID", help="sent twice, it runs once")
-    command.add_argument("--timeout-s", type=seconds, metavar="S", help="give up after so long")
+    command.add_argument("--json", action="store_true", help="print each event as a line of JSON")
+    command.add_argument(
+        "--request-id",
+        default="",
+        metavar="ID",
+        help="the request's id; sent twice, it runs once (a random one)",
+    )
+    command.add_argument("--timeout-s", type=seconds, metavar="S", help="give up after this time")
     _add_client_flags(command)
     _add_request_flags(command)
 
 
 def _add_quote(command: argparse.ArgumentParser) -> None:
     _add_prompt(command)
-    command.add_argument("--json", action="store_true", help="the quote as JSON")
+    command.add_argument("--json", action="store_true", help="print the quote as JSON")
     _add_client_flags(command)
     _add_request_flags(command)
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from stdin")
-    command.add_argument("--chat", action="store_true", help="ask it as a user's message of a chat")
+    command.add_argument("--chat", action="store_true", help="send the prompt as a user's message of a chat")
     command.add_argument(
         "--template-argument",
         type=named_json,
@@ -201,33 +203,36 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
         help="a variable for the chat template, such as enable_thinking=false",
     )
     command.add_argument(
-        "--truncate-prompt-tokens", type=unsigned, metavar="N", help="use the prompt's last N tokens"
+        "--truncate-prompt-tokens",
+        type=unsigned,
+        metavar="N",
+        help="keep only the last N tokens of the prompt",
     )
 
 
 def _add_request_flags(command: argparse.ArgumentParser) -> None:
-    _add_sampling_flags(command)
+    add_sampling_flags(command)
     command.add_argument_group("sampling").add_argument(
-        "--n", type=unsigned, metavar="N", help="how many answers"
+        "--n", type=unsigned, metavar="N", help="the number of answers (1)"
     )
-    _add_stop_flags(command)
-    _add_slo_flags(command)
+    add_stop_flags(command)
+    add_slo_flags(command)
 
 
 def _add_chat(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", metavar="TEXT", help="a system message to begin with")
     _add_client_flags(command)
-    _add_sampling_flags(command)
-    _add_stop_flags(command)
-    _add_slo_flags(command)
+    add_sampling_flags(command)
+    add_stop_flags(command)
+    add_slo_flags(command)
     command.set_defaults(n=None)
 
 
 def _add_status(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--once", action="store_true", help="print one snapshot and leave")
-    command.add_argument("--json", action="store_true", help="snapshots as JSON, one per line")
+    command.add_argument("--once", action="store_true", help="print one snapshot and exit")
+    command.add_argument("--json", action="store_true", help="print each snapshot as a line of JSON")
     command.add_argument(
-        "--interval-s", type=seconds, default=0.5, metavar="S", help="between snapshots (0.5)"
+        "--interval-s", type=seconds, default=0.5, metavar="S", help="time between snapshots (0.5)"
     )
     _add_client_flags(command)
 
@@ -238,9 +243,11 @@ def _add_health(command: argparse.ArgumentParser) -> None:
         type=address,
         nargs="?",
         metavar="HOST:PORT",
-        help=f"a router's or a worker's (the routers of the running fleet, else {DEFAULT_ADDRESS})",
+        help=f"a router or worker (the routers of the running fleet, else {DEFAULT_ADDRESS})",
     )
-    command.add_argument("--timeout-s", type=seconds, default=3.0, metavar="S", help="for the answer (3)")
+    command.add_argument(
+        "--timeout-s", type=seconds, default=3.0, metavar="S", help="time to wait for the answer (3)"
+    )
     group = command.add_argument_group("the fleet")
     _add_credentials_flags(group)
     _add_run_dir_flag(group)
@@ -253,19 +260,23 @@ def _add_client_flags(command: argparse.ArgumentParser) -> None:
         type=address,
         action="append",
         metavar="HOST:PORT",
-        help=f"a router; say it again for each further one (of the running fleet, else {DEFAULT_ADDRESS})",
+        help=f"a router; repeatable (the routers of the running fleet, else {DEFAULT_ADDRESS})",
     )
     _add_credentials_flags(group)
     _add_run_dir_flag(group)
-    group.add_argument("--tenant", default="", help="on whose account")
-    group.add_argument("--model", default="", metavar="NAME", help="insist on this model")
-    group.add_argument("--connect-s", type=seconds, default=2.0, metavar="S", help="patience to connect (2)")
+    group.add_argument(
+        "--tenant", default="", metavar="NAME", help="the tenant to act for (the credential's)"
+    )
+    group.add_argument("--model", default="", metavar="NAME", help="fail unless the fleet serves this model")
+    group.add_argument(
+        "--connect-s", type=seconds, default=2.0, metavar="S", help="time to wait for a connection (2)"
+    )
 
 
 def _add_credentials_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ca", type=Path, metavar="FILE", help="the fleet's CA; turns TLS on")
     group.add_argument("--cert", type=Path, metavar="FILE", help="this client's certificate")
-    group.add_argument("--key", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--key", type=Path, metavar="FILE", help="the key of that certificate")
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="the API key, or a JWT")
 
 
@@ -274,67 +285,10 @@ def _add_run_dir_flag(group: argparse._ArgumentGroup) -> None:
         "--run-dir",
         type=Path,
         metavar="PATH",
-        help="of a running fleet, for its addresses and credentials (the newest of .baton/runs that runs)",
+        help="the folder of a running fleet, for its addresses and credentials "
+        "(the newest of .baton/runs that runs)",
     )
 
 
 def credentials_of(args: argparse.Namespace) -> Credentials:
     return Credentials(args.ca, args.cert, args.key, args.api_key_file)
-
-
-def _add_sampling_flags(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("sampling")
-    group.add_argument("--temperature", type=decimal, metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=unsigned, metavar="K", help="keep the K most likely tokens")
-    group.add_argument("--top-p", type=decimal, metavar="P", help="keep the smallest set of probability P")
-    group.add_argument("--min-p", type=decimal, metavar="P", help="drop below P times the most likely")
-    group.add_argument(
-        "--repetition-penalty", type=decimal, metavar="X", help="over tokens of prompt and answer"
-    )
-    group.add_argument("--presence-penalty", type=decimal, metavar="X", help="once per token of the answer")
-    group.add_argument("--frequency-penalty", type=decimal, metavar="X", help="per occurrence in the answer")
-    group.add_argument(
-        "--logit-bias", type=bias, action="append", default=[], metavar="ID=X", help="add X to one token's"
-    )
-    group.add_argument(
-        "--allowed-token-id", type=unsigned, action="append", default=[], metavar="ID", help="draw no other"
-    )
-    group.add_argument(
-        "--bad-word", action="append", default=[], metavar="TEXT", help="do not complete this word"
-    )
-    group.add_argument("--seed", type=unsigned, metavar="N", help="the same seed draws the same answer")
-    group.add_argument(
-        "--logprobs", type=unsigned, metavar="N", help="tell each token's, and N alternatives'"
-    )
-    group.add_argument(
-        "--prompt-logprobs", type=unsigned, metavar="N", help="the same of the prompt (shown with --json)"
-    )
-
-
-def _add_stop_flags(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("stopping")
-    group.add_argument("--max-tokens", type=unsigned, metavar="N", help="at most so many")
-    group.add_argument("--min-tokens", type=unsigned, default=0, metavar="N", help="at least so many")
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
-    group.add_argument(
-        "--stop-token-id", type=unsigned, action="append", default=[], metavar="ID", help="end with it"
-    )
-    group.add_argument("--ignore-eos", action="store_true", help="go on over the model's end")
-    group.add_argument("--include-stop", action="store_true", help="show what ended the text")
-    group.add_argument("--show-special-tokens", action="store_true", help="such as the model's end")
-
-
-def _add_slo_flags(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("promise asked for")
-    group.add_argument("--ttft-ms", type=unsigned, metavar="MS", help="to the first token")
-    group.add_argument("--tpot-ms", type=unsigned, metavar="MS", help="between tokens after it, on average")
-    group.add_argument("--itl-ms", type=unsigned, metavar="MS", help="between any two tokens after it")
-    group.add_argument("--deadline-ms", type=unsigned, metavar="MS", help="cut off what is not done by then")
-    group.add_argument(
-        "--class",
-        dest="slo_class",
-        choices=[str(slo_class) for slo_class in SloClass],
-        default=str(SloClass.STANDARD),
-        help="who goes first (standard)",
-    )
-    group.add_argument("--allow-at-risk", action="store_true", help="rather late than refused")

@@ -32,7 +32,9 @@ QUICK_SPAN_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless named: {', '.join(SECTIONS)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"claims to check; without names all: {', '.join(SECTIONS)}"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer cells, shorter runs, two seeds")
     add_shared_flags(parser)
 

@@ -217,8 +217,8 @@ def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | Non
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--waiting", type=int, default=10_000, metavar="N", help="requests (10000)")
-    parser.add_argument("--calls", type=int, default=500, metavar="N", help="of each decision (500)")
+    parser.add_argument("--waiting", type=int, default=10_000, metavar="N", help="requests that wait (10000)")
+    parser.add_argument("--calls", type=int, default=500, metavar="N", help="calls of each decision (500)")
     add_shared_flags(parser)
 
 

@@ -74,7 +74,9 @@ def microseconds(decide: Callable[[], object], calls: int) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--calls", type=int, default=2000, metavar="N", help="of each, in each round (2000)")
+    parser.add_argument(
+        "--calls", type=int, default=2000, metavar="N", help="calls of each decision in each round (2000)"
+    )
     add_shared_flags(parser)
 
 

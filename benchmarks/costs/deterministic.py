@@ -42,9 +42,11 @@ STEPS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (1)")
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of each step (10)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="the type of the weights (float32)"
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the worker (1)")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds of each step (10)")
     add_model_flag(parser)
     add_shared_flags(parser)
 

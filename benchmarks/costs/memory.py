@@ -68,12 +68,12 @@ class Tally:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--policy", default=DEFAULT, choices=NAMES)
-    add("--num-blocks", type=int, default=1000, metavar="N", help=f"of {BLOCK_SIZE} tokens (1000)")
-    add("--max-num-seqs", type=int, default=256, metavar="N", help="(256)")
-    add("--steps", type=int, default=1500, metavar="N", help="counted ones (1500)")
-    add("--output-median", type=int, default=128, metavar="TOKENS", help="(128)")
-    add("--max-tokens", type=int, default=1024, metavar="TOKENS", help="what every request asks for (1024)")
+    add("--policy", default=DEFAULT, choices=NAMES, help=f"the policy ({DEFAULT})")
+    add("--num-blocks", type=int, default=1000, metavar="N", help=f"KV blocks of {BLOCK_SIZE} tokens (1000)")
+    add("--max-num-seqs", type=int, default=256, metavar="N", help="the most sequences of a batch (256)")
+    add("--steps", type=int, default=1500, metavar="N", help="steps that count (1500)")
+    add("--output-median", type=int, default=128, metavar="TOKENS", help="the median length of outputs (128)")
+    add("--max-tokens", type=int, default=1024, metavar="TOKENS", help="max_tokens of every request (1024)")
     add_model_flag(parser)
     add_shared_flags(parser)
 

@@ -59,9 +59,11 @@ class Drift:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tokens", type=int, default=256, metavar="N", help="of each seed's text (256)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (1)")
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="of each step (6)")
+    parser.add_argument(
+        "--tokens", type=int, default=256, metavar="N", help="tokens of each seed's text (256)"
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the worker (1)")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds of each step (6)")
     add_model_flag(parser)
     add_shared_flags(parser)
 

@@ -64,7 +64,9 @@ class Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--acts", default=12, type=int, metavar="N", help="of which half judge (12)")
+    parser.add_argument(
+        "--acts", default=12, type=int, metavar="N", help="rounds of steps, half of them for judging (12)"
+    )
     add_model_flag(parser)
     add_shared_flags(parser)
 

@@ -78,7 +78,9 @@ class Booked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=7, metavar="N", help="of each length, a seed (7)")
+    parser.add_argument(
+        "--requests", type=int, default=7, metavar="N", help="requests of each length, for each seed (7)"
+    )
     add_model_flag(parser)
     add_shared_flags(parser)
 

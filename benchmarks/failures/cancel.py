@@ -58,7 +58,11 @@ class Round:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--trials", type=int, default=TRIALS, metavar="N", help=f"of each kind, a seed ({TRIALS})"
+        "--trials",
+        type=int,
+        default=TRIALS,
+        metavar="N",
+        help=f"trials of each kind, for each seed ({TRIALS})",
     )
     add_model_flag(parser)
     add_shared_flags(parser)

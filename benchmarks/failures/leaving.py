@@ -46,7 +46,9 @@ class Run:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--streams", type=int, default=STREAMS, metavar="N", help=f"at once ({STREAMS})")
+    parser.add_argument(
+        "--streams", type=int, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
+    )
     add_model_flag(parser)
     add_shared_flags(parser, seeds=(1, 2, 3))
 

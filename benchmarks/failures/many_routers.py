@@ -36,14 +36,19 @@ COUNTS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rate", type=number, default=200.0, metavar="R", help="requests a second (200)")
-    add("--seconds", type=number, default=60.0, metavar="S", help="of arrivals (60)")
-    add("--workload", choices=sorted(WORKLOADS), default="chat", help="(chat)")
-    add("--scale", type=number, default=0.1, metavar="X", help="of all lengths (0.1)")
+    add("--seconds", type=number, default=60.0, metavar="S", help="time over which requests arrive (60)")
+    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
+    add("--scale", type=number, default=0.1, metavar="X", help="multiplies all lengths (0.1)")
     for name, what in COUNTS.items():
         default = Plan.__dataclass_fields__[name].default
         add(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=f"{what} ({default})")
-    add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="of the workers (h200-llama-3.1-8b)")
-    add("--no-kill", dest="kill", action="store_false", help="let both routers live")
+    add(
+        "--profile",
+        default="h200-llama-3.1-8b",
+        metavar="NAME",
+        help="the workers' profile (h200-llama-3.1-8b)",
+    )
+    add("--no-kill", dest="kill", action="store_false", help="kill no router")
     add_model_flag(parser)
     add_shared_flags(parser)
 

@@ -66,7 +66,9 @@ class Run:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--streams", type=int, default=STREAMS, metavar="N", help=f"at once ({STREAMS})")
+    parser.add_argument(
+        "--streams", type=int, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
+    )
     add_model_flag(parser)
     add_shared_flags(parser)
 
@@ -88,11 +90,7 @@ async def measure(model: Path, num_streams: int, seed: int) -> Run:
     """One fleet, both deaths."""
     flags = (*EXACT, "--token-budget", str(BUDGET))
     spec = FleetSpec(
-        model=model,
-        routers=2,
-        decode=2,
-        extra_args={"prefill": flags, "decode": flags},
-        standstill_s=180.0,
+        model=model, routers=2, decode=2, extra_args={"prefill": flags, "decode": flags}, standstill_s=180.0
     )
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompts = prompts_of(num_streams, PROMPT_TOKENS, seed)

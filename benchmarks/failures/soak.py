@@ -36,12 +36,25 @@ NUM_COMPILERS = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--minutes", type=number, default=10.0, metavar="M", help="of load (10)")
-    add("--load", type=number, default=0.8, metavar="L", help="share of the rate that is carried (0.8)")
-    add("--rate", type=number, metavar="R", help="requests a second, instead")
-    add("--num-blocks", type=int, default=NUM_BLOCKS, metavar="N", help=f"of each worker ({NUM_BLOCKS})")
+    add("--minutes", type=number, default=10.0, metavar="M", help="how long to load the fleet (10)")
+    add(
+        "--load", type=number, default=0.8, metavar="L", help="share of the rate that the fleet carries (0.8)"
+    )
+    add("--rate", type=number, metavar="R", help="requests a second (from --load)")
+    add(
+        "--num-blocks",
+        type=int,
+        default=NUM_BLOCKS,
+        metavar="N",
+        help=f"KV blocks of each worker ({NUM_BLOCKS})",
+    )
     add("--beside", choices=["compilers"], help=f"run {NUM_COMPILERS} compilers meanwhile")
-    add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="of the workers (h200-llama-3.1-8b)")
+    add(
+        "--profile",
+        default="h200-llama-3.1-8b",
+        metavar="NAME",
+        help="the workers' profile (h200-llama-3.1-8b)",
+    )
     add_model_flag(parser)
     add_shared_flags(parser, seeds=(1, 2, 3))
 

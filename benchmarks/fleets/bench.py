@@ -58,30 +58,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=runs_of(CHECKOUT),
         metavar="RUN_DIR",
-        help="the newest fleet of `baton up` that runs in this checkout, or the one of a run's folder",
+        help="measure the newest running fleet of this checkout, or the one of this folder",
     )
-    add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help="for its CPU per token")
+    add(
+        "--router-metrics",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="a router's metrics, for its CPU time per token; repeatable",
+    )
     add_model_flag(parser)
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
-    add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
-    add("--policy", type=names, default=[], metavar="A,B", help="each gets a fleet")
-    add("--placement", type=names, default=[], metavar="A,B", help="each policy gets a fleet for each")
-    add("--workload", choices=sorted(WORKLOADS), default="chat")
+    add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
+    add(
+        "--policy",
+        type=names,
+        default=[],
+        metavar="A,B",
+        help="policies to compare, each on its own fleet (slack)",
+    )
+    add(
+        "--placement",
+        type=names,
+        default=[],
+        metavar="A,B",
+        help="placements to compare, each on its own fleet (the policy's)",
+    )
+    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
     add("--cap", type=int, metavar="TOKENS", help="redraw lengths above this, before scaling")
-    add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
-    add("--arrivals", default="poisson", help="poisson, gamma:CV, onoff or burst")
+    add("--scale", type=float, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
+    add(
+        "--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV, onoff or burst (poisson)"
+    )
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests per second")
+    rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests a second")
     rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
-    add("--duration-s", type=float, default=30.0, help="of arrivals, per run (30)")
-    add("--requests", type=int, metavar="N", help=f"at most so many per run (burst: {BURST_REQUESTS})")
-    add("--ttft-x", type=float, metavar="X", help=f"promise, × unloaded prefill: {_listed(TTFT_RATIOS)}")
-    add("--tpot-x", type=float, metavar="X", help=f"promise, × decode step: {_listed(TPOT_RATIOS)}")
-    add("--ttft-ms", type=int, help="the same, absolute")
-    add("--tpot-ms", type=int, help="the same, absolute")
-    add("--itl-ms", type=int, metavar="MS", help="promise, for each gap between tokens")
-    add("--record", type=Path, metavar="DIR", help="keep event logs, and traces to simulate, in this folder")
+    add(
+        "--duration-s",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time over which requests arrive, for each run (30)",
+    )
+    add("--requests", type=int, metavar="N", help=f"the most requests of a run ({BURST_REQUESTS} for burst)")
+    add(
+        "--ttft-x",
+        type=float,
+        metavar="X",
+        help=f"TTFT as a multiple of prefill without load, by class ({_listed(TTFT_RATIOS)})",
+    )
+    add(
+        "--tpot-x",
+        type=float,
+        metavar="X",
+        help=f"TPOT as a multiple of a decode step, by class ({_listed(TPOT_RATIOS)})",
+    )
+    add("--ttft-ms", type=int, metavar="MS", help="TTFT, absolute")
+    add("--tpot-ms", type=int, metavar="MS", help="TPOT, absolute")
+    add("--itl-ms", type=int, metavar="MS", help="promise for each gap between tokens (none)")
+    add(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="keep event logs to replay and traces to simulate in this folder",
+    )
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
     add_shared_flags(parser, SEEDS)
 

@@ -70,16 +70,30 @@ class Repetition:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--policy", default="slack")
-    add("--workload", choices=sorted(WORKLOADS), default="chat")
-    add("--scale", type=float, default=0.2, help="multiplies all lengths (0.2)")
-    add("--arrivals", default="poisson", help="poisson, gamma:CV or onoff")
+    add("--policy", default="slack", metavar="NAME", help="the policy (slack)")
+    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
+    add("--scale", type=float, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
+    add("--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV or onoff (poisson)")
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=number, metavar="R", help="requests a second")
-    rate.add_argument("--load", type=number, default=0.5, help="share of capacity, measured first (0.5)")
-    add("--duration-s", type=number, default=40.0, help="of arrivals, per repetition (40)")
-    add("--seed", type=int, default=1, help="of lengths and times, the same in every repetition (1)")
-    add("--timed", metavar="PROFILE", help="workers that take the time a profile says, and compute nothing")
+    rate.add_argument(
+        "--load", type=number, default=0.5, metavar="L", help="share of capacity, measured first (0.5)"
+    )
+    add(
+        "--duration-s",
+        type=number,
+        default=40.0,
+        metavar="S",
+        help="time over which requests arrive, for each repetition (40)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the seed of lengths and times, the same in every repetition (1)",
+    )
+    add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
     add_model_flag(parser)
     add_shared_flags(parser)
 

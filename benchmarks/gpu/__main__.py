@@ -64,7 +64,7 @@ FAILED, WRONG = 1, 2
 
 def main(argv: Sequence[str]) -> int:
     """The exit code."""
-    args = _parse(argv)
+    args = flags().parse_args(argv)
     try:
         device = resolve_device(args.device)
         chosen = _chosen(args.sections)
@@ -86,7 +86,8 @@ def main(argv: Sequence[str]) -> int:
     return FAILED if any(one["status"] == "failed" for one in sections.values()) else 0
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     summary, _, details = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
@@ -96,13 +97,30 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     listed = ", ".join(SECTIONS)
-    add("--sections", type=names, default=list(SECTIONS), metavar="A,B", help=f"of {listed} (all)")
-    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    add("--sizes", choices=SIZES, help="(llama-3.1-8b on a GPU, tiny on a CPU)")
-    add("--seed", type=int, default=1, metavar="N", help="of weights, prompts and inputs (1)")
-    add("--minutes", type=float, default=MINUTES, metavar="M", help=f"sections begin within ({MINUTES:g})")
-    add("--json", type=Path, metavar="FILE", help="write everything measured, section by section")
-    return parser.parse_args(argv)
+    add(
+        "--sections",
+        type=names,
+        default=list(SECTIONS),
+        metavar="A,B",
+        help=f"sections to run: {listed} (all)",
+    )
+    add(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+        help="auto: a GPU where there is one (auto)",
+    )
+    add("--sizes", choices=SIZES, help="the size of the model (llama-3.1-8b on a GPU, tiny on a CPU)")
+    add("--seed", type=int, default=1, metavar="N", help="the seed of weights, prompts and inputs (1)")
+    add(
+        "--minutes",
+        type=float,
+        default=MINUTES,
+        metavar="M",
+        help=f"start no section after this time ({MINUTES:g})",
+    )
+    add("--json", type=Path, metavar="FILE", help="write everything measured")
+    return parser
 
 
 def _chosen(sections: Sequence[str]) -> list[str]:

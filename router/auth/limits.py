@@ -84,13 +84,24 @@ def prompt_bytes(raw: RawRequest) -> int:
     return sum(len(part.encode()) for part in said)
 
 
+_MEANINGS = {
+    "max_message_bytes": "bytes of a message",
+    "max_metadata_bytes": "bytes of the metadata of a call",
+    "max_streams": "calls at once on one connection; more wait at the caller",
+    "max_connections": "connections at once; more are closed",
+    "max_prompt_bytes": "bytes of a prompt's text or chat",
+    "max_prompt_tokens": "tokens of a prompt; 0: what the model's context holds",
+    "max_waiting_prompt_bytes": "bytes of all prompts that wait to be tokenised",
+    "handshake_s": "seconds in which a new connection must complete its handshake",
+}
+
+
 def add_limit_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each limit."""
     group = parser.add_argument_group("limits")
-    for one in fields(Limits):
-        group.add_argument(
-            _flag(one.name), type=int, default=one.default, metavar="N", help=f"({one.default})"
-        )
+    for name, meaning in _MEANINGS.items():
+        default = Limits.__dataclass_fields__[name].default
+        group.add_argument(_flag(name), type=int, default=default, metavar="N", help=f"{meaning} ({default})")
 
 
 def limits_of(given: dict[str, Any]) -> Limits:

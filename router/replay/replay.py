@@ -152,11 +152,9 @@ def compare(path: Path) -> tuple[bool, str]:
 
 
 def main(typed: Sequence[str] | None = None) -> int:
-    """A line for each file."""
-    parser = argparse.ArgumentParser(prog="python -m router.replay", description="Decide recordings again.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as `--record` left it")
+    """Print a line for each file and return the exit code."""
     code = 0
-    for path in parser.parse_args(typed).files:
+    for path in flags().parse_args(typed).files:
         try:
             same, said = compare(path)
         except (OSError, ValueError) as error:
@@ -166,6 +164,13 @@ def main(typed: Sequence[str] | None = None) -> int:
             sys.stdout.write(said + "\n")
             code = max(code, 0 if same else 1)
     return code
+
+
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m router.replay", description="Decide recordings again.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recording made by --record")
+    return parser
 
 
 if __name__ == "__main__":

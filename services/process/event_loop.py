@@ -34,7 +34,12 @@ def measure_loop(registry: CollectorRegistry) -> Standstills:
 def count_tasks(registry: CollectorRegistry) -> None:
     """Adds `baton_event_loop_tasks` of the running loop, which grows at rest where something leaks."""
     loop = asyncio.get_running_loop()
-    gauge = Gauge("event_loop_tasks", "Tasks of the event loop", namespace="baton", registry=registry)
+    gauge = Gauge(
+        "event_loop_tasks",
+        "Tasks of the event loop; grows at rest where something leaks",
+        namespace="baton",
+        registry=registry,
+    )
     gauge.set_function(lambda: len(asyncio.all_tasks(loop)))
 
 

@@ -74,7 +74,7 @@ class _Longest:
         self._turns_at = time.monotonic() + RECENT_S
         gauge = Gauge(
             name,
-            f"{documentation}, since the start and recently",
+            f"{documentation}; since: start, recently",
             ["since"],
             namespace="baton",
             registry=registry,

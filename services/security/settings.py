@@ -75,10 +75,16 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("security", "PEM files; see docs/security.md")
     group.add_argument("--tls-ca", type=Path, metavar="FILE", help="the fleet's own CA")
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="this process's certificate")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
-    group.add_argument("--redis-ca", type=Path, metavar="FILE", help="for rediss:// (the fleet's CA)")
-    group.add_argument("--redis-password-file", type=Path, metavar="FILE", help="of the URL's user")
-    group.add_argument("--insecure-listen", action="store_true", help="in the clear, beyond loopback")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of that certificate")
+    group.add_argument("--redis-ca", type=Path, metavar="FILE", help="the CA of rediss:// (--tls-ca)")
+    group.add_argument(
+        "--redis-password-file", type=Path, metavar="FILE", help="the password of the user in --redis"
+    )
+    group.add_argument(
+        "--insecure-listen",
+        action="store_true",
+        help="allow clear text beyond loopback: the network itself is trusted",
+    )
 
 
 def security_of(given: dict[str, Any]) -> Security:

@@ -100,43 +100,53 @@ def placement(text: str) -> Placement:
 
 
 def add_load_flags(command: argparse.ArgumentParser, *, duration_s: float) -> None:
-    """Workload, arrivals and promises."""
+    """Add the flags for workload, arrivals and promises."""
     load = command.add_argument_group("the load")
     source = load.add_mutually_exclusive_group()
-    source.add_argument("--workload", choices=sorted(DEFAULT_CAPS), default="chat", help="(chat)")
-    source.add_argument("--trace", type=Path, metavar="FILE", help="play a recorded one instead: JSON lines")
+    source.add_argument(
+        "--workload", choices=sorted(DEFAULT_CAPS), default="chat", help="the kind of requests (chat)"
+    )
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="play recorded requests instead: JSON lines"
+    )
     load.add_argument(
         "--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV, onoff or burst (poisson)"
     )
     load.add_argument(
-        "--duration-s", type=number(0, above=True), default=duration_s, metavar="S", help=f"({duration_s:g})"
+        "--duration-s",
+        type=number(0, above=True),
+        default=duration_s,
+        metavar="S",
+        help=f"time over which requests arrive ({duration_s:g})",
     )
     load.add_argument(
-        "--scale", type=number(0, above=True), default=1.0, metavar="X", help="of all lengths (1)"
+        "--scale", type=number(0, above=True), default=1.0, metavar="X", help="multiplies all lengths (1)"
     )
-    slo = command.add_argument_group("promises asked for, by ratio or absolute")
+    slo = command.add_argument_group("promises, as ratios or absolute")
     slo.add_argument(
         "--ttft-x", type=number(0, above=True), default=10.0, metavar="X",
-        help="TTFT, in median prompts without load (10)",
+        help="TTFT as a multiple of a median prompt without load (10)",
     )  # fmt: skip
     slo.add_argument(
         "--tpot-x", type=number(0, above=True), default=2.5, metavar="X",
-        help="TPOT, in decode steps of 32 sequences of 4096 tokens (2.5)",
+        help="TPOT as a multiple of a decode step of 32 sequences of 4096 tokens (2.5)",
     )  # fmt: skip
-    slo.add_argument("--ttft-ms", type=whole(1), metavar="MS")
-    slo.add_argument("--tpot-ms", type=whole(1), metavar="MS")
-    slo.add_argument("--itl-ms", type=whole(1), metavar="MS", help="for each gap between tokens (none)")
-    slo.add_argument("--no-slo", action="store_true", help="ask for nothing")
+    slo.add_argument("--ttft-ms", type=whole(1), metavar="MS", help="TTFT, absolute (from --ttft-x)")
+    slo.add_argument("--tpot-ms", type=whole(1), metavar="MS", help="TPOT, absolute (from --tpot-x)")
+    slo.add_argument(
+        "--itl-ms", type=whole(1), metavar="MS", help="promise for each gap between tokens (none)"
+    )
+    slo.add_argument("--no-slo", action="store_true", help="ask for no promise")
 
 
 def add_profile_flag(command: argparse.ArgumentParser) -> None:
-    """Whose steps are played."""
+    """Add the flag for the profile that steps are taken from."""
     command.add_argument(
         "--profile",
         type=_profile,
         default="h200-llama-3.1-8b",
         metavar="NAME|PATH",
-        help=f"the workers' (h200-llama-3.1-8b); there are: {', '.join(profile_names())}",
+        help=f"the workers' profile: {', '.join(profile_names())}, or a file (h200-llama-3.1-8b)",
     )
 
 

@@ -26,22 +26,32 @@ NONE_HOLDS = 1
 
 
 def add_flags(command: argparse.ArgumentParser) -> None:
-    """Of the command line."""
-    command.add_argument("--rate", type=number(0, above=True), required=True, metavar="R", help="requests/s")
+    """Add the flags of `plan`."""
     command.add_argument(
-        "--goodput", type=_share, default=0.99, metavar="X", help="share of requests to be good (0.99)"
+        "--rate", type=number(0, above=True), required=True, metavar="R", help="requests a second"
     )
-    command.add_argument("--policy", default="slack", metavar="NAME", help="(slack)")
-    command.add_argument("--max-workers", type=whole(1), default=64, metavar="N", help="(64)")
+    command.add_argument(
+        "--goodput",
+        type=_share,
+        default=0.99,
+        metavar="X",
+        help="the share of requests that must be good (0.99)",
+    )
+    command.add_argument("--policy", default="slack", metavar="NAME", help="the policy (slack)")
+    command.add_argument(
+        "--max-workers", type=whole(1), default=64, metavar="N", help="the largest fleet to try (64)"
+    )
     command.add_argument(
         "--token-budgets", type=_budgets, default=(None,), metavar="N[,N]",
-        help="of a step, each tried with every shape (the profile's)",
+        help="the most tokens of a step; each is tried with every shape (the profile's)",
     )  # fmt: skip
     add_profile_flag(command)
     add_load_flags(command, duration_s=60.0)
-    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="the answer, and all that was tried")
-    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots of it")
+    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="the seed of the workload (0)")
+    command.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the answer and everything that was tried"
+    )
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots")
 
 
 def _share(text: str) -> float:

@@ -58,47 +58,57 @@ class ArmRun:
 
 
 def add_flags(command: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the flags of `simulate`."""
     command.add_argument(
-        "--policy", default="slack", metavar="NAME[,NAME]", help=f"or all: {', '.join(NAMES)} (slack)"
+        "--policy",
+        default="slack",
+        metavar="NAME[,NAME]",
+        help=f"policies to compare, or all: {', '.join(NAMES)} (slack)",
     )
     command.add_argument(
         "--placement", type=placement, metavar="NAME",
-        help="aggregated, disaggregated or conditional (each that goes with the policy)",
+        help="aggregated, disaggregated or conditional (every one that fits the policy)",
     )  # fmt: skip
     command.add_argument(
         "--fleet", type=_fleet, default=FleetShape(2, 2), metavar="2p4d",
-        help="prefill and decode workers; 6d does both everywhere (2p2d)",
+        help="prefill and decode workers; 6d: six workers that do both (2p2d)",
     )  # fmt: skip
     command.add_argument(
         "--prefill", type=whole(0), metavar="N", help="prefill workers, in place of --fleet's"
     )
     command.add_argument("--decode", type=whole(1), metavar="N", help="decode workers, in place of --fleet's")
-    command.add_argument("--routers", type=whole(1), default=1, metavar="N", help="(1)")
+    command.add_argument("--routers", type=whole(1), default=1, metavar="N", help="routers (1)")
     command.add_argument(
-        "--token-budget", type=whole(1), metavar="N", help="of a step (the profile's; 2048 for chunked)"
+        "--token-budget",
+        type=whole(1),
+        metavar="N",
+        help="the most tokens of a step (the profile's; 2048 for chunked)",
     )
-    command.add_argument("--max-seqs", type=whole(1), metavar="N", help="in a batch (the profile's)")
+    command.add_argument(
+        "--max-seqs", type=whole(1), metavar="N", help="the most sequences of a batch (the profile's)"
+    )
     rate = command.add_mutually_exclusive_group()
-    rate.add_argument("--rate", type=numbers(0), metavar="R[,R]", help="requests per second")
+    rate.add_argument("--rate", type=numbers(0), metavar="R[,R]", help="requests a second")
     rate.add_argument(
         "--load", type=numbers(0), default=[0.8], metavar="X[,X]",
-        help="rates, as shares of what arithmetic says the fleet carries at most (0.8)",
+        help="rates as shares of the most that the fleet could carry (0.8)",
     )  # fmt: skip
     add_profile_flag(command)
     add_load_flags(command, duration_s=120.0)
-    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="(0)")
-    command.add_argument("--seeds", type=whole(1), default=1, metavar="N", help="so many, from --seed on (1)")
+    command.add_argument("--seed", type=whole(0), default=0, metavar="N", help="the first seed (0)")
+    command.add_argument(
+        "--seeds", type=whole(1), default=1, metavar="N", help="the number of seeds, from --seed on (1)"
+    )
     command.add_argument(
         "--noise", type=number(0), default=1.0, metavar="X",
-        help="how far steps scatter, in what the profile says (1); 0: not at all",
+        help="how far step times scatter, as a multiple of the profile's scatter; 0: not at all (1)",
     )  # fmt: skip
     command.add_argument(
         "--false-refusals", type=whole(1), metavar="N",
-        help="replay so many refusals of each run, to see whether admitting them had been better",
+        help="replay N refusals of each run, to see whether admitting them would have been better",
     )  # fmt: skip
-    command.add_argument("--json", type=Path, metavar="FILE", help="everything, for machines and plots")
-    command.add_argument("--report", type=Path, metavar="FILE.html", help="a page with plots")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
+    command.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots")
 
 
 def _fleet(text: str) -> FleetShape:

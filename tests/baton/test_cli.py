@@ -13,9 +13,10 @@ import grpc
 import pytest
 
 from baton.cli.__main__ import main
-from baton.cli.arguments import parser, sampling_of, slo_of, stop_of
+from baton.cli.arguments import parser
 from baton.cli.commands.chat import read_lines
 from baton.cli.exits import program
+from baton.cli.request_flags import sampling_of, slo_of, stop_of
 from baton.operators.v1 import fleet_pb2
 from baton.types import Sampling, Slo, SloClass, Stop
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "worker",
         "workloads",
     },
-    "tools": {"baton", "benchmarks", "engine", "scheduling", "services", "worker"},
+    "tools": {"baton", "benchmarks", "engine", "router", "scheduling", "services", "sim", "worker"},
 }
 
 # Drawn above, not built yet.

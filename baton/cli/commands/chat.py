@@ -7,8 +7,8 @@ import importlib
 import sys
 from collections.abc import Callable
 
-from baton.cli.arguments import sampling_of, slo_of, stop_of
 from baton.cli.exits import OK, explain
+from baton.cli.request_flags import sampling_of, slo_of, stop_of
 from baton.cli.running import client_of
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client

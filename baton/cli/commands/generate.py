@@ -8,8 +8,8 @@ import json
 import sys
 from collections.abc import Callable
 
-from baton.cli.arguments import sampling_of, slo_of, stop_of
 from baton.cli.exits import FAILED, OK
+from baton.cli.request_flags import sampling_of, slo_of, stop_of
 from baton.cli.running import async_client_of, run_to_the_end
 from baton.cli.views.summary import split_line
 from baton.stream import GenerationStream

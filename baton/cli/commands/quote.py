@@ -6,9 +6,9 @@ import argparse
 import dataclasses
 import json
 
-from baton.cli.arguments import sampling_of, slo_of, stop_of
 from baton.cli.commands.generate import prompt_of
 from baton.cli.exits import OK, TRY_LATER, in_flags
+from baton.cli.request_flags import sampling_of, slo_of, stop_of
 from baton.cli.running import async_client_of, run_to_the_end
 from baton.types import Quote, Verdict
 

@@ -1,0 +1,122 @@
+"""docs/configuration.md: every flag of every command, read from the parsers that read the flags."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import benchmarks.__main__
+import benchmarks.gpu.__main__
+import router.config
+import router.replay.replay
+import sim.__main__
+import tools.make_profile
+import worker.config
+from baton.cli.arguments import parser as baton_parser
+from baton.cli.commands.checkout_command import PACKAGES
+from benchmarks.registry import COMMANDS
+from tools.document.markdown import table
+
+HEADER = """# Configuration
+
+Services and commands are configured by flags alone; there is no configuration file. The one environment
+variable that Baton reads is `XDG_CACHE_HOME`, the folder below which workers cache what they measure at their
+start. `make docs` generates this page from the parsers of the commands, and a test fails when the two differ.
+
+A default in words depends on another flag, the profile or the machine. A dash means that nothing is set.
+
+"""
+_STATED_DEFAULT = re.compile(r"\s*\((?P<default>[^()]*(?:\([^()]*\))?[^()]*)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    name: str
+    summary: str
+    parser: argparse.ArgumentParser
+
+
+def text() -> str:
+    """Return the page."""
+    sections = [
+        ("The `baton` command", list(_subcommands(baton_parser(), "baton", leave_out=PACKAGES))),
+        ("Services", list(_services())),
+        ("Simulation", list(_subcommands(sim.__main__.flags(), "baton"))),
+        ("Measurements", list(_measurements())),
+        ("Tools", list(_tools())),
+    ]
+    return HEADER + "\n".join(
+        f"## {title}\n\n" + "\n".join(map(_section, commands)) for title, commands in sections
+    )
+
+
+def _services() -> Iterator[_Command]:
+    yield _command("python -m router", router.config.flags(process_id=0))
+    yield _command("python -m prefill_worker|decode_worker", worker.config.flags("prefill", process_id=0))
+
+
+def _measurements() -> Iterator[_Command]:
+    yield from _subcommands(benchmarks.__main__.flags(tuple(COMMANDS)), "python -m benchmarks")
+    yield _command("python -m benchmarks.gpu", benchmarks.gpu.__main__.flags())
+
+
+def _tools() -> Iterator[_Command]:
+    yield _command("python -m tools.make_profile", tools.make_profile.flags())
+    yield _command("python -m router.replay", router.replay.replay.flags())
+
+
+def _command(name: str, parser: argparse.ArgumentParser) -> _Command:
+    return _Command(name, (parser.description or "").partition("\n\n")[0], parser)
+
+
+def _subcommands(
+    parser: argparse.ArgumentParser, prefix: str, leave_out: Collection[str] = ()
+) -> Iterator[_Command]:
+    (action,) = (each for each in _actions(parser) if isinstance(each, argparse._SubParsersAction))  # noqa: SLF001
+    summaries = {each.dest: each.help or "" for each in action._choices_actions}  # noqa: SLF001
+    for name, command in action.choices.items():
+        if name not in leave_out:
+            yield _Command(f"{prefix} {name}", summaries[name], command)
+
+
+def _section(command: _Command) -> str:
+    summary = " ".join(command.summary.split()).rstrip(".")
+    rows = [_row(action) for action in _actions(command.parser) if action.dest != "help"]
+    return f"### `{command.name}`\n\n{summary[:1].upper()}{summary[1:]}.\n\n" + table(
+        ("Flag", "Default", "Meaning"), rows
+    )
+
+
+def _row(action: argparse.Action) -> tuple[str, str, str]:
+    meaning = " ".join((action.help or "").split())
+    stated = _STATED_DEFAULT.search(meaning)
+    if stated is not None:
+        meaning = meaning[: stated.start()]
+    if action.choices is not None:
+        meaning += f"; accepted: {', '.join(f'`{choice}`' for choice in action.choices)}"
+    return f"`{_typed(action)}`", stated["default"] if stated is not None else _default(action), meaning
+
+
+def _typed(action: argparse.Action) -> str:
+    """Return what a user types: the flag and its value, or a positional argument."""
+    value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if not action.option_strings:
+        return value
+    flag = action.option_strings[-1]
+    if action.nargs == 0:
+        return flag
+    return f"{flag} [{value}]" if action.nargs == "?" else f"{flag} {value}"
+
+
+def _default(action: argparse.Action) -> str:
+    if action.required:
+        return "required"
+    if action.nargs == 0:
+        return "off"
+    return "–" if action.default in (None, "", []) else str(action.default)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Sequence[argparse.Action]:
+    return parser._actions  # noqa: SLF001 - the library has no public name for a parser's arguments

@@ -1,0 +1,67 @@
+"""docs/metrics.md: every metric of every service, read from the registries that are scraped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from router.metrics import RouterMetrics
+from services.process.event_loop import measure_loop
+from tools.document.markdown import table
+from worker.metrics import WorkerMetrics
+
+HEADER = """# Metrics
+
+Every router and worker serves Prometheus metrics over HTTP, at the port of `--metrics-port`. Port 0, the
+default, takes a free one, which the service logs at its start. `make docs` generates this page from the code
+that defines the metrics, and a test fails when the two differ.
+
+- **TTFT** is the time from receipt at the router to the first token, waiting included.
+- **ITL** is each gap between two tokens. **TPOT** is the mean of the gaps of one request.
+- **Goodput** counts requests that met every SLO they stated.
+
+Counters only grow; their rate is what matters. A histogram has the series `_bucket`, `_sum` and `_count`.
+Each service also exports `process_cpu_seconds_total`, `process_resident_memory_bytes` and the other
+`process_` metrics of the Prometheus client.
+
+"""
+_UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "blocks": "blocks"}
+
+
+def text() -> str:
+    """Return the page."""
+    sections = {
+        "Routers": RouterMetrics().registry,
+        "Workers": WorkerMetrics().registry,
+        "Routers and workers": asyncio.run(_shared()),
+    }
+    header = ("Metric", "Type", "Labels", "Unit", "Meaning")
+    return HEADER + "\n".join(
+        f"## {title}\n\n" + table(header, _rows(registry)) for title, registry in sections.items()
+    )
+
+
+async def _shared() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    measure_loop(registry).stop()
+    return registry
+
+
+def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
+    for collector in registry._collector_to_names:  # noqa: SLF001 - the library's only list of collectors
+        for metric in collector.collect():
+            if metric.name.startswith("baton_"):
+                name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+                labels = ", ".join(f"`{label}`" for label in _labels(collector)) or "–"
+                yield f"`{name}`", metric.type, labels, _unit(metric.name), metric.documentation
+
+
+def _labels(collector: Collector) -> tuple[str, ...]:
+    return tuple(getattr(collector, "_labelnames", ()))
+
+
+def _unit(name: str) -> str:
+    return next((unit for word, unit in _UNITS.items() if word in name.split("_")), "–")
