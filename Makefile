@@ -138,6 +138,10 @@ NAMES ?=
 mutations: $(READY) ## take each guard against failures of others out of a copy; its test must fail; NAMES picks some
 	$(BIN)/python -m tests.mutations $(NAMES)
 
+.PHONY: house
+house: $(READY) ## measure the structure: modules of each folder, circles of imports, lines, the path of a request
+	$(BIN)/python -m tools.house
+
 .PHONY: demo-model
 demo-model: $(READY) ## train the checkpoint in demo_model/ again
 	$(BIN)/python -m tools.train_demo_model

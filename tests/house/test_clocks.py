@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from tests.house.source_tree import module_name, modules
 from tests.house.walls import MAY_IMPORT
+from tools.house.source_tree import module_name, modules
 
 JUMPING = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time", "gmtime")}
 JUMPING |= {(owner, name) for owner in ("datetime", "date") for name in ("now", "utcnow", "today")}

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.house.source_tree import ROOT, imports, packages
 from tests.house.walls import MAY_IMPORT, PLANNED
 from tests.ports import free_port
 from tests.redis_server import redis_binary
+from tools.house.source_tree import ROOT, imports, packages
 
 IMAGES = {"router": {"router"}, "worker": {"prefill_worker", "decode_worker"}}
 

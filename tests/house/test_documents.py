@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.house.source_tree import ROOT, packages
+from tools.house.source_tree import ROOT, packages
 
 DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
 FOLDERS = packages() | {"docker", "proto", "requirements", "tests"}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
 from tests.house.walls import (
     CONTRACT_EDGES,
     ENVIRONMENT_READERS,
@@ -20,6 +19,7 @@ from tests.house.walls import (
     SDK_USERS,
     THIRD_PARTY,
 )
+from tools.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
 
 BUILT = sorted(set(MAY_IMPORT) - PLANNED)
 WITHOUT_TORCH = sorted({"baton", "router", "scheduling", "state", "sim"} - PLANNED)

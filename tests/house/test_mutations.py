@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.house.source_tree import ROOT
 from tests.mutations.table import FAILURES, Guard
+from tools.house.source_tree import ROOT
 
 GUARDS = [guard for failure in FAILURES for guard in failure.guards]
 

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from tests.house.source_tree import imports, module_name, modules
 from tests.house.walls import MAY_IMPORT
+from tools.house.source_tree import imports, module_name, modules
 
 # Each turns bytes into running code, or into objects of any class.
 FORBIDDEN = {"cPickle", "cloudpickle", "copyreg", "dill", "joblib", "marshal", "pickle", "shelve"}

@@ -33,7 +33,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "worker",
         "workloads",
     },
-    "tools": {"baton", "benchmarks", "engine", "router", "scheduling", "services", "sim", "worker"},
+    "tools": {
+        "baton",
+        "benchmarks",
+        "engine",
+        "router",
+        "scheduling",
+        "services",
+        "sim",
+        "worker",
+        "workloads",
+    },
 }
 
 # Drawn above, not built yet.

@@ -26,7 +26,7 @@ from router.core.session.session import MAX_CALLS
 from router.core.state import CoreConfig
 from router.links.shell import STALL_S
 from scheduling.request import MAX_SLO_MS
-from tests.house.source_tree import ROOT
+from tools.house.source_tree import ROOT
 
 LIMITS = Limits()
 KEPT = CoreConfig("r")

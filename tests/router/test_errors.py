@@ -15,9 +15,9 @@ from baton.v1 import errors_pb2, generation_pb2, inference_pb2
 from router.api.status import CODES
 from router.errors import Reason
 from router.links.shell import Shell
-from tests.house.source_tree import ROOT
 from tests.router.calls import PROMPT, details_of, events_of, fields_of, reason_of, request, value_at
 from tests.router.conftest import RunningFleet
+from tools.house.source_tree import ROOT
 
 WHAT_TO_DO = ("Give up", "Retry", "Resume")
 GOOD = inference_pb2.GenerateRequest(tokens=inference_pb2.TokenInput(token_ids=PROMPT))

@@ -19,8 +19,8 @@ from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.auth.limits import Limits
 from router.config import parse_config
-from tests.house.source_tree import ROOT
 from tests.patience import PATIENCE_S
+from tools.house.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 

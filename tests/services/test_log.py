@@ -13,7 +13,7 @@ import pytest
 from services.process import background
 from services.process.background import BackgroundWriter
 from services.process.log import Lines
-from tests.house.source_tree import ROOT
+from tools.house.source_tree import ROOT
 
 LOGGING = """
 import sys

@@ -39,6 +39,11 @@ def modules(package: str) -> list[Path]:
     return files
 
 
+def product() -> list[Path]:
+    """Return the hand-written files outside tests/."""
+    return [path for package in sorted(packages() - {"tests"}) for path in modules(package)]
+
+
 def imports(package: str) -> list[Import]:
     return [found for path in modules(package) for found in imports_of(path)]
 

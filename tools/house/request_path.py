@@ -1,0 +1,142 @@
+"""The path of one request through the router core, from its arrival to its first token.
+
+The simulator plays one request with a TTFT and a TPOT target to an idle fleet of one prefill and one decode
+worker, under the policy and placement that routers use by default. Every call made inside `RouterCore.on` is
+recorded, from the event `Arrived` up to the event whose actions relay the first token. What happens between
+events, in the simulator, is not part of the path.
+
+A function is a Python function or method of a file below the counted folders. Comprehensions, generator
+expressions and lambdas belong to the function they are written in, and resuming a generator is no new call.
+Methods that dataclasses generate are in no file and are not counted.
+
+A crossing is one call of a function in one file by a function in another. The caller is the nearest counted
+function up the stack, so a call through the standard library, or through a folder that is not counted, still
+counts. Distinct crossings are the different pairs of caller and callee among them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from router.core.actions import Relay
+from router.core.core import RouterCore
+from router.core.events import Arrived, Event
+from scheduling import policies
+from services.profiles import load_profile
+from sim.simulation import run
+from sim.spec import FleetShape, SimSpec
+from tools.house.source_tree import ROOT
+from workloads.trace import TraceRequest
+
+CORE = frozenset({"router"})
+WITH_DECISIONS = CORE | {"scheduling", "state"}
+
+Function = tuple[str, str]
+"""A file, relative to the root, and a qualified name in it."""
+
+
+@dataclass(slots=True)
+class CallRecorder:
+    """Records calls of functions whose files are below `folders`, which are at the top of `root`."""
+
+    folders: frozenset[str]
+    root: Path = ROOT
+    functions: set[Function] = field(default_factory=set)
+    crossings: Counter[tuple[Function, Function]] = field(default_factory=Counter)
+    _generators: set[FrameType] = field(default_factory=set)
+
+    @property
+    def files(self) -> set[str]:
+        """Return the files whose functions were called."""
+        return {file for file, _ in self.functions}
+
+    def called(self, frame: FrameType) -> None:
+        """Take the frame of a function that was just entered."""
+        function = self._function(frame.f_code)
+        if function is None or frame.f_code.co_name.startswith("<") or self._is_resumed(frame):
+            return
+        self.functions.add(function)
+        caller = self._caller(frame)
+        if caller is not None and caller[0] != function[0]:
+            self.crossings[caller, function] += 1
+
+    def _is_resumed(self, frame: FrameType) -> bool:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return False
+        known = frame in self._generators
+        self._generators.add(frame)
+        return known
+
+    def _caller(self, frame: FrameType) -> Function | None:
+        above = frame.f_back
+        while above is not None:
+            caller = self._function(above.f_code)
+            if caller is not None:
+                return caller
+            above = above.f_back
+        return None
+
+    def _function(self, code: CodeType) -> Function | None:
+        path = Path(code.co_filename)
+        if not path.is_relative_to(self.root):
+            return None
+        file = path.relative_to(self.root)
+        if file.parts[0] not in self.folders:
+            return None
+        return str(file), code.co_qualname.partition(".<locals>.<")[0]
+
+
+class RequestTrace:
+    """A profile function that feeds recorders while `RouterCore.on` handles the first request's events."""
+
+    def __init__(self, *recorders: CallRecorder) -> None:
+        self.events: list[str] = []
+        self.relayed = False
+        self._recorders = recorders
+        self._entry = RouterCore.on.__code__
+        self._is_inside = False
+
+    def __call__(self, frame: FrameType, what: str, result: Any) -> None:
+        if self.relayed:
+            return
+        if frame.f_code is self._entry:
+            self._enter_or_leave(frame, what, result)
+        if self._is_inside and what == "call":
+            for recorder in self._recorders:
+                recorder.called(frame)
+
+    def _enter_or_leave(self, frame: FrameType, what: str, result: Any) -> None:
+        if what == "call":
+            event: Event = frame.f_locals["event"]
+            self._is_inside = bool(self.events) or isinstance(event, Arrived)
+            if self._is_inside:
+                self.events.append(type(event).__name__)
+        elif what == "return" and self._is_inside:
+            self._is_inside = False
+            self.relayed = any(isinstance(action, Relay) for action in result)
+
+
+def trace_request(*recorders: CallRecorder) -> list[str]:
+    """Record one request's path; return the names of the events it was made of."""
+    spec = SimSpec(
+        profile=load_profile("h200-llama-3.1-8b"),
+        fleet=FleetShape(prefill=1, decode=1),
+        trace=(TraceRequest(at_s=1.0, prompt_tokens=500, output_tokens=20, ttft_ms=1000, tpot_ms=50),),
+        policy=policies.DEFAULT,
+        placement=policies.by_name(policies.DEFAULT).placement,
+    )
+    trace = RequestTrace(*recorders)
+    before = sys.getprofile()
+    sys.setprofile(trace)
+    try:
+        run(spec)
+    finally:
+        sys.setprofile(before)
+    assert trace.relayed, "the simulated request was relayed no token"
+    return trace.events
