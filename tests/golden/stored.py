@@ -1,0 +1,124 @@
+"""Reads and writes stored recordings: what a router was told, and all that it decided.
+
+A file is JSON lines, compressed by xz. The first line describes the types of all rows and gives the
+configuration; then there is one line for each event: [time, event, [action, ...]], in the rows of
+`router.codec`.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from router.core.actions import Action
+from router.core.core import RouterCore
+from router.core.events import Event
+from router.core.state import CoreConfig
+from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
+from router.replay.codec import Codec
+from router.replay.recording import decode_config, decode_event, encode_config, encode_event
+from scheduling.admission.admission import Decision
+from scheduling.policies import by_name
+from scheduling.policies.policy import Policy
+from tests.golden.schema import Kind, Schema
+
+FOLDER = Path(__file__).with_name("recordings")
+SUFFIX = ".jsonl.xz"
+ERROR_CLASS = "ErrorClass"
+"""What the name of an error's class is in a schema."""
+
+Row = list[Any]
+
+
+@dataclass(slots=True)
+class Recording:
+    """A stored file. `config`, each event and each action is [class, row]; each of `lines` is one event's."""
+
+    schema: Schema
+    config: Row
+    lines: list[Row]
+
+
+def paths() -> list[Path]:
+    """Return the stored recordings by name."""
+    return sorted(FOLDER.glob(f"*{SUFFIX}"))
+
+
+def read(path: Path) -> Recording:
+    with lzma.open(path, "rt", encoding="ascii") as text:
+        header = json.loads(next(text))
+        lines = [json.loads(line) for line in text]
+    return Recording(Schema(header["types"], header["enums"]), header["config"], lines)
+
+
+def write(path: Path, recording: Recording) -> None:
+    header = {**recording.schema.as_json(), "config": recording.config}
+    text = "".join(to_text(part) + "\n" for part in (header, *recording.lines))
+    path.write_bytes(lzma.compress(text.encode("ascii"), preset=9 | lzma.PRESET_EXTREME))
+
+
+def to_text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def decide(config: CoreConfig, events: Iterable[tuple[float, Event]]) -> Iterator[Row]:
+    """Return the line of each event, with what a fresh core decides on it."""
+    core = RouterCore(config)
+    for now, event in events:
+        actions = encode_actions(core.on(event, now))
+        yield [now, encode_event(event), actions]
+
+
+def decide_again(recording: Recording) -> Iterator[Row]:
+    """Return the lines of a stored recording as a fresh core of today's code makes them."""
+    config = decode_config(recording.config[1])
+    return decide(config, ((now, decode_event(row)) for now, row, _ in recording.lines))
+
+
+def recording_of(config: CoreConfig, events: Iterable[tuple[float, Event]]) -> Recording:
+    return Recording(
+        current_schema(), [CoreConfig.__name__, encode_config(config)], list(decide(config, events))
+    )
+
+
+def encode_actions(actions: Sequence[Action]) -> list[Any]:
+    return [_encode_action(action) for action in actions]
+
+
+def current_schema() -> Schema:
+    """Return the types of all rows as the code has them now."""
+    error: Kind = [
+        "tuple", ERROR_CLASS, "Reason", "str", ["list", "str"], ["optional", "int"], ["optional", "float"],
+        ["optional", "Decision"],
+    ]  # fmt: skip
+    schema = Schema(special={Policy: "Policy", RouterError: error, SloRefused: error})
+    for hint in (CoreConfig, Event, Action, Decision):
+        schema.add(hint)
+    schema.enums["Reason"] = sorted(reason.name for reason in Reason)
+    return schema
+
+
+def _encode_error(error: RouterError) -> Row:
+    retry_after_s = error.retry_after_s if isinstance(error, SloRefused | Overloaded | Unavailable) else None
+    decision = encode_decision(error.decision) if isinstance(error, SloRefused) else None
+    return [
+        type(error).__name__, error.reason.name, str(error), list(error.fields), error.limit, retry_after_s,
+        decision,
+    ]  # fmt: skip
+
+
+def _never_decoded(_: Any) -> RouterError:
+    raise ValueError("actions are compared as rows, never read")
+
+
+encode_decision, _ = Codec().of(Decision)
+_encode_action, _ = Codec(
+    {
+        Policy: (lambda policy: policy.name, by_name),
+        **dict.fromkeys((RouterError, SloRefused), (_encode_error, _never_decoded)),
+    }
+).of(Action)
