@@ -31,7 +31,7 @@ from benchmarks.telling import Telling
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
-from scheduling.admission.prediction import Ask, PrefillView, own_prefill_s
+from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel, StepShape
 
 STREAMS = 8
@@ -141,7 +141,7 @@ def _predicted_s(seen: FleetSnapshot, num_streams: int) -> float:
     prefill = next(_model_of(one.cost) for one in seen.workers if one.role is Role.PREFILL and one.cost)
     decode = next(_model_of(one.cost) for one in seen.workers if one.role is Role.DECODE and one.cost)
     context = PROMPT_TOKENS + STRIKE_AT
-    again_s = own_prefill_s(Ask(context, 0, 0, 1), PrefillView(prefill, BUDGET))
+    again_s = own_prefill_s(RequestCost(context, 0, 0, 1), PrefillView(prefill, BUDGET))
     step_s = decode.predict(StepShape.of(num_streams, num_streams * context, ()))
     return prefill.ratio_q50 * again_s + decode.ratio_q50 * step_s
 

@@ -98,8 +98,8 @@ class Capacity:
 
 
 @value
-class Ask:
-    """What a request brings along."""
+class RequestCost:
+    """The work and room that one request needs."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -110,8 +110,8 @@ class Ask:
 
 
 @value
-class Ahead:
-    """What stands before it, bound to workers or in the queue."""
+class QueueAhead:
+    """The work ahead of a request, bound to workers or in the queue."""
 
     tokens: int
     requests: int
@@ -173,19 +173,21 @@ def free_seats(by_worker: Sequence[int]) -> int:
     return free or max(by_worker) * len(by_worker)
 
 
-def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.0) -> Prediction:
+def predict(
+    request: RequestCost, ahead: QueueAhead, capacity: Capacity, prefill_load: float = 0.0
+) -> Prediction:
     """Predict one request. `prefill_load` is the share of time in which prompts are computed."""
-    slot_s = slot_wait_s(ask, ahead, capacity)
+    slot_s = slot_wait_s(request, ahead, capacity)
     wait_s = max(prefill_wait_s(ahead, capacity), slot_s)
     view = capacity.roomiest
     share = math.ceil(ahead.requests / capacity.num_decoding)
-    batch_size = max(ask.num_seqs, min(view.seq_capacity, view.num_seqs + share + ask.num_seqs))
+    batch_size = max(request.num_seqs, min(view.seq_capacity, view.num_seqs + share + request.num_seqs))
     tpot_s = itl_s = decode_step_s(view, batch_size)
     if view.prefill is not None:
         full_s = mixed_step_s(view.prefill, chunk_tokens(view.prefill))
         tpot_s += prefill_load * max(0.0, full_s - tpot_s)
         itl_s = _least_mixed_s(view, batch_size, itl_s, full_s)
-    own_s = own_prefill_s(ask, capacity.quickest)
+    own_s = own_prefill_s(request, capacity.quickest)
     return Prediction(
         ttft_s=wait_s + own_s,
         tpot_s=tpot_s,
@@ -193,7 +195,7 @@ def predict(ask: Ask, ahead: Ahead, capacity: Capacity, prefill_load: float = 0.
         batch_size=batch_size,
         itl_s=itl_s * view.cost.ratio_q95,
         waits_for_slot=slot_s > 0,
-        waited_s=ask.waited_s,
+        waited_s=request.waited_s,
     )
 
 
@@ -244,17 +246,17 @@ def mixed_step_s(view: PrefillView, chunk: int) -> float:
     return max(1e-6, step_s)
 
 
-def prefill_wait_s(ahead: Ahead, capacity: Capacity) -> float:
+def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
     """Until the prompts before this one are computed, with the rest of the step that runs."""
     busy = ahead.tokens > 0 or capacity.quickest.num_decodes > 0
     return (capacity.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
 
 
-def slot_wait_s(ask: Ask, ahead: Ahead, capacity: Capacity) -> float:
+def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> float:
     """Until enough running sequences have ended for everyone ahead and this one."""
-    seqs_short = ahead.requests + ask.num_seqs - capacity.free_seqs
-    mean_blocks = capacity.blocks_per_end or float(ask.blocks)
-    blocks_short = ask.blocks + ahead.requests * mean_blocks - capacity.free_blocks
+    seqs_short = ahead.requests + request.num_seqs - capacity.free_seqs
+    mean_blocks = capacity.blocks_per_end or float(request.blocks)
+    blocks_short = request.blocks + ahead.requests * mean_blocks - capacity.free_blocks
     ends_needed = max(float(seqs_short), blocks_short / mean_blocks if mean_blocks else 0.0)
     if ends_needed <= 0 or capacity.ends_per_s <= 0:
         return 0.0
@@ -275,11 +277,11 @@ def decode_step_s(view: DecodeView, batch_size: int) -> float:
     return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
 
 
-def own_prefill_s(ask: Ask, view: PrefillView) -> float:
+def own_prefill_s(request: RequestCost, view: PrefillView) -> float:
     """The request's own prompt, chunk by chunk; the sum over its chunks in closed form."""
     cost, chunk = view.cost, chunk_tokens(view)
     a0, c1, c3, c4, c5, c6 = cost.coefficients
-    total, done = ask.prompt_tokens, min(ask.cached_tokens, ask.prompt_tokens - 1)
+    total, done = request.prompt_tokens, min(request.cached_tokens, request.prompt_tokens - 1)
     steps = -(-(total - done) // chunk)
     last = total - done - (steps - 1) * chunk
     over = view.num_decodes - cost.knee_tokens

@@ -20,7 +20,7 @@ from router.core.events import (
     WorkerJoined,
 )
 from router.core.state import CoreConfig
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
 from scheduling.policies import by_name
@@ -60,7 +60,12 @@ def tell(core: RouterCore, *events: Event, now: float = 1.0) -> list[Action]:
 
 
 def judged(
-    core: RouterCore, ask: Ask, slo: Slo, ahead: Ahead, now: float, hits: Mapping[str, int] = NO_HITS
+    core: RouterCore,
+    ask: RequestCost,
+    slo: Slo,
+    ahead: QueueAhead,
+    now: float,
+    hits: Mapping[str, int] = NO_HITS,
 ) -> Judgement:
     """Return the judgement that a quote of this request is made on."""
     core.state.now = now

@@ -12,7 +12,7 @@ from router.core.capacity.fleet import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from scheduling.admission.admission import LOAD_WINDOW_S, Verdict
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -41,8 +41,8 @@ def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> Router
 
 def verdict(core: RouterCore, tokens: int, ahead: int, slo: Slo = SLO) -> Verdict:
     """What a newcomer of this length would be told behind so many tokens in the queue."""
-    asked = Ask(prompt_tokens=tokens, cached_tokens=0, blocks=2, num_seqs=1)
-    return judged(core, asked, slo, Ahead(ahead, 1), 1.0).decision.verdict
+    asked = RequestCost(prompt_tokens=tokens, cached_tokens=0, blocks=2, num_seqs=1)
+    return judged(core, asked, slo, QueueAhead(ahead, 1), 1.0).decision.verdict
 
 
 def test_a_short_prompt_is_refused_where_it_would_take_the_room_of_a_long_one() -> None:

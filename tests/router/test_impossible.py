@@ -17,10 +17,10 @@ from router.core.core import RouterCore
 from router.core.events import StepReported
 from router.errors import Reason, SloRefused, ValidationError
 from scheduling.admission.prediction import (
-    Ahead,
-    Ask,
     DecodeView,
     PrefillView,
+    QueueAhead,
+    RequestCost,
     capacity_of,
     decode_speed,
     predict,
@@ -42,8 +42,8 @@ COSTS = st.builds(
 WORKERS = st.lists(st.tuples(COSTS, st.integers(64, 4096)), min_size=1, max_size=3)
 
 
-def asks(prompt: int, cached: int = 0) -> Ask:
-    return Ask(prompt, cached, 1, 1)
+def asks(prompt: int, cached: int = 0) -> RequestCost:
+    return RequestCost(prompt, cached, 1, 1)
 
 
 def least_of(prompt: int, workers: list[tuple[CostModel, int]], cached: int = 0) -> Bare:
@@ -78,7 +78,7 @@ def test_nothing_that_an_idle_worker_is_predicted_to_meet_is_impossible(
     prefill = [PrefillView(cost, room) for cost, room in workers]
     decode = [DecodeView(cost, 0, 0, 8, 1000, 1.0, 0.0) for cost, _ in workers]
     capacity = capacity_of([prefill_speed(one) for one in prefill], [decode_speed(one) for one in decode])
-    predicted = predict(asks(prompt), Ahead(0, 0), capacity)
+    predicted = predict(asks(prompt), QueueAhead(0, 0), capacity)
     assert least.ttft_s <= predicted.ttft_s * (1 + 1e-9)
 
 
@@ -166,7 +166,7 @@ def test_a_router_names_field_value_and_range_whatever_it_has_to_do(field: str, 
         assert error.field == field
         assert re.search(rf"is [19]; accepted: 10 to {MAX_SLO_MS}", str(error))
         with pytest.raises(ValidationError, match=field):
-            judged(core, asks(6), slo, Ahead(0, 0), 1.0)
+            judged(core, asks(6), slo, QueueAhead(0, 0), 1.0)
 
 
 def test_load_makes_a_refusal_and_never_an_impossibility() -> None:

@@ -13,7 +13,7 @@ from router.core.capacity.fleet import WorkerLoad
 from router.core.capacity.prefixes import cached_tokens, held_by_all
 from router.core.core import RouterCore
 from router.core.events import StepReported
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.placement import Placement
@@ -23,7 +23,7 @@ from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, judged,
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
 """A millisecond for each token."""
 PROMPT = 48
-ALONE = Ahead(0, 0)
+ALONE = QueueAhead(0, 0)
 HITS = {ONE.key: 8}
 BLOCK = ONE.block_size
 FULL = WorkerLoad(pending_prefill_tokens=10_000, free_blocks=64)
@@ -33,8 +33,8 @@ def core_with(placement: Placement = Placement.AGGREGATED) -> RouterCore:
     return core_of("slack", cost=COST, placement=placement)
 
 
-def predicted_ms(core: RouterCore, hits: dict[str, int], ahead: Ahead = ALONE) -> float:
-    return judged(core, Ask(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, hits).predicted.ttft_s * 1000
+def predicted_ms(core: RouterCore, hits: dict[str, int], ahead: QueueAhead = ALONE) -> float:
+    return judged(core, RequestCost(PROMPT, 0, 12, 1), Slo(), ahead, 1.0, hits).predicted.ttft_s * 1000
 
 
 def test_an_idle_fleet_promises_what_the_holder_of_the_prefix_takes() -> None:
@@ -59,12 +59,12 @@ def test_a_holder_that_is_not_free_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("hits", "ahead", "placement"),
     [
-        (HITS, Ahead(10, 1), Placement.AGGREGATED),
-        (HITS, Ahead(0, 0), Placement.CONDITIONAL),
+        (HITS, QueueAhead(10, 1), Placement.AGGREGATED),
+        (HITS, QueueAhead(0, 0), Placement.CONDITIONAL),
     ],
 )
 def test_where_any_worker_may_come_to_take_it_only_what_all_hold_is_counted(
-    hits: dict[str, int], ahead: Ahead, placement: Placement
+    hits: dict[str, int], ahead: QueueAhead, placement: Placement
 ) -> None:
     core = core_with(placement)
     assert predicted_ms(core, hits, ahead) == pytest.approx(predicted_ms(core, {}, ahead))
@@ -79,7 +79,7 @@ def test_with_as_many_waiting_as_there_are_free_the_first_to_answer_may_take_it(
         arrive(core, number)
     for worker in core.state.fleet.workers.values():
         worker.asking = False
-    assert cached_tokens(core.state, HITS, Ahead(0, 0)) == {ONE.key: 0, TWO.key: 0}
+    assert cached_tokens(core.state, HITS, QueueAhead(0, 0)) == {ONE.key: 0, TWO.key: 0}
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
@@ -90,7 +90,7 @@ def test_a_known_prefix_never_makes_a_promise_later_nor_sooner_than_its_holders(
     for facts, bound in ((ONE, bound_one), (TWO, bound_two)):
         load = WorkerLoad(pending_prefill_tokens=bound, free_blocks=64)
         tell(core, StepReported(facts.key, TokenColumns(), load))
-    before = Ahead(20 * ahead, ahead)
+    before = QueueAhead(20 * ahead, ahead)
     found = predicted_ms(core, hits, before)
     assert found <= predicted_ms(core, {}, before) + 1e-6
     most = {key: max(one, two) for key in hits}

@@ -15,14 +15,14 @@ from router.core.events import Enqueued, StepReported, WorkerJoined
 from router.core.state import TTFT_SCALE, CoreConfig
 from router.errors import SloRefused
 from scheduling.admission.admission import Verdict
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, StopRules
 from tests.router.core_driver import ARRIVAL, core_of, grant, judged, tell
 
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
-ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
+ASK = RequestCost(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
 SLO = Slo(ttft_ms=100, tpot_ms=20)
 
 
@@ -39,13 +39,14 @@ def core_after_a_bad_minute(load: WorkerLoad, cost: CostModel = COST) -> RouterC
 
 def test_an_idle_fleet_is_judged_by_the_prediction_alone() -> None:
     core = core_after_a_bad_minute(WorkerLoad())
-    assert judged(core, ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.ACCEPTED
+    assert judged(core, ASK, SLO, QueueAhead(0, 0), 1.0).decision.verdict is Verdict.ACCEPTED
 
 
 def test_a_busy_fleet_is_judged_by_what_was_learnt() -> None:
     busy = WorkerLoad(running=4, context_tokens=400)
     assert (
-        judged(core_after_a_bad_minute(busy), ASK, SLO, Ahead(0, 0), 1.0).decision.verdict is Verdict.REFUSED
+        judged(core_after_a_bad_minute(busy), ASK, SLO, QueueAhead(0, 0), 1.0).decision.verdict
+        is Verdict.REFUSED
     )
 
 
@@ -53,14 +54,14 @@ def test_a_busy_fleet_is_judged_by_what_was_learnt() -> None:
 def test_no_rounding_refuses_a_pace_that_steps_are_cut_to(tpot_ms: int, step_s: float) -> None:
     cost = CostModel((step_s, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
     core = core_after_a_bad_minute(WorkerLoad(running=4, context_tokens=400), cost)
-    decision = judged(core, ASK, Slo(tpot_ms=tpot_ms), Ahead(0, 0), 1.0).decision
+    decision = judged(core, ASK, Slo(tpot_ms=tpot_ms), QueueAhead(0, 0), 1.0).decision
     assert decision.verdict is Verdict.ACCEPTED
     assert decision.attainable_tpot_ms <= tpot_ms
 
 
 def test_with_others_in_the_queue_it_is_not_idle() -> None:
     core = core_after_a_bad_minute(WorkerLoad())
-    ahead = Ahead(tokens=10, requests=1)
+    ahead = QueueAhead(tokens=10, requests=1)
     assert judged(core, ASK, SLO, ahead, 1.0).decision.verdict is Verdict.REFUSED
 
 
@@ -81,11 +82,11 @@ def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first
 def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_load() -> None:
     # A millisecond for each token, and always seven besides.
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
-    bare = judged(core, Ask(20, 0, 5, 1), Slo(), Ahead(0, 0), 10.0).decision.ttft_s
+    bare = judged(core, RequestCost(20, 0, 5, 1), Slo(), QueueAhead(0, 0), 10.0).decision.ttft_s
     assert bare == pytest.approx(0.020)
     first_tokens(core, 20, 0.027, 8, first=1)
     for prompt in (20, 40):
-        quoted = judged(core, Ask(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), Ahead(0, 0), 20.0)
+        quoted = judged(core, RequestCost(prompt, 0, 5, 1), Slo(ttft_ms=prompt + 8), QueueAhead(0, 0), 20.0)
         assert quoted.decision.verdict is Verdict.ACCEPTED
         assert quoted.predicted.ttft_s == pytest.approx(prompt / 1000 + 0.007)
         assert quoted.predicted.fixed_s == pytest.approx(0.007)
@@ -121,6 +122,6 @@ def test_a_line_before_the_tokenizer_is_not_learnt_as_what_an_idle_fleet_takes()
         (send,) = grant(core, number, asks.worker.key, now=at)
         last = TokenColumns([send.spec.handle], [0], [0], [9], [int(FinishReason.LENGTH)])
         tell(core, StepReported(send.worker_key, last, WorkerLoad(free_blocks=64), 0.01), now=at + 0.027)
-    quoted = judged(core, Ask(20, 0, 5, 1), Slo(ttft_ms=30), Ahead(0, 0), 20.0)
+    quoted = judged(core, RequestCost(20, 0, 5, 1), Slo(ttft_ms=30), QueueAhead(0, 0), 20.0)
     assert quoted.decision.verdict is Verdict.ACCEPTED
     assert quoted.predicted.fixed_s == pytest.approx(0.007)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.admission.prediction import (
-    Ahead,
-    Ask,
     Capacity,
     DecodeView,
     Prediction,
     PrefillView,
+    QueueAhead,
+    RequestCost,
     capacity_of,
     chunk_tokens,
     decode_speed,
@@ -48,7 +48,7 @@ class Fleet:
 
 
 FLEET = Fleet((PREFILL,), (DECODE,))
-ASK = Ask(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
+ASK = RequestCost(prompt_tokens=100, cached_tokens=0, blocks=10, num_seqs=1)
 
 tokens = st.integers(0, 10_000)
 costs = st.builds(
@@ -58,46 +58,46 @@ costs = st.builds(
 )
 
 
-def foresee(ask: Ask, ahead: Ahead, fleet: Fleet, load: float = 0.0) -> Prediction:
+def foresee(ask: RequestCost, ahead: QueueAhead, fleet: Fleet, load: float = 0.0) -> Prediction:
     return predict(ask, ahead, fleet.capacity, load)
 
 
 @given(tokens, tokens)
 def test_more_work_ahead_never_promises_an_earlier_first_token(few: int, more: int) -> None:
     few, more = sorted((few, more))
-    assert foresee(ASK, Ahead(few, 0), FLEET).ttft_s <= foresee(ASK, Ahead(more, 0), FLEET).ttft_s
+    assert foresee(ASK, QueueAhead(few, 0), FLEET).ttft_s <= foresee(ASK, QueueAhead(more, 0), FLEET).ttft_s
 
 
 @given(st.integers(0, 50), st.integers(0, 50))
 def test_more_requests_ahead_never_promise_an_earlier_first_token(few: int, more: int) -> None:
     few, more = sorted((few, more))
-    assert foresee(ASK, Ahead(0, few), FLEET).ttft_s <= foresee(ASK, Ahead(0, more), FLEET).ttft_s
+    assert foresee(ASK, QueueAhead(0, few), FLEET).ttft_s <= foresee(ASK, QueueAhead(0, more), FLEET).ttft_s
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_longer_prompts_take_longer(short: int, longer: int) -> None:
     short, longer = sorted((short, longer))
-    one, other = (foresee(replace(ASK, prompt_tokens=n), Ahead(0, 0), FLEET) for n in (short, longer))
+    one, other = (foresee(replace(ASK, prompt_tokens=n), QueueAhead(0, 0), FLEET) for n in (short, longer))
     assert one.ttft_s <= other.ttft_s
 
 
 def test_second_prefill_worker_halves_the_wait() -> None:
-    alone = foresee(ASK, Ahead(6400, 0), FLEET)
-    both = foresee(ASK, Ahead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
+    alone = foresee(ASK, QueueAhead(6400, 0), FLEET)
+    both = foresee(ASK, QueueAhead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
     rest_s = FLEET.capacity.step_s / 2
     assert both.wait_s - rest_s == pytest.approx((alone.wait_s - rest_s) / 2)
 
 
 def test_cached_prefix_is_not_computed_again() -> None:
-    cold = foresee(ASK, Ahead(0, 0), FLEET)
-    warm = foresee(replace(ASK, cached_tokens=96), Ahead(0, 0), FLEET)
+    cold = foresee(ASK, QueueAhead(0, 0), FLEET)
+    warm = foresee(replace(ASK, cached_tokens=96), QueueAhead(0, 0), FLEET)
     assert warm.ttft_s < cold.ttft_s
 
 
 def test_full_decode_workers_make_a_request_wait_for_sequences_to_end() -> None:
     full = replace(DECODE, num_seqs=8, context_tokens=800)
-    free = foresee(ASK, Ahead(0, 0), FLEET)
-    waiting = foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(full,)))
+    free = foresee(ASK, QueueAhead(0, 0), FLEET)
+    waiting = foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(full,)))
     one_end_s = 50 * decode_step_s(full, 8) / 8
     assert free.wait_s == 0
     assert waiting.wait_s == pytest.approx(one_end_s)
@@ -105,12 +105,12 @@ def test_full_decode_workers_make_a_request_wait_for_sequences_to_end() -> None:
 
 def test_missing_blocks_make_a_request_wait_too() -> None:
     short = replace(DECODE, free_blocks=0)
-    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(short,))).wait_s > 0
+    assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(short,))).wait_s > 0
 
 
 def test_tpot_is_that_of_the_batch_it_will_join_not_of_the_one_that_runs() -> None:
-    now = foresee(ASK, Ahead(0, 0), FLEET)
-    behind_three = foresee(ASK, Ahead(0, 3), FLEET)
+    now = foresee(ASK, QueueAhead(0, 0), FLEET)
+    behind_three = foresee(ASK, QueueAhead(0, 3), FLEET)
     assert (now.batch_size, behind_three.batch_size) == (5, 8)
     assert behind_three.tpot_s > now.tpot_s
 
@@ -118,8 +118,8 @@ def test_tpot_is_that_of_the_batch_it_will_join_not_of_the_one_that_runs() -> No
 def test_prompts_that_share_the_steps_slow_the_decodes() -> None:
     own = replace(PREFILL, num_decodes=4, decode_context=400)
     shared = Fleet((own,), (replace(DECODE, prefill=own),))
-    idle = foresee(ASK, Ahead(0, 0), shared)
-    busy = foresee(ASK, Ahead(0, 0), shared, 0.8)
+    idle = foresee(ASK, QueueAhead(0, 0), shared)
+    busy = foresee(ASK, QueueAhead(0, 0), shared, 0.8)
     assert busy.tpot_s > idle.tpot_s
 
 
@@ -134,7 +134,7 @@ def test_seat_limit_is_the_largest_batch_within_the_time(most: int, tpot_s: floa
 def test_worker_that_measured_nothing_still_gets_a_prediction() -> None:
     nothing = CostModel((0.0,) * 6, 0.0)
     fleet = Fleet((replace(PREFILL, cost=nothing),), (replace(DECODE, cost=nothing),))
-    assert foresee(ASK, Ahead(100, 1), fleet).ttft_s > 0
+    assert foresee(ASK, QueueAhead(100, 1), fleet).ttft_s > 0
 
 
 @given(costs, st.integers(1, 500), st.integers(0, 400), st.integers(0, 100), st.integers(0, 20))
@@ -148,7 +148,7 @@ def test_own_prompt_costs_what_its_chunks_cost(
         size = min(64 - decodes, prompt - done)
         expected += cost.predict(StepShape.of(decodes, context, ((done, size),)))
         done += size
-    ask = Ask(prompt, cached, 1, 1)
+    ask = RequestCost(prompt, cached, 1, 1)
     assert own_prefill_s(ask, view) == pytest.approx(expected, abs=1e-3)
 
 
@@ -164,13 +164,13 @@ def test_a_full_step_is_the_longest_within_its_limit(cost: CostModel, decodes: i
 def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_step_elsewhere() -> None:
     def gap_s(limit_s: float) -> float:
         own = PrefillView(COST, 256, num_decodes=4, decode_context=400, limit_s=limit_s)
-        return foresee(ASK, Ahead(0, 0), Fleet((own,), (replace(DECODE, prefill=own),))).itl_s
+        return foresee(ASK, QueueAhead(0, 0), Fleet((own,), (replace(DECODE, prefill=own),))).itl_s
 
     assert gap_s(0.01) < gap_s(float("inf"))
-    alone_s = foresee(ASK, Ahead(0, 0), FLEET).itl_s
+    alone_s = foresee(ASK, QueueAhead(0, 0), FLEET).itl_s
     assert alone_s < gap_s(0.01)
     late = replace(DECODE, cost=replace(COST, ratio_q95=2.0))
-    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(late,))).itl_s == pytest.approx(2 * alone_s)
+    assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(late,))).itl_s == pytest.approx(2 * alone_s)
 
 
 @given(st.lists(st.integers(-10, 10), min_size=1, max_size=8))
@@ -187,7 +187,9 @@ def test_a_crowded_worker_takes_no_seat_from_another_and_with_all_crowded_ends_a
 def test_seats_that_promises_took_back_are_waited_for() -> None:
     full = replace(DECODE, num_seqs=8, context_tokens=800, seq_capacity=8)
     crowded = replace(full, seq_capacity=5)
-    waits_s = [foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(one,))).wait_s for one in (full, crowded)]
+    waits_s = [
+        foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(one,))).wait_s for one in (full, crowded)
+    ]
     assert waits_s[1] == pytest.approx(4 * waits_s[0])
-    assert foresee(ASK, Ahead(0, 0), replace(FLEET, decode=(full,))).waits_for_slot
-    assert not foresee(ASK, Ahead(0, 0), FLEET).waits_for_slot
+    assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(full,))).waits_for_slot
+    assert not foresee(ASK, QueueAhead(0, 0), FLEET).waits_for_slot

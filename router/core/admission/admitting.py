@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from router.core.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
 from router.core.admission.newcomers import class_wait_s, come_back_in_s, judge_newcomer, learn_length
-from router.core.admission.promising import Judgement, ask_of, tell_accepted
+from router.core.admission.promising import Judgement, request_cost, tell_accepted
 from router.core.admission.shedding import make_room
 from router.core.queue.local_service import serve_stranded, work_before
 from router.core.queue.queueing import expected_output, put_behind, strand, take_grant
@@ -21,7 +21,7 @@ from router.core.session.session import Group, Phase, Session
 from router.core.state import RouterState
 from router.errors import Reason, RouterError, SloRefused, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 
 
@@ -35,7 +35,7 @@ def on_enqueued(state: RouterState, request_key: str, position: int, work_ahead_
     if group.phase not in (Phase.ENQUEUEING, Phase.WAITING):
         return
     session = group.session
-    ahead = Ahead(work_ahead_tokens, position)
+    ahead = QueueAhead(work_ahead_tokens, position)
     if not session.admitted:
         if ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
             session.ahead = ahead
@@ -63,7 +63,7 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     _take_place(state, session, group, ahead, late_s)
 
 
-def _charge(state: RouterState, session: Session, group: Group, ahead: Ahead) -> None:
+def _charge(state: RouterState, session: Session, group: Group, ahead: QueueAhead) -> None:
     if not state.fleet.serves():
         on_charged(state, group.key, None)
         return
@@ -75,14 +75,14 @@ def _charge(state: RouterState, session: Session, group: Group, ahead: Ahead) ->
     state.do(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, BAND_S * rate))
 
 
-def _lead(state: RouterState, session: Session, ahead: Ahead) -> float:
+def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
     """The lead, in virtual tokens, that its tenant may have over the least served one."""
     ttft_ms, rate = session.slo.ttft_ms, state.capacity.capacity(session.slo.pace_ms).prefill_rate
     patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
     return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
 
-def _take_place(state: RouterState, session: Session, group: Group, ahead: Ahead, late_s: float) -> None:
+def _take_place(state: RouterState, session: Session, group: Group, ahead: QueueAhead, late_s: float) -> None:
     """Keep the place it has, or take a later one: over its share, or where it will miss its TTFT anyway."""
     is_early = session.aim.ttft_ms != session.slo.ttft_ms
     if (late_s > 0 or is_early) and group.early_grant is None:
@@ -91,7 +91,7 @@ def _take_place(state: RouterState, session: Session, group: Group, ahead: Ahead
         _settle_in(state, session, group, ahead)
 
 
-def _settle_in(state: RouterState, session: Session, group: Group, ahead: Ahead) -> None:
+def _settle_in(state: RouterState, session: Session, group: Group, ahead: QueueAhead) -> None:
     if group.phase is Phase.ENQUEUEING:
         state.move(group, Phase.WAITING)
         group.stranded_at = None
@@ -102,30 +102,30 @@ def _settle_in(state: RouterState, session: Session, group: Group, ahead: Ahead)
         take_grant(state, group, grant)
 
 
-def _admit(state: RouterState, session: Session, group: Group, ahead: Ahead, harm_s: float) -> bool:
+def _admit(state: RouterState, session: Session, group: Group, ahead: QueueAhead, harm_s: float) -> bool:
     if not state.fleet.serves():
         ending.leave_queue(state, group)
         _wait_for_fleet(state, session)
         return False
-    ask = replace(ask_of(state, session, group), waited_s=state.now - session.timeline.received_at)
+    request = replace(request_cost(state, session, group), waited_s=state.now - session.timeline.received_at)
     shares, slo_class = state.learnt.by_class, session.slo.slo_class
     harm_s = max(harm_s, class_wait_s(state, session.slo))
     shares.asked(slo_class, group.work_tokens, state.now)
     hits = session.prefix_hits
-    judgement = judge_newcomer(state, ask, session.slo, group.due_at, ahead, hits, harm_s=harm_s)
+    judgement = judge_newcomer(state, request, session.slo, group.due_at, ahead, hits, harm_s=harm_s)
     if judgement.decision.verdict is Verdict.REFUSED and harm_s == 0:
-        judgement = make_room(state, group, ask, ahead) or judgement
+        judgement = make_room(state, group, request, ahead) or judgement
     if harm_s == 0:
-        learn_length(state, ask, session.slo, judgement)
+        learn_length(state, request, session.slo, judgement)
     decision = rather_late(session.slo, judgement.decision)
     if decision.verdict is Verdict.REFUSED:
-        _refuse(state, session, group, ask, judgement)
+        _refuse(state, session, group, request, judgement)
         return False
     session.admitted = True
     state.promise(session, decision, aim_of(session.slo, decision))
     session.predicted = judgement.predicted
     if decision.is_trial:
-        state.learnt.trials.begin(ask.prompt_tokens, session.slo, state.now)
+        state.learnt.trials.begin(request.prompt_tokens, session.slo, state.now)
     state.learnt.admitted.add(group.work_tokens, state.now)
     shares.admitted(slo_class, group.work_tokens, state.now)
     state.counters.accepted += 1
@@ -133,15 +133,17 @@ def _admit(state: RouterState, session: Session, group: Group, ahead: Ahead, har
     return True
 
 
-def _tell_queued(state: RouterState, session: Session, ahead: Ahead) -> None:
+def _tell_queued(state: RouterState, session: Session, ahead: QueueAhead) -> None:
     if session.decision is not None and ahead.requests > 0:
         predicted_ms = session.decision.ttft_s * 1000
         for listener in session.listeners:
             state.do(TellQueued(listener, ahead.requests, ahead.tokens, predicted_ms))
 
 
-def _refuse(state: RouterState, session: Session, group: Group, ask: Ask, judgement: Judgement) -> None:
-    wait_s = come_back_in_s(state, judgement, ask, session.slo, group.key)
+def _refuse(
+    state: RouterState, session: Session, group: Group, request: RequestCost, judgement: Judgement
+) -> None:
+    wait_s = come_back_in_s(state, judgement, request, session.slo, group.key)
     ending.leave_queue(state, group)
     turn_away(state, session, SloRefused(judgement.decision, wait_s))
 

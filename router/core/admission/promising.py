@@ -21,7 +21,7 @@ from scheduling.admission.admission import (
     unpromised,
 )
 from scheduling.admission.backlog import Pace
-from scheduling.admission.prediction import Ahead, Ask, Capacity, Prediction, predict
+from scheduling.admission.prediction import Capacity, Prediction, QueueAhead, RequestCost, predict
 from scheduling.request import Slo
 from scheduling.value import value
 
@@ -58,10 +58,10 @@ class Foreseen:
 
 def judge(
     state: RouterState,
-    ask: Ask,
+    request: RequestCost,
     slo: Slo,
     due_at: float,
-    ahead: Ahead,
+    ahead: QueueAhead,
     hits: Mapping[str, int] = NO_HITS,
     *,
     waits: bool = True,
@@ -74,20 +74,22 @@ def judge(
     `due_at` is what the queue orders it by, `waits` whether it is in the queue already. `harm_s` comes on top
     of what it would do to those behind it.
     """
-    foreseen = foresee(state, ask, slo, ahead, hits)
+    foreseen = foresee(state, request, slo, ahead, hits)
     if not state.config.policy.promises:
         judgement = foreseen.judged(slo)
         return replace(judgement, decision=unpromised(judgement.decision))
-    harm_s = max(harm_s, _harm_s(state, ask, slo, due_at, ahead, foreseen, waits=waits))
+    harm_s = max(harm_s, _harm_s(state, request, slo, due_at, ahead, foreseen, waits=waits))
     return foreseen.judged(slo, harm_s)
 
 
-def foresee(state: RouterState, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int]) -> Foreseen:
+def foresee(
+    state: RouterState, request: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int]
+) -> Foreseen:
     """Predict a request with this much before it in the queue."""
     capacity = state.capacity.capacity(slo.pace_ms)
     work_ahead = ahead.tokens + state.fleet.bound_tokens
-    predicted = predict(ask, Ahead(work_ahead, ahead.requests), capacity, load_of(state, capacity))
-    predicted = along_paths(state, ask, ahead, predicted, cached_tokens(state, hits, ahead))
+    predicted = predict(request, QueueAhead(work_ahead, ahead.requests), capacity, load_of(state, capacity))
+    predicted = along_paths(state, request, ahead, predicted, cached_tokens(state, hits, ahead))
     fixed_s = state.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, state.now)
     predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
     # A wait for a decode slot is work ahead as well.
@@ -105,7 +107,14 @@ def foresee(state: RouterState, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[
 
 
 def _harm_s(
-    state: RouterState, ask: Ask, slo: Slo, due_at: float, ahead: Ahead, foreseen: Foreseen, *, waits: bool
+    state: RouterState,
+    request: RequestCost,
+    slo: Slo,
+    due_at: float,
+    ahead: QueueAhead,
+    foreseen: Foreseen,
+    *,
+    waits: bool,
 ) -> float:
     """By how much it would make others late that wait behind it."""
     if not slo.is_stated or len(state.waiting) <= waits:
@@ -115,9 +124,9 @@ def _harm_s(
         start_tokens=state.fleet.bound_tokens,
         rate=foreseen.capacity.prefill_rate,
         stretch=foreseen.ttft.q90,
-        scale=_scale(state, slo, due_at, ask.prompt_tokens if waits else 0, ahead),
+        scale=_scale(state, slo, due_at, request.prompt_tokens if waits else 0, ahead),
     )
-    return state.waiting.backlog.harm_s(slo.slo_class, due_at, ask.prompt_tokens, pace, waits=waits)
+    return state.waiting.backlog.harm_s(slo.slo_class, due_at, request.prompt_tokens, pace, waits=waits)
 
 
 def load_of(state: RouterState, capacity: Capacity) -> float:
@@ -125,16 +134,16 @@ def load_of(state: RouterState, capacity: Capacity) -> float:
     return min(1.0, state.learnt.admitted.rate(state.now) / capacity.prefill_rate)
 
 
-def _scale(state: RouterState, slo: Slo, due_at: float, own_tokens: int, ahead: Ahead) -> float:
+def _scale(state: RouterState, slo: Slo, due_at: float, own_tokens: int, ahead: QueueAhead) -> float:
     """The fleet's waiting tokens per token of ours: other routers' are known by the work ahead alone."""
     ours = state.waiting.backlog.tokens_before(slo.slo_class, due_at) - own_tokens
     return max(1.0, ahead.tokens / ours) if ours > 0 else 1.0
 
 
-def ask_of(state: RouterState, session: Session, group: Group) -> Ask:
+def request_cost(state: RouterState, session: Session, group: Group) -> RequestCost:
     """What a group brings along, wherever it goes."""
     cached = held_by_all(state, session.prefix_hits)
-    return Ask(group.work_tokens, cached, group.blocks, group.num_seqs)
+    return RequestCost(group.work_tokens, cached, group.blocks, group.num_seqs)
 
 
 def promise_of(session: Session) -> Promise:

@@ -24,7 +24,7 @@ from router.core.session.awaiting import no_worker
 from router.core.state import RouterState
 from router.errors import RouterError, SloRefused
 from scheduling.admission.admission import Verdict, rather_late
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.memory.reservation import blocks_needed
 from scheduling.ordering import due_at
 from scheduling.request import Slo
@@ -43,11 +43,11 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     if not state.fleet.serves():
         raise no_worker()
     prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
-    ask = Ask(
+    request = RequestCost(
         prompt, 0, blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size), n, event.waited_s
     )
-    ahead = Ahead(event.waiting_tokens, event.waiting)
-    judgement = judge_quote(state, ask, slo, ahead, event.prefix_hits)
+    ahead = QueueAhead(event.waiting_tokens, event.waiting)
+    judgement = judge_quote(state, request, slo, ahead, event.prefix_hits)
     decision = rather_late(slo, judgement.decision)
     promise = Promise(
         predicted_ttft_ms=decision.ttft_s * 1000,
@@ -60,15 +60,17 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     )
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        refused = SloRefused(decision, would_come_back_in_s(state, judgement, ask, slo))
+        refused = SloRefused(decision, would_come_back_in_s(state, judgement, request, slo))
     return TellQuoted(event.listener, decision.verdict, promise, prompt, refused)
 
 
 def judge_quote(
-    state: RouterState, ask: Ask, slo: Slo, ahead: Ahead, hits: Mapping[str, int] = NO_HITS
+    state: RouterState, request: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int] = NO_HITS
 ) -> Judgement:
     """Judge a request that is not sent; raises RouterError as sending it would."""
-    check_possible(state, with_most_cached(state, ask, hits), slo)
-    ask = replace(ask, cached_tokens=held_by_all(state, hits))
+    check_possible(state, with_most_cached(state, request, hits), slo)
+    request = replace(request, cached_tokens=held_by_all(state, hits))
     harm_s = class_wait_s(state, slo)
-    return judge_newcomer(state, ask, slo, due_at(slo, state.now), ahead, hits, waits=False, harm_s=harm_s)
+    return judge_newcomer(
+        state, request, slo, due_at(slo, state.now), ahead, hits, waits=False, harm_s=harm_s
+    )

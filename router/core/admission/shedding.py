@@ -16,7 +16,7 @@ from router.core.queue.queueing import enqueue, put_behind
 from router.core.session.session import Group, Phase
 from router.core.state import TTFT_SCALE, RouterState
 from scheduling.admission.admission import Verdict
-from scheduling.admission.prediction import Ahead, Ask
+from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shedding import Plan, Service, plan
 from scheduling.request import SloClass
 
@@ -29,15 +29,15 @@ BROKEN_LATER_S = 600.0
 """What was given up is served after what can still be in time."""
 
 
-def make_room(state: RouterState, group: Group, ask: Ask, ahead: Ahead) -> Judgement | None:
+def make_room(state: RouterState, group: Group, request: RequestCost, ahead: QueueAhead) -> Judgement | None:
     """Put the class's largest request at risk behind, if the smaller newcomer can then be accepted."""
     victim = state.waiting.largest_at_risk(group.session.slo.slo_class)
     if victim is None or victim.work_tokens <= group.work_tokens or victim.phase is not Phase.WAITING:
         return None
     if victim.due_at <= group.due_at:
-        ahead = Ahead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
+        ahead = QueueAhead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
     state.waiting.remove(victim)
-    judgement = judge(state, ask, group.session.slo, group.due_at, ahead, group.session.prefix_hits)
+    judgement = judge(state, request, group.session.slo, group.due_at, ahead, group.session.prefix_hits)
     state.waiting.add(victim, state.now)
     if judgement.decision.verdict is not Verdict.ACCEPTED:
         return None

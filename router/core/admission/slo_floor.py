@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduling.admission.prediction import Ask, PrefillView, own_prefill_s
+from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.cost.quickest import early_s
 from scheduling.request import Slo
@@ -42,19 +42,19 @@ Known = Sequence[CostModel]
 """The quickest costs a worker has reported (`scheduling.cost.quickest`); empty before it reported any."""
 
 
-def bare(ask: Ask, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]) -> Bare:
+def bare(request: RequestCost, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]) -> Bare:
     """Return the least by what workers told: those that compute prompts, with their token budgets, and those
     that decode.
     """
     ttft_s = step_s = 0.0
     if computing and all(known for known, _ in computing):
         ttft_s = min(
-            cost.ratio_q10 * own_prefill_s(ask, PrefillView(cost, room))
+            cost.ratio_q10 * own_prefill_s(request, PrefillView(cost, room))
             for known, room in computing
             for cost in known
         )
     if decoding and all(decoding):
-        alone = StepShape.of(1, ask.prompt_tokens, ())
+        alone = StepShape.of(1, request.prompt_tokens, ())
         step_s = min(early_s(cost, alone) for known in decoding for cost in known)
     return Bare(ttft_s, step_s)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from router.core.capacity.fleet import Worker
 from router.core.state import RouterState
-from scheduling.admission.prediction import Ahead
+from scheduling.admission.prediction import QueueAhead
 from scheduling.placement import Placement
 
 
@@ -23,7 +23,7 @@ def held_by_all(state: RouterState, hits: Mapping[str, int]) -> int:
     return _least(hits, state.fleet.computing) * state.fleet.block_size
 
 
-def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: Ahead) -> dict[str, int]:
+def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: QueueAhead) -> dict[str, int]:
     """Tokens of the prompt to be counted as cached if it goes to this worker; others as `held_by_all`."""
     if not hits or ahead.requests > 0 or state.fleet.placement is Placement.CONDITIONAL:
         return {}

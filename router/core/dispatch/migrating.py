@@ -14,7 +14,7 @@ from router.core.capacity.fleet import DECODE, Worker
 from router.core.session.recovery import start_elsewhere
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
-from scheduling.admission.prediction import Ask, decode_step_s, own_prefill_s
+from scheduling.admission.prediction import RequestCost, decode_step_s, own_prefill_s
 
 LEAST_BETWEEN_S = 1.0
 
@@ -85,7 +85,7 @@ def _computed_s(state: RouterState, group: Group, worker: Worker) -> float:
     tokens = len(group.session.prompt_token_ids) + len(group.choices[0].token_ids)
     computing = worker if worker in state.fleet.computing else state.fleet.computing[0]
     view = state.capacity.prefill_view(computing.key)
-    return own_prefill_s(Ask(tokens, 0, group.blocks, group.num_seqs), view)
+    return own_prefill_s(RequestCost(tokens, 0, group.blocks, group.num_seqs), view)
 
 
 def _move(state: RouterState, group: Group, worker: Worker) -> None:

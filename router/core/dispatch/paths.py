@@ -9,7 +9,7 @@ from router.core.capacity.fleet import DECODE, PREFILL, Worker
 from router.core.session.session import Group
 from router.core.state import TTFT_SCALE, RouterState
 from scheduling.admission.lanes import soonest
-from scheduling.admission.prediction import Ahead, Ask, Prediction, decode_step_s, own_prefill_s
+from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost, decode_step_s, own_prefill_s
 from scheduling.placement import PathCandidate, choose_conditional
 
 CROWDED = 0.8
@@ -29,8 +29,8 @@ def _wait_s(state: RouterState, worker: Worker) -> float:
 
 def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
     cached = group.session.prefix_hits.get(worker.key, 0) * state.fleet.block_size
-    ask = Ask(group.work_tokens, cached, group.blocks, group.num_seqs)
-    return own_prefill_s(ask, state.capacity.prefill_view(worker.key))
+    request = RequestCost(group.work_tokens, cached, group.blocks, group.num_seqs)
+    return own_prefill_s(request, state.capacity.prefill_view(worker.key))
 
 
 def best_paths(state: RouterState, free: list[Worker]) -> list[Worker]:
@@ -85,11 +85,15 @@ def _added_s(state: RouterState, own_s: float, group: Group, worker: Worker) -> 
 
 
 def along_paths(
-    state: RouterState, ask: Ask, ahead: Ahead, predicted: Prediction, cached: Mapping[str, int]
+    state: RouterState,
+    request: RequestCost,
+    ahead: QueueAhead,
+    predicted: Prediction,
+    cached: Mapping[str, int],
 ) -> Prediction:
     """The prediction with the wait and the own time of the worker that would have the first token soonest.
 
-    `cached` has the prompt's tokens that some workers hold; on all others count those of `ask`.
+    `cached` has the prompt's tokens that some workers hold; on all others count those of `request`.
 
     Where requests are bound late that is the worker it will go to; at arrival they go to the shortest queue,
     and the mean over the fleet stands. So it does where more stand ahead than there are workers: each of them
@@ -98,10 +102,10 @@ def along_paths(
     if state.config.policy.binds_at_arrival or ahead.requests > len(state.fleet.computing):
         return predicted
     capacity = state.capacity
-    best = replace(ask, cached_tokens=max((ask.cached_tokens, *cached.values())))
+    best = replace(request, cached_tokens=max((request.cached_tokens, *cached.values())))
 
     def own_s(key: str) -> float:
-        own = replace(ask, cached_tokens=cached[key]) if key in cached else ask
+        own = replace(request, cached_tokens=cached[key]) if key in cached else request
         return own_prefill_s(own, capacity.prefill_view(key))
 
     least_own_s = own_prefill_s(best, capacity.capacity(None).quickest)

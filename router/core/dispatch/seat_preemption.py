@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from router.core.admission.promising import ask_of
+from router.core.admission.promising import request_cost
 from router.core.capacity.fleet import DECODE, Worker
 from router.core.dispatch.migrating import LEAST_BETWEEN_S, has_room
 from router.core.session.recovery import start_elsewhere
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
-from scheduling.admission.prediction import Ahead, own_prefill_s, slot_wait_s
+from scheduling.admission.prediction import QueueAhead, own_prefill_s, slot_wait_s
 
 LEAST_UNTIL_NEXT_S = 0.25
 """By then a worker has said that it has room."""
-ALONE = Ahead(0, 0)
+ALONE = QueueAhead(0, 0)
 
 
 def make_way(state: RouterState) -> None:
@@ -46,8 +46,8 @@ def _is_late(state: RouterState, head: Group) -> bool:
     if not state.fleet.serves():
         return False
     capacity = state.capacity.capacity(head.session.aim.pace_ms)
-    ask = ask_of(state, head.session, head)
-    wait_s = slot_wait_s(ask, ALONE, capacity) + own_prefill_s(ask, capacity.quickest)
+    request = request_cost(state, head.session, head)
+    wait_s = slot_wait_s(request, ALONE, capacity) + own_prefill_s(request, capacity.quickest)
     return state.now + wait_s > head.due_at
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from router.core.dispatch.dispatching import dispatch_unleased
 from router.core.session.session import Group
 from router.core.state import RouterState
-from scheduling.admission.prediction import Ahead
+from scheduling.admission.prediction import QueueAhead
 from scheduling.ordering import due_at
 
 
-def work_before(state: RouterState, group: Group) -> Ahead:
+def work_before(state: RouterState, group: Group) -> QueueAhead:
     """What of this router waits for a worker and goes before a newcomer. Who rests is passed."""
     mine = _turn(group)
     ready = [one for one in state.stranded.values() if one is not group and one.rests_until <= state.now]
     earlier = [one.work_tokens for one in ready if _turn(one) <= mine]
-    return Ahead(sum(earlier), len(earlier))
+    return QueueAhead(sum(earlier), len(earlier))
 
 
 def serve_stranded(state: RouterState) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.core.actions import Reject, RequestRefused, SetTimer
 from router.core.admission.admitting import turn_away
-from router.core.admission.newcomers import bare_ask, check_possible
+from router.core.admission.newcomers import check_possible, request_cost_alone
 from router.core.admission.promising import tell_accepted
 from router.core.events import Arrived, Timer, TimerKind
 from router.core.queue.queueing import enqueue, most_blocks, new_groups
@@ -194,7 +194,7 @@ def _check_fits(state: RouterState, session: Session) -> None:
             Reason.EXCEEDS_MEMORY,
         )
     if session.number == 0:
-        check_possible(state, bare_ask(state, session), session.slo)
+        check_possible(state, request_cost_alone(state, session), session.slo)
 
 
 def _set_deadline(state: RouterState, session: Session) -> None:

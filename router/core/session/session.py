@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scheduling.admission.admission import Decision
-from scheduling.admission.prediction import Ahead, Prediction
+from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
@@ -227,7 +227,7 @@ class Session:
     predicted: Prediction | None = None
     work_ahead_tokens: int = 0
     """At admission."""
-    ahead: Ahead | None = None
+    ahead: QueueAhead | None = None
     """While its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; to be returned if it is refused."""
