@@ -36,7 +36,7 @@ Named = dict[tuple[str, str], Any]
 
 @dataclass(slots=True)
 class Changes:
-    """What has changed, by old names; `added` by new ones."""
+    """Changes to make, by old names; `added` by new ones."""
 
     classes: dict[str, str] = field(default_factory=dict)
     fields: Named = field(default_factory=dict)

@@ -132,10 +132,10 @@ def checked(path: Path) -> tuple[CoreConfig, list[tuple[float, Event]]]:
         config, recorded = read(lines)
         core = RouterCore(config)
         events = []
-        for one in _whole(recorded):
-            if digest(core.on(one.event, one.now)) != one.digest:
-                raise RuntimeError(f"{path}, line {one.line}: decided otherwise than by the live router")
-            events.append((one.now, one.event))
+        for taken in _whole(recorded):
+            if digest(core.on(taken.event, taken.now)) != taken.digest:
+                raise RuntimeError(f"{path}, line {taken.line}: decided otherwise than by the live router")
+            events.append((taken.now, taken.event))
     return config, events
 
 

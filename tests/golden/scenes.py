@@ -145,7 +145,7 @@ async def target_dies(fleet: Fleet, client: AsyncClient) -> None:
         fleet.process(leaving).terminate()
 
         async def is_known() -> bool:
-            return any(one.draining for one in (await snapshot(client)).workers)
+            return any(worker.draining for worker in (await snapshot(client)).workers)
 
         await until(is_known, "the router knows")
         target.kill()
@@ -194,7 +194,7 @@ async def seats_taken(fleet: Fleet, client: AsyncClient) -> None:
 
 
 async def too_little_memory(fleet: Fleet, client: AsyncClient) -> None:
-    """Answers grow far longer than all before them: more are let in than the blocks are enough for."""
+    """Outputs grow far longer than all before them, so that too many are let in for the blocks."""
 
     async def one(number: int, stop: Stop) -> None:
         await _complete(client, prompt_of(60, number), Sampling(seed=number), stop)

@@ -26,7 +26,7 @@ class Schema:
     enums: dict[str, list[Any]] = field(default_factory=dict)
     """The values of all members, as they are stored."""
     special: Mapping[type, Kind] = field(default_factory=dict)
-    """What types of a form of their own are stored as."""
+    """The kinds of types that are stored in a form of their own."""
 
     def add(self, hint: Any) -> Kind:
         """Describe a type; its dataclasses and enums are entered."""

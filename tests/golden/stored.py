@@ -29,7 +29,7 @@ from tests.golden.schema import Kind, Schema
 FOLDER = Path(__file__).with_name("recordings")
 SUFFIX = ".jsonl.xz"
 ERROR_CLASS = "ErrorClass"
-"""What the name of an error's class is in a schema."""
+"""The kind of a cell that names an error's class."""
 
 Row = list[Any]
 

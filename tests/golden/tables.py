@@ -88,7 +88,7 @@ def _digests(result: SimResult) -> dict[str, Any]:
         "ended_s": result.ended_s,
         "calls": result.num_events,
         "leftovers": dict(result.leftovers),
-        "requests": digest(_request_row(one) for one in result.requests),
+        "requests": digest(_request_row(request) for request in result.requests),
         "workers": {worker.name: _worker_row(worker) for worker in result.workers},
     }
 

@@ -47,8 +47,8 @@ def test_every_event_and_every_action_is_recorded() -> None:
         for _, event, actions in stored.read(path).lines:
             seen_events.add(event[0])
             seen_actions.update(action[0] for action in actions)
-    assert {one.__name__ for one in typing.get_args(Event)} == seen_events
-    assert {one.__name__ for one in typing.get_args(Action)} == seen_actions
+    assert {event.__name__ for event in typing.get_args(Event)} == seen_events
+    assert {action.__name__ for action in typing.get_args(Action)} == seen_actions
 
 
 def _difference(number: int, before: stored.Row, now: stored.Row) -> str:

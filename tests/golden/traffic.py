@@ -17,7 +17,7 @@ from tests.fleet.driving import snapshot, until
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What to draw requests from; lengths in tokens, from the first number to the second."""
+    """The kinds of requests to draw; lengths in tokens, from the first number to the second."""
 
     prompt: tuple[int, int] = (16, 200)
     output: tuple[int, int] = (8, 40)
@@ -75,7 +75,9 @@ async def busy_decoder(fleet: Fleet, client: AsyncClient) -> ManagedProcess:
 
     async def is_busy() -> bool:
         workers = (await snapshot(client)).workers
-        found[:] = [one.worker_id for one in workers if one.worker_id.startswith("decode") and one.running]
+        found[:] = [
+            worker.worker_id for worker in workers if worker.worker_id.startswith("decode") and worker.running
+        ]
         return bool(found)
 
     await until(is_busy, "a decode worker is busy")
@@ -84,7 +86,7 @@ async def busy_decoder(fleet: Fleet, client: AsyncClient) -> ManagedProcess:
 
 async def until_connected(client: AsyncClient, count: int) -> None:
     async def connected() -> bool:
-        return sum(one.connected for one in (await snapshot(client)).workers) == count
+        return sum(worker.connected for worker in (await snapshot(client)).workers) == count
 
     await until(connected, f"{count} workers are connected")
 
