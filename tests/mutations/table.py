@@ -56,7 +56,7 @@ FAILURES = (
                 "engine/core/groups.py",
                 "self._tables.accept(group, arrived.num_verified_blocks)",
                 "self._tables.accept(group, len(group.block_table))",
-                "tests/engine/test_step_loop_handoff.py"
+                "tests/engine/core/test_step_loop_handoff.py"
                 "::test_nothing_is_decoded_from_blocks_that_were_not_verified",
             ),
             Guard(
@@ -65,7 +65,7 @@ FAILURES = (
                 "            from scheduling.columns import TokenColumns\n\n"
                 "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
                 "            self._arrive(KVArrived(handle, len(group.block_table), garbage))\n",
-                "tests/engine/test_step_loop_handoff.py::test_a_failed_receive_is_never_an_answer",
+                "tests/engine/core/test_step_loop_handoff.py::test_a_failed_receive_is_never_an_answer",
             ),
         ),
     ),
@@ -85,7 +85,7 @@ FAILURES = (
                 "engine/core/groups.py",
                 "            if group.phase in (Phase.RECEIVING, Phase.ABANDONED):\n",
                 "            if group.phase is Phase.ABANDONED:\n",
-                "tests/engine/test_step_loop_handoff.py"
+                "tests/engine/core/test_step_loop_handoff.py"
                 "::test_blocks_that_a_copy_may_still_write_to_are_given_to_nobody",
             ),
         ),
@@ -99,7 +99,7 @@ FAILURES = (
                 "router/core/session/recovery.py",
                 "are ignored there.\n    ending.detach(state, group, tell_workers=True)\n",
                 "are ignored there.\n    ending.detach(state, group, tell_workers=False)\n",
-                "tests/router/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
+                "tests/router/core/session/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
             ),
         ),
     ),
@@ -112,13 +112,13 @@ FAILURES = (
                 "router/core/session/recovery.py",
                 "elif worker.draining or _was_handed_over(group, worker):",
                 "elif worker.draining:",
-                "tests/router/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
+                "tests/router/core/session/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
             ),
             Guard(
                 "router/core/session/recovery.py",
                 "group.prefill_key = None  # should it come back under this key,",
                 "pass  #",
-                "tests/router/test_core_steps.py"
+                "tests/router/core/test_step_reports.py"
                 "::test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over",
             ),
             Guard(
@@ -138,7 +138,7 @@ FAILURES = (
                 "engine/core/memory/room.py",
                 "if not (self._tables.reserves_maximum or self._forecast.fits([*holders, group], group)):",
                 "if False:",
-                "tests/engine/test_forecast.py"
+                "tests/engine/core/test_forecast.py"
                 "::test_without_examples_nothing_starts_that_could_outgrow_the_pool",
             ),
             Guard(
@@ -158,7 +158,7 @@ FAILURES = (
                 "router/core/session/ending.py",
                 "    release(state, group)\n    state.move(group, Phase.ENDED)\n",
                 "    state.move(group, Phase.ENDED)\n",
-                "tests/router/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
+                "tests/router/core/session/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
             ),
         ),
     ),
@@ -171,14 +171,14 @@ FAILURES = (
                 "router/core/session/arrival.py",
                 "    else:\n        _give_up(state, session)\n\n\n",
                 "\n\n",
-                "tests/router/test_letting_go.py"
+                "tests/router/core/session/test_letting_go.py"
                 "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
             ),
             Guard(
                 "router/core/session/ending.py",
                 "        leave_queue(state, group)\n    move = state.moves.pop(group.key, None)\n",
                 "        pass\n    move = state.moves.pop(group.key, None)\n",
-                "tests/router/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
+                "tests/router/core/session/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
             ),
         ),
     ),
@@ -191,13 +191,13 @@ FAILURES = (
                 "worker/main.py",
                 "await asyncio.wait(waited, timeout=self._config.drain_s, ",
                 "await asyncio.wait(waited, timeout=0, ",
-                "tests/worker/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
+                "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
             ),
             Guard(
                 "router/core/core.py",
                 "            if worker.draining:\n                clear(state, worker)\n            elif",
                 "            if",
-                "tests/router/test_draining.py"
+                "tests/router/core/dispatch/test_draining.py"
                 "::test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before",
             ),
         ),
@@ -211,7 +211,7 @@ FAILURES = (
                 "engine/core/sequence.py",
                 "            choice.output.push(token_id)\n",
                 "            pass\n",
-                "tests/engine/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
+                "tests/engine/core/test_step_loop_moving.py::test_no_state_of_a_choice_is_lost_when_it_moves",
             ),
         ),
     ),
@@ -230,7 +230,7 @@ FAILURES = (
                 "router/core/admission/admitting.py",
                 "    turn_away(state, group.session, queue_full(state))\n",
                 "    strand(state, group)\n",
-                "tests/router/test_letting_go.py"
+                "tests/router/core/session/test_letting_go.py"
                 "::test_a_full_queue_takes_nobody_in_and_says_when_to_come_back",
             ),
         ),
@@ -244,7 +244,7 @@ FAILURES = (
                 "router/core/core.py",
                 "        make_way(state)\n",
                 "",
-                "tests/router/test_giving_way.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
+                "tests/router/core/dispatch/test_seat_preemption.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),
             Guard(
                 "scheduling/ordering.py",
@@ -263,7 +263,7 @@ FAILURES = (
                 "router/core/capacity/fleet.py",
                 "return max(self.load.running, self.decode_seqs)",
                 "return self.decode_seqs",
-                "tests/router/test_letting_go.py::test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty",
+                "tests/router/core/session/test_letting_go.py::test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty",
             ),
             Guard(
                 "worker/streams/service.py",
@@ -282,7 +282,7 @@ FAILURES = (
                 "router/core/capacity/fleet.py",
                 "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
                 "return (PREFILL,)",
-                "tests/router/test_paths.py"
+                "tests/router/core/dispatch/test_paths.py"
                 "::test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker",
             ),
             Guard(
@@ -303,13 +303,13 @@ FAILURES = (
                 "sim/workers/step_ends.py",
                 "return now + (self._cost.predict(shape) * ratio",
                 "return now + (8 * self._cost.predict(shape) * ratio",
-                "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+                "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
             Guard(
                 "sim/workers/worker.py",
                 "context = self.batch.context_tokens if plan.num_decodes else 0",
                 "context = 0",
-                "tests/sim/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
+                "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from engine.core.commands import Command, SetCost
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_estimator import FIT_EVERY_UNTRUSTED, WINDOW, CostEstimator
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, UNKNOWN_COST, CostModel, Sample
-from tests.scheduling.steps import DEMO, grid, measure, slower
+from tests.scheduling.cost.steps import DEMO, grid, measure, slower
 from tests.worker.client import WorkClient, spec_of
 from tests.worker.conftest import Pair
 from worker import costs

@@ -20,7 +20,7 @@ from scheduling.cost.cost_estimator import (
 )
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, Sample, StepShape
-from tests.scheduling.steps import DEMO, grid, measure, slower
+from tests.scheduling.cost.steps import DEMO, grid, measure, slower
 
 UNKNOWN = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
 SWEPT = dataclasses.replace(DEMO, ratio_q10=0.95, ratio_q95=1.06)

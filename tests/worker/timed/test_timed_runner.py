@@ -8,7 +8,7 @@ import pytest
 
 from engine.kv.kv_pool import KVPool
 from scheduling.cost.cost_model import CostModel, StepShape
-from tests.worker.timed_steps import BLOCK, batch_of, generate
+from tests.worker.timed.timed_steps import BLOCK, batch_of, generate
 from worker.timed.timed_runner import NEVER, TimedRunner, layout, logits_table, shape_of
 
 COST = CostModel((0.010, 0.001, 0.0001, 0.00001, 0.000001, 0.0000001), 8.0)

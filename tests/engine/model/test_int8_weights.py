@@ -16,7 +16,7 @@ from engine.model.int8_weights import Int8Linear, quantise
 from engine.model.model import load_model
 from engine.model.quantisation import Quantisation
 from tests import model_zoo
-from tests.engine.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
+from tests.engine.model.int8_models import BLOCK_SIZE, expected_logits, load_int8, logits_of
 from tests.engine.ragged import poisoned_pool
 
 

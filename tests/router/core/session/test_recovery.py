@@ -39,8 +39,8 @@ from router.errors import StaleSession
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
+from tests.router.core.session.test_leaving import RESUMABLE
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, core_of, tell
-from tests.router.test_leaving import RESUMABLE
 
 IDLE = WorkerLoad(free_blocks=64)
 

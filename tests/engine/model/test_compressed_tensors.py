@@ -16,8 +16,8 @@ from engine.model.compressed_tensors import unpack
 from engine.model.int8_weights import quantise
 from engine.model.model import load_model
 from tests import model_zoo
-from tests.engine.int8_models import CPU, expected_logits, load_int8, logits_of
-from tests.engine.test_quantised_checkpoint import config
+from tests.engine.model.int8_models import CPU, expected_logits, load_int8, logits_of
+from tests.engine.model.test_quantised_checkpoint import config
 
 FORMATS = ("pack-quantized", "int-quantized")
 

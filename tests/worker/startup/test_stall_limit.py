@@ -18,7 +18,7 @@ from worker.engine_thread import EngineThread
 from worker.startup.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
 
 LOOK_S = 0.01
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 STALLING_WORKER = """
 import asyncio, threading
 from functools import partial

@@ -11,7 +11,7 @@ from scipy import optimize
 
 from scheduling.cost.cost_fit import KNEES, MIN_SAMPLES, fit, nnls
 from scheduling.cost.cost_model import CostModel, StepShape
-from tests.scheduling.steps import DEMO, grid, measure
+from tests.scheduling.cost.steps import DEMO, grid, measure
 
 positive = st.floats(0.1, 10)
 truths = st.builds(

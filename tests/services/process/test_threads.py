@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 WITHOUT_MEMORY = """
 import resource, threading
 from services.process.threads import started_executor

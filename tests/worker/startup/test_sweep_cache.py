@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.calibration.sweep import Sweep
-from tests.scheduling.steps import DEMO, measure
+from tests.scheduling.cost.steps import DEMO, measure
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
 
 KEY = SweepKey("weights", "a processor x 2", "torch.float32", False, 1, 16, 64, 8, 256, True, True)

@@ -17,8 +17,8 @@ from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo, SloClass
+from tests.router.core.admission.test_shedding import ask
 from tests.router.core_driver import ONE, TWO, core_of, judged, tell
-from tests.router.test_shedding import ask
 
 COST = CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0)
 """A millisecond for each token: two workers compute 2000 of them in a second."""

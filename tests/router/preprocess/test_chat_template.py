@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from router.preprocess.chat_template import ChatOptions, ChatTemplate, TemplateRefused
 from router.preprocess.model_facts import read_model_facts
 
-DEMO_MODEL = Path(__file__).parents[2] / "demo_model"
+DEMO_MODEL = Path(__file__).parents[3] / "demo_model"
 
 TEMPLATES = {
     "loops and trimmed blocks": (

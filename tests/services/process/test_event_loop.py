@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from services.process.event_loop import NUM_THREADS, count_tasks, start_threads
 from services.process.watchdog import EXIT_STALLED
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 NAME = "baton_event_loop_tasks"
 STANDS_STILL = """
 import asyncio, time

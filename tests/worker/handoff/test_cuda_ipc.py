@@ -18,7 +18,7 @@ from kvtransfer.transports.transport import TransportMode
 from worker.errors import StartupError
 from worker.handoff.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 
 
