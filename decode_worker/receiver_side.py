@@ -10,7 +10,7 @@ import structlog
 
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Received, StepReport
-from engine.execution.copy_stream import Mark
+from engine.device.copy_stream import Mark
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,

@@ -1,1 +1,19 @@
-"""What both kinds of worker run: sequences, blocks, batches, the model and the step loop."""
+"""What prefill and decode workers both run: the model, its KV cache, batches, sampling and the step loop.
+
+In reading order:
+
+    build        puts an engine together from its settings
+    starting     the phases of a start, as an engine reports them
+    errors       what can go wrong while an engine is built
+    core         which sequences run in the next step, and which blocks they hold
+    device       copies between host and device
+    kv           the memory of KV blocks, and how blocks are copied, swapped, summed up and shared
+    sampling     how the next token of each row is drawn
+    model        loading a model, and its attention over the KV blocks
+    execution    one step: launched, replayed from graphs, post-processed, in a loop
+    calibration  block counts, step costs and determinism, found out before the first request
+
+Imports run one way: build → calibration → execution → model → kv → device. `sampling` imports `core` and
+`device`; `execution` and `build` import both. Every room may import `errors`, `starting`, `kernels` and
+`scheduling`; none imports a service.
+"""

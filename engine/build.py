@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
+from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
 from engine.core.memory.block_manager import BlockManager
-from engine.determinism.determinism_check import prove_sameness
 from engine.execution.cuda_graphs import CudaGraphs
 from engine.execution.model_runner import ModelRunner
 from engine.execution.step_loop import StepLoop
-from engine.kv.fingerprint import fingerprint
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.kv.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
+from engine.model.fingerprint import fingerprint
 from engine.model.model import DTYPES, Model, load_model
 from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws

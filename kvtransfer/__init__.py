@@ -1,0 +1,21 @@
+"""The handoff of KV blocks from one worker to another: offered, fetched, verified, acknowledged.
+
+In reading order:
+
+    handoff           the life of a block, and the sender's half of a handoff, without I/O
+    receiver_handoff  the receiver's half, without I/O
+    fence             which attempts of a request a process still accepts
+    manifest          what the sender tells the receiver
+    sender            all handoffs that a process sends
+    service           the gRPC service in front of them
+    receiver          receives a handoff
+    peers             the senders that a receiver talks to, and how it reaches each
+    pools             the memory that blocks are read from and written to
+    transports        how blocks get from one process to the other
+    verify            checksums of blocks in host memory
+    threads           work on other threads that is never left behind
+    convert           to and from the protocol
+    errors            what can go wrong
+
+Imports `scheduling`, `services` and `baton`; never the engine, whose memory it sees through protocols.
+"""

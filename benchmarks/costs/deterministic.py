@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.telling import Telling
+from engine.calibration.determinism_check import prove_sameness
 from engine.calibration.sweep import make_batch
 from engine.calibration.sweep_grid import Step
-from engine.determinism.determinism_check import prove_sameness
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model

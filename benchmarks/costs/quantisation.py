@@ -23,10 +23,10 @@ from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.telling import Telling
 from engine.calibration.sweep_grid import Step
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
 from engine.model.quantisation import Quantisation
+from engine.model.step_batch import StepBatch
 from reporting.section import Section, markdown
 from reporting.tables import cell
 

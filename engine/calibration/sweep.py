@@ -13,7 +13,7 @@ import torch
 
 from engine.calibration.sweep_grid import Step, grid
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
+from engine.model.step_batch import StepBatch
 from engine.starting import Phase, Tell, untold
 from scheduling.cost.cost_model import Sample
 

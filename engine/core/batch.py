@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from engine.core.due_times import DueTimes
 from engine.core.sequence import Sequence
-from engine.execution.host_copies import StepUpload
-from engine.execution.step_batch import StepBatch
+from engine.device.host_copies import StepUpload
+from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
 from scheduling.step import DecodeLoad
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.execution.copy_stream import Mark
+from engine.device.copy_stream import Mark
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason

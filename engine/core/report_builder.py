@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.core.report import Failure, Filled, Prefilled, Received
 from engine.core.sequence import Sequence, SequenceGroup
-from engine.execution.copy_stream import Mark
+from engine.device.copy_stream import Mark
 from engine.sampling.sampler import Logprobs
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.execution.step_batch import StepBatch
+from engine.model.step_batch import StepBatch
 
 Run = Callable[[], Tensor]
 Record = Callable[[Run], Run]

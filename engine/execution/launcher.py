@@ -14,9 +14,9 @@ from engine.core.groups import Groups
 from engine.core.memory.block_tables import BlockTables
 from engine.core.sequence import Goal, SequenceGroup
 from engine.core.sequence import Sequence as Choice
+from engine.device.host_copies import upload
 from engine.execution.flight import Flight
-from engine.execution.host_copies import upload
-from engine.execution.step_batch import StepBatch
+from engine.model.step_batch import StepBatch
 from engine.sampling.prompt_logprobs import ROWS_AT_ONCE, TakenRows
 from engine.sampling.sampler import Drawn
 from engine.sampling.sampling_table import SamplingTable

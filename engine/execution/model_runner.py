@@ -12,16 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.determinism.row_tiles import BASE_ROWS, padded_rows
-from engine.determinism.tiled_attention import Heights, TiledAttention
 from engine.errors import ModelRefused
 from engine.execution.decode_graphs import DecodeGraphs, Progress, Record
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
 from engine.kv.quantised_rows import QuantisedRows
+from engine.kv.rows import KVRows, PoolRows
 from engine.model.attention import AttentionStep, KernelAttention, LayerOrder
-from engine.model.cpu_attention import CpuAttention, KVRows, PoolRows
+from engine.model.cpu_attention import CpuAttention
+from engine.model.deterministic.row_tiles import BASE_ROWS, padded_rows
+from engine.model.deterministic.tiled_attention import Heights, TiledAttention
 from engine.model.model import Model
+from engine.model.step_batch import StepBatch
 from kernels.chunked_prefill.spans import SPAN
 
 

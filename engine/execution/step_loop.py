@@ -45,7 +45,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.report import Load, StepReport
 from engine.core.report_builder import ReportBuilder, first_token_rows
 from engine.core.sequence import SequenceGroup
-from engine.execution.copy_stream import mark_steps
+from engine.device.copy_stream import mark_steps
 from engine.execution.flight import CudaMark, Flight, HostMark, Mark
 from engine.execution.launcher import Launcher, Runner
 from engine.execution.postprocessing import Books

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.execution.copy_stream import copy_stream, to_device
+from engine.device.copy_stream import copy_stream, to_device
 from kernels.checksum_blocks import checksum_blocks
 
 UNSIGNED = (1 << 64) - 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.execution.copy_stream import Mark, copy_stream, to_device
+from engine.device.copy_stream import Mark, copy_stream, to_device
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.execution.copy_stream import copy_stream
+from engine.device.copy_stream import copy_stream
 
 _HANDLE = struct.Struct("<64sQ")
 """CUDA's handle of the allocation; the pool's first byte in it."""

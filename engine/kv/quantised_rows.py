@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.kv_pool import KVPool
-from engine.model.cpu_attention import Scratch
+from engine.kv.rows import Scratch
 from kernels.store_kv import store_kv_reference
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.execution.copy_stream import hold_steps, mark_steps
+from engine.device.copy_stream import hold_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 
 # Until something was swapped: what a copy between a GPU and pageable memory reaches.

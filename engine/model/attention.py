@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
+from engine.model.step_batch import StepBatch
 from kernels.chunked_prefill import chunked_prefill
 from kernels.paged_decode import paged_decode
 from kernels.rope_store_kv import rope_store_kv

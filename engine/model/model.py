@@ -11,15 +11,15 @@ import torch
 import transformers
 from torch import Tensor
 
-from engine.determinism.invariant_rows import make_rows_invariant
-from engine.determinism.row_tiles import tile_rows
-from engine.determinism.tiled_experts import EXPERTS
 from engine.errors import FusionDiffers, ModelRefused
 from engine.kv.kv_pool import BlockLayout
 from engine.model.allow_list import Config, read_config
 from engine.model.attention import ATTENTION, AttentionStep
 from engine.model.checkpoint import check_tokenizer, check_weights, tensor_names, weight_bytes
 from engine.model.compressed_tensors import loader, unpack_linears
+from engine.model.deterministic.invariant_rows import make_rows_invariant
+from engine.model.deterministic.row_tiles import tile_rows
+from engine.model.deterministic.tiled_experts import EXPERTS
 from engine.model.dry_run import Asked, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, fuse
 from engine.model.int8_weights import Quantised, quantise_linears, quantised_of

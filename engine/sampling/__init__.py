@@ -1,0 +1,13 @@
+"""How the next token of each row of a batch is drawn.
+
+    sampling_table   the sampling parameters of a batch as columns
+    bad_words        token sequences that must not be completed
+    penalties        which tokens each row has seen, and what that does to its logits
+    logit_filters    top-k, top-p and min-p
+    noise            random numbers as a function of seed, choice and index
+    sampler          draws the tokens of a step
+    device_sampler   the same on a GPU, without waiting for it
+    prompt_logprobs  log-probabilities of a prompt's own tokens
+
+Of the engine it imports `engine.device`, and sequence groups from `engine.core`.
+"""

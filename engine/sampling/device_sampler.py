@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.execution.host_copies import Download
+from engine.device.host_copies import Download
 from engine.sampling.noise import uniforms
 from engine.sampling.sampling_table import SamplingTable
 from kernels.logit_rows.arguments import Edits, Seen, Way

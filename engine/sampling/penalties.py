@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.execution.host_copies import upload
+from engine.device.host_copies import upload
 
 
 class TokenCounts:

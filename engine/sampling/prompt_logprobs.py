@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.sequence import SequenceGroup
-from engine.execution.host_copies import Download, upload
+from engine.device.host_copies import Download, upload
 from scheduling.columns import PromptLogprobs
 
 MAX_ROWS = 256

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.execution.host_copies import StepUpload
+from engine.device.host_copies import StepUpload
 from engine.sampling.bad_words import BadWords
 from engine.sampling.penalties import TokenCounts
 from scheduling.request import SamplingParams

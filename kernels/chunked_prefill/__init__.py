@@ -1,4 +1,10 @@
-"""Attention of a ragged batch of chunks, each at the end of its sequence's paged KV."""
+"""Attention of a ragged batch of chunks, each at the end of its sequence's paged KV.
+
+kernel     the Triton kernel and its wrapper
+reference  the same in plain PyTorch
+tiling     tile sizes by device, dtype and head size
+spans      how contexts are summed where a row's bits may not depend on its chunk
+"""
 
 from kernels.chunked_prefill.kernel import chunked_prefill
 from kernels.chunked_prefill.reference import chunked_prefill_reference

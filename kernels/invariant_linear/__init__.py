@@ -1,4 +1,7 @@
-"""A linear layer whose result for a row does not depend on the rows beside it."""
+"""A linear layer whose result for a row does not depend on the rows beside it.
+
+`kernel` in Triton, `reference` in PyTorch.
+"""
 
 from kernels.invariant_linear.kernel import invariant_linear
 from kernels.invariant_linear.reference import invariant_linear_reference

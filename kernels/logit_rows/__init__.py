@@ -1,1 +1,5 @@
-"""Rows of logits as their draws see them: after edits and penalties, from the model's own."""
+"""Rows of logits as their draws see them: the model's own after edits and penalties.
+
+arguments  what rows ask for, as columns
+kernel     loads a row's logits, edited, inside other kernels
+"""

@@ -1,4 +1,7 @@
-"""Rotate a step's queries and keys by their positions, and write keys and values into the paged pool."""
+"""Rotate a step's queries and keys by their positions, and write keys and values into the paged pool.
+
+`kernel` in Triton, `reference` in PyTorch.
+"""
 
 from kernels.rope_store_kv.kernel import rope_store_kv
 from kernels.rope_store_kv.reference import rope_store_kv_reference

@@ -1,1 +1,1 @@
-"""What kernels that choose among a row's tokens share: whole-number weights, and a selection by them."""
+"""Selection among the tokens of a row by whole-number weights, for use inside other kernels: `kernel`."""

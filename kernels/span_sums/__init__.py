@@ -1,1 +1,1 @@
-"""What a row's sums over spans of its context are put together with, whoever made them."""
+"""Combining the sums over spans of a row's context, for use inside attention kernels: `kernel`."""

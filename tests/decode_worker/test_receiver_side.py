@@ -10,7 +10,7 @@ import torch
 from decode_worker.receiver_side import ReceiverSide
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
-from engine.execution.copy_stream import mark_steps
+from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import PeerLostError, SequenceFinishedError
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns

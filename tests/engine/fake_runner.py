@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.execution.step_batch import StepBatch
+from engine.model.step_batch import StepBatch
 
 
 def logits_after(tokens: Sequence[int], vocab_size: int) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import structlog
 
 from engine.core.commands import Command, Release
 from engine.core.report import Filled, StepReport
-from engine.execution.copy_stream import Mark
+from engine.device.copy_stream import Mark
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits

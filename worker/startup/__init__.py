@@ -1,0 +1,9 @@
+"""A worker before it serves.
+
+preflight    checks of the environment and of the fleet
+starting     reports the progress of the start
+build        builds the engine that the flags ask for
+sweep_cache  keeps what steps cost for the next start
+stall_limit  how long a step may last
+signals      SIGTERM and SIGINT
+"""

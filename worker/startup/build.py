@@ -6,9 +6,9 @@ import structlog
 import torch
 
 from engine.build import EngineSettings, build, resolve_device, resolve_dtype
+from engine.calibration.pool_size import MEBIBYTE
 from engine.calibration.sweep import Sweep, sweep
 from engine.execution.model_runner import ModelRunner
-from engine.kv.pool_size import MEBIBYTE
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
 from engine.starting import Tell, untold

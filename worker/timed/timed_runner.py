@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.model.step_batch import StepBatch
 from scheduling.cost.cost_model import CostModel, StepShape
 
 MAX_LOGIT_ROWS = 512

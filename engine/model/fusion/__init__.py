@@ -1,10 +1,15 @@
-"""Hot modules of a loaded transformers model, replaced by fused ones that were seen to do the same.
+"""Hot modules of a loaded transformers model, replaced by fused ones that were checked to compute the same.
 
     report = fuse(module, dry_run(directory, module, device))
 
-A decoder layer's query, key and value products become one, and so do those of its gate; norms take the
-residual's addition with them; rotation and the KV store are one op. What a family's layers do not have keeps
-its own modules, and a family that fits nothing keeps them all.
+    replacing  replaces layer after layer
+    structure  which models have the parts that are fused, and where
+    modules    the fused modules
+    probe      runs a layer before and after, and compares
+
+A decoder layer's query, key and value products become one, and so do those of its gate. Norms include the
+addition of the residual. Rotation and the KV store are one op. A layer keeps its own modules where it lacks
+these parts, and a model that fits nothing keeps them all.
 """
 
 from engine.model.fusion.replacing import NOT_FUSED, FusionReport, fuse

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import FusionDiffers
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
 from engine.model.attention import FusedStep, KernelAttention, LayerOrder
 from engine.model.fusion.modules import Decoder, Layer, Norm, Rotation
+from engine.model.step_batch import StepBatch
 
 NUM_TOKENS = 12
 SMALL = 1 / 64

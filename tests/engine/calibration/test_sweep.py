@@ -12,9 +12,9 @@ from torch import Tensor
 from engine.calibration.sweep import make_batch, sweep, warm_up
 from engine.calibration.sweep_grid import Step, grid
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model
+from engine.model.step_batch import StepBatch
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import StepShape
 from tests import model_zoo

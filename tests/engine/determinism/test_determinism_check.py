@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.determinism.determinism_check import prove_sameness, same_bits
-from engine.determinism.row_tiles import TiledProduct
+from engine.calibration.determinism_check import prove_sameness, same_bits
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
+from engine.model.deterministic.row_tiles import TiledProduct
 from engine.model.model import load_model
 from engine.sampling.sampler import sample_each
 from engine.sampling.sampling_table import SamplingTable

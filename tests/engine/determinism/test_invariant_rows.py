@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import engine.model.attention
-from engine.determinism.determinism_check import prove_sameness
-from engine.determinism.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
+from engine.calibration.determinism_check import prove_sameness
 from engine.errors import ModelRefused
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
 from engine.model.attention import KernelAttention, LayerOrder, Softmax
+from engine.model.deterministic.invariant_rows import InvariantLinear, InvariantNorm, make_rows_invariant
 from engine.model.model import load_model
 from tests import model_zoo
 from tests.engine.ragged import Piece, make_batch, poisoned_pool

@@ -17,9 +17,9 @@ from engine.errors import ModelRefused
 from engine.execution.cuda_graphs import CudaGraphs
 from engine.execution.decode_graphs import Run, batch_sizes
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import KVPool
 from engine.model.model import Model, load_model
+from engine.model.step_batch import StepBatch
 from tests import model_zoo
 from tests.engine.ragged import NO_BLOCK, Piece, make_batch, moved, shuffled_tables
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch, ChunkRow
-from engine.execution.host_copies import ALIGNMENT, Download, StepUpload
+from engine.device.host_copies import ALIGNMENT, Download, StepUpload
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.execution.copy_stream import hold_steps, mark_steps
+from engine.device.copy_stream import hold_steps, mark_steps
 from engine.kv import block_copies
 from engine.kv.block_copies import BlockCopies, runs
 

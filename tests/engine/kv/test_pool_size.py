@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.kv import pool_size
+from engine.calibration import pool_size
+from engine.calibration.pool_size import MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.kv.pool_size import MEBIBYTE, CudaMemory, blocks_in, blocks_that_fit
 from engine.model.model import Model, load_model
 from tests import model_zoo
 

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.build import EngineSettings, build
+from engine.calibration.determinism_check import prove_sameness
 from engine.calibration.sweep import Sweep
-from engine.determinism.determinism_check import prove_sameness
-from engine.determinism.tiled_attention import Heights, TiledAttention
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
-from engine.kv.fingerprint import fingerprint
 from engine.kv.kv_pool import ALIGNMENT, BlockLayout, KVPool
 from engine.kv.quantised_rows import QuantisedRows
 from engine.model.attention import AttentionStep, KernelAttention, LayerOrder, Softmax
 from engine.model.cpu_attention import CpuAttention
+from engine.model.deterministic.tiled_attention import Heights, TiledAttention
+from engine.model.fingerprint import fingerprint
 from engine.model.model import load_model
 from engine.model.quantisation import Quantisation
+from engine.model.step_batch import StepBatch
 from kernels.paged_attention.arguments import Softmax as OpSoftmax
 from kernels.paged_attention.reference import attend
 from kernels.store_kv import quantise

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.execution.step_batch import StepBatch
 from engine.kv.kv_pool import BlockLayout, KVPool
+from engine.kv.rows import PoolRows
 from engine.model.attention import KernelAttention, LayerOrder, Softmax, paged_attention
-from engine.model.cpu_attention import MAX_PADDING, CpuAttention, PoolRows, group_by_length
+from engine.model.cpu_attention import MAX_PADDING, CpuAttention, group_by_length
+from engine.model.step_batch import StepBatch
 from tests.engine.ragged import Piece, make_batch, shuffled_tables
 
 HEAD_DIM = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.determinism.determinism_check import prove_sameness
+from engine.calibration.determinism_check import prove_sameness
 from engine.execution.model_runner import ModelRunner
 from engine.model import int8_weights
 from engine.model.int8_weights import Int8Linear, quantise

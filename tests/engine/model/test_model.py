@@ -10,8 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from engine.errors import ModelRefused
-from engine.kv.fingerprint import fingerprint
 from engine.model import allow_list
+from engine.model.fingerprint import fingerprint
 from engine.model.model import ModelFacts, load_model
 from engine.model.quantisation import Quantisation
 from tests import model_zoo
@@ -151,10 +151,10 @@ def test_the_fingerprint_tells_weights_dtype_and_layout_apart(llama: Path, tmp_p
 
 def test_the_fingerprint_samples_a_large_file(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = load_model(llama, torch.float64, CPU).block_layout(16)
-    monkeypatch.setattr("engine.kv.fingerprint.WHOLE_FILE_BYTES", 0)
-    monkeypatch.setattr("engine.kv.fingerprint.HEAD_BYTES", 4096)
-    monkeypatch.setattr("engine.kv.fingerprint.STRETCH_BYTES", 8192)
-    monkeypatch.setattr("engine.kv.fingerprint.PAGE_BYTES", 64)
+    monkeypatch.setattr("engine.model.fingerprint.WHOLE_FILE_BYTES", 0)
+    monkeypatch.setattr("engine.model.fingerprint.HEAD_BYTES", 4096)
+    monkeypatch.setattr("engine.model.fingerprint.STRETCH_BYTES", 8192)
+    monkeypatch.setattr("engine.model.fingerprint.PAGE_BYTES", 64)
     same = fingerprint(llama, layout)
     weights = bytearray((llama / "model.safetensors").read_bytes())
     weights[4096 + 3 * 8192 + 10] ^= 1

@@ -9,7 +9,7 @@ import torch
 
 from engine.core.commands import Command, Release
 from engine.core.report import Failure, Filled, Load, StepReport
-from engine.execution.copy_stream import mark_steps
+from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import SenderLimits

@@ -1,7 +1,7 @@
-"""A layer's experts in tiles of fixed heights, as `engine.determinism.row_tiles` has for linear layers.
+"""A mixture's experts in tiles of fixed heights, like the linear layers in `row_tiles`.
 
 Each expert computes the rows that chose it, padded to whole tiles. A token's results are added in the order
-of its experts' numbers, whoever else is in the step.
+of its experts' numbers, so they do not depend on the other tokens of the step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from engine.determinism.row_tiles import TiledProduct, pad_rows, padded_rows
+from engine.model.deterministic.row_tiles import TiledProduct, pad_rows, padded_rows
 
 EXPERTS = "baton_tiled"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
-from engine.execution.step_batch import StepBatch
+from engine.model.step_batch import StepBatch
 from engine.starting import Phase, Tell, untold
 
 LENGTHS = (150, 37, 9)

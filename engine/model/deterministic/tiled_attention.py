@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.execution.step_batch import StepBatch
+from engine.kv.rows import KVRows
 from engine.model.attention import LayerOrder, Softmax
-from engine.model.cpu_attention import MAX_GATHER_BYTES, KVRows, group_by_length
+from engine.model.cpu_attention import MAX_GATHER_BYTES, group_by_length
+from engine.model.step_batch import StepBatch
 
 # Shorter ones waste less on short contexts, and cost a few calls more on long ones.
 TILE_POSITIONS = 128

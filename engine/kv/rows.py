@@ -1,0 +1,83 @@
+"""The KV pool as rows: one token's keys, or its values, in one layer.
+
+    row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
+
+Seen as rows of num_kv_heads · head_dim numbers, a pool has the same row indexes for every layer and kind when
+they are counted from the first row of that layer and kind. `engine.kv.quantised_rows` reads 8-bit KV.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.kv.kv_pool import BlockLayout, KVPool
+
+
+class KVRows(Protocol):
+    """The pool as rows of one token's keys (or values) in one layer.
+
+    layout          the pool's
+    width           num_kv_heads · head_dim, the numbers in a row
+    rows_per_block  from a row to the one of the same offset in the next block
+    """
+
+    layout: BlockLayout
+    width: int
+    rows_per_block: int
+
+    def of_slots(self, slots: Tensor) -> Tensor:
+        """Rows of slots (block * block_size + offset)."""
+
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        """Write key and value [n, num_kv_heads, head_dim] to rows [n]."""
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        """Keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], valid until the next gather."""
+
+
+class Scratch:
+    """Memory that is kept, because buffers of this size come from the kernel page by page: allocating one
+    for each layer costs ten times what filling it does.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._memory = torch.empty(0, dtype=dtype)
+
+    def take(self, size: int) -> Tensor:
+        """[size], valid until it is taken again."""
+        if self._memory.numel() < size:
+            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
+            self._memory = torch.empty(1 << (size - 1).bit_length(), dtype=self._memory.dtype)
+        return self._memory[:size]
+
+
+class PoolRows:
+    """`KVRows` of a pool that is not quantised."""
+
+    def __init__(self, pool: KVPool) -> None:
+        layout = pool.layout
+        self.layout = layout
+        self.width = layout.num_kv_heads * layout.head_dim
+        self.rows_per_block = layout.num_layers * 2 * layout.block_size
+        rows = pool.tensor.view(-1, self.width)
+        self._keys = [rows[index * 2 * layout.block_size :] for index in range(layout.num_layers)]
+        self._values = [rows[(index * 2 + 1) * layout.block_size :] for index in range(layout.num_layers)]
+        self._scratch = Scratch(layout.dtype)
+
+    def of_slots(self, slots: Tensor) -> Tensor:
+        size = self.layout.block_size
+        return torch.div(slots, size, rounding_mode="floor") * (self.rows_per_block - size) + slots
+
+    def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        self._keys[layer].index_copy_(0, rows, key.reshape(-1, self.width))
+        self._values[layer].index_copy_(0, rows, value.reshape(-1, self.width))
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        flat = rows.view(-1)
+        found = self._scratch.take(2 * flat.numel() * self.width).view(2, flat.numel(), self.width)
+        torch.index_select(self._keys[layer], 0, flat, out=found[0])
+        torch.index_select(self._values[layer], 0, flat, out=found[1])
+        return found.view(2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)
