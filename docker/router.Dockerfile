@@ -1,4 +1,4 @@
-# The front door. No torch: the image is small and a process takes tens of megabytes.
+# The router. Without torch, the image is small and a process takes tens of megabytes.
 FROM python:3.11.14-slim-bookworm
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -13,7 +13,7 @@ COPY router router
 COPY scheduling scheduling
 COPY services services
 COPY state state
-# The tokenizer and the chat template; another model is mounted over it.
+# The tokenizer and the chat template. Mount another model over it.
 COPY demo_model demo_model
 
 RUN useradd --uid 10001 --create-home baton

@@ -1,10 +1,10 @@
-# Prefill and decode workers: one image, two commands.
+# Prefill and decode workers: one image with two commands.
 FROM python:3.11.14-slim-bookworm
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 
-# Triton builds its launcher with it, on a GPU, when the first kernel runs.
+# On a GPU, Triton compiles its launcher with gcc when the first kernel runs.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
@@ -13,10 +13,10 @@ RUN apt-get update \
 COPY requirements/worker.lock requirements/worker.lock
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements/worker.lock
 
-# Without arguments this is torch's default build, which brings CUDA. For a small image of CPU workers name
-# the index of its CPU builds: --build-arg TORCH_PIP_ARGS="--index-url ..."
+# Without arguments this is torch's default build, which includes CUDA. For a small image of CPU workers, name
+# the index of torch's CPU builds: --build-arg TORCH_PIP_ARGS="--index-url ..."
 ARG TORCH_PIP_ARGS=""
-# The version is pinned, which the linter does not see beside an argument; the argument is several words.
+# The version is pinned, but the linter misses that beside an argument; the argument may be several words.
 # hadolint ignore=DL3013,SC2086
 RUN pip install --no-cache-dir torch==2.13.0 ${TORCH_PIP_ARGS}
 
@@ -31,7 +31,7 @@ COPY scheduling scheduling
 COPY services services
 COPY state state
 COPY worker worker
-# The demo's weights; another model is mounted over them.
+# The demo model's weights. Mount another model over them.
 COPY demo_model demo_model
 
 RUN useradd --uid 10001 --create-home baton

@@ -22,7 +22,7 @@ from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.nixl import NixlAgent, NixlReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
-from services.security.tls import FleetTls, Role, open_channel
+from services.security.tls import CertificateRole, FleetTls, open_channel
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Peer:
         self.incarnation = incarnation
         self.leases = 0
         self.is_lost = False
-        self.channel = open_channel(tls, address, Role.WORKER, CHANNEL_OPTIONS)
+        self.channel = open_channel(tls, address, CertificateRole.WORKER, CHANNEL_OPTIONS)
         self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
         self._on_lost = on_lost
         self.uses_gpu = True

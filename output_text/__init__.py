@@ -1,1 +1,6 @@
-"""The text of generated tokens and where a choice ends: workers generate by it, routers resume by it."""
+"""The text of generated tokens, and where a choice ends. Workers use it to generate, routers to resume.
+
+In reading order: `output` (one choice), `stop` (stop strings), `detokenizer` (token ids to text).
+
+May import `scheduling.request`, and nothing else of the project.
+"""

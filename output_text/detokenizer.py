@@ -1,11 +1,10 @@
-"""Text of single tokens, such that the pieces add up to exactly what the tokenizer makes of all tokens.
+"""Decode tokens one at a time, so that the pieces add up to exactly the tokenizer's text of all tokens.
 
-A token may end inside a character; its bytes wait until the character is whole or turns out to be invalid.
-For byte-level vocabularies (GPT-2, Llama 3, Qwen and most others) a table of each token's bytes and an
-incremental UTF-8 decoder do that without the tokenizer. For every other decoder a short window of tokens is
-decoded with the tokenizer itself, behind the tokens that precede it, since decoders treat the beginning of a
-text apart.
-Either way the cost of a token does not depend on how many came before.
+A token may end inside a character; its bytes wait until the character is complete or turns out to be invalid.
+For byte-level vocabularies (GPT-2, Llama 3, Qwen and most others), a table of each token's bytes and an
+incremental UTF-8 decoder suffice. For every other decoder, the tokenizer itself decodes a short window of
+tokens together with the tokens that precede it, since decoders treat the beginning of a text differently.
+In both cases the cost of a token does not depend on how many came before.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ class TextStream(Protocol):
     """Turns the tokens of one output into text."""
 
     def push(self, token_id: int) -> str:
-        """The text that became certain with this token, often empty or more than the token's own."""
+        """Return the text that this token makes certain; it may be empty or include earlier tokens' text."""
         ...
 
     def flush(self) -> str:
-        """What is left at the end: incomplete characters as U+FFFD. Nothing is pushed afterwards."""
+        """Return the rest, incomplete characters as U+FFFD. Push nothing afterwards."""
         ...
 
 
 class Detokenizer:
-    """Everything about one tokenizer that its streams share."""
+    """The tables of one tokenizer, which its streams share."""
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Of the `tokenizer.json` of a model."""
+        """Read the `tokenizer.json` of a model."""
         return cls(Tokenizer.from_file(str(path)))
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -50,20 +49,20 @@ class Detokenizer:
         self._with_special = table(tokenizer, frozenset())
 
     def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
-        """Special tokens, such as end-of-sequence, have no text unless `skip_special_tokens` is False."""
+        """Start a new text. Special tokens, such as end-of-sequence, have no text if they are skipped."""
         table = self._without_special if skip_special_tokens else self._with_special
         return _ByteStream(table) if isinstance(table, _ByteTable) else _WindowStream(table)
 
 
 class _ByteTable:
-    """Bytes of each token of a byte-level vocabulary, looked up once."""
+    """The bytes of each token of a byte-level vocabulary, looked up once."""
 
     def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._skipped = skipped
         self._bytes: dict[int, bytes] = {}
         self.whole: dict[int, str] = {}
-        """Tokens met so far whose bytes are whole characters: their text wherever they stand."""
+        """Texts of the tokens seen so far whose bytes are whole characters."""
 
     def __getitem__(self, token_id: int) -> bytes:
         data = self._bytes.get(token_id)
@@ -105,15 +104,14 @@ class _ByteStream:
 
 class _Kind(enum.Enum):
     SILENT = "silent"
-    """A special token, or one beyond the tokenizer's vocabulary: decoding skips it."""
+    """A skipped special token, or a token beyond the tokenizer's vocabulary."""
     BYTE = "byte"
-    """One raw byte. A run of those is judged as a whole when it ends: a later one can still make earlier ones
-    invalid."""
+    """One raw byte. A run of bytes is decoded when it ends: a later byte can make earlier ones invalid."""
     PIECE = "piece"
 
 
 class _PieceTable:
-    """What a window stream asks of its tokenizer."""
+    """A tokenizer, and the kind of each token, looked up once."""
 
     def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -166,7 +164,7 @@ def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's printable stand-ins: bytes that print are themselves, the others follow from U+0100 on."""
+    """Return GPT-2's table: printable bytes stand for themselves, the others follow from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {chr(byte): byte for byte in printable}

@@ -12,10 +12,10 @@ from scheduling.request import FinishReason, Matched, StopRules, matched
 
 @dataclass(frozen=True, slots=True)
 class OutputRules:
-    """Stop rules with the model's part filled in; shared by the choices of a request."""
+    """Stop rules completed with the model's; the choices of a request share them."""
 
     limit: int
-    """Most tokens of output: `max_tokens`, or what the context leaves."""
+    """The most output tokens: `max_tokens`, or what the context leaves."""
     min_tokens: int
     eos_token_ids: frozenset[int]
     """Empty if they are ignored."""
@@ -28,7 +28,7 @@ class OutputRules:
 def output_rules(
     stop: StopRules, eos_token_ids: Iterable[int], prompt_tokens: int, max_context: int
 ) -> OutputRules:
-    """`prompt_tokens` is below `max_context`, so that at least one token fits."""
+    """Complete `stop` with the model's rules. At least one token must fit after the prompt."""
     return OutputRules(
         limit=min(stop.max_tokens, max_context - prompt_tokens),
         min_tokens=stop.min_tokens,
@@ -40,12 +40,11 @@ def output_rules(
 
 
 class OutputStream:
-    """Text and end of one choice, token by token: a pure function of the tokens and the rules.
+    """The text and the end of one choice, token by token: a pure function of the tokens and the rules.
 
-    The texts add up to the tokenizer's decoding of all tokens. Unless `include_stop` is set, the text is cut
-    before a stop string and lacks the token that ended the choice if that was an end-of-sequence or stop
-    token. With `include_stop` it is cut after a stop string. `stream` is None for a model without a
-    tokenizer: then there is no text.
+    The texts add up to the tokenizer's decoding of all tokens. The text ends before the stop string, the
+    end-of-sequence token or the stop token that ended the choice, or after it with `include_stop`. `stream`
+    is None for a model without a tokenizer, which produces no text.
     """
 
     __slots__ = ("_matcher", "_num_tokens", "_rules", "_stream", "stop_place")
@@ -58,10 +57,10 @@ class OutputStream:
             self._matcher = StopMatcher(rules.stop_strings, include_stop=rules.include_stop)
         self._num_tokens = 0
         self.stop_place: int | None = None
-        """The index in `stop_strings` of the one that ended the choice, if one did."""
+        """The index of the stop string that ended the choice, if one did."""
 
     def push(self, token_id: int) -> tuple[str, FinishReason]:
-        """The text that goes out with this token, and whether (and why) it is the last one."""
+        """Return the text that this token releases, and whether (and why) it is the last token."""
         rules = self._rules
         can_stop = self._num_tokens >= rules.min_tokens
         self._num_tokens += 1
@@ -81,14 +80,14 @@ class OutputStream:
     def _end_with(self, token_id: int, reason: FinishReason) -> tuple[str, FinishReason]:
         if not self._rules.include_stop or self._stream is None:
             return self._finish("", reason)
-        # The token has ended the choice already, so no stop string is looked for in its text.
+        # The token itself ends the choice, so its text is not searched for stop strings.
         return self._stream.push(token_id) + self._stream.flush(), reason
 
     def _finish(self, text: str, reason: FinishReason) -> tuple[str, FinishReason]:
         rest = "" if self._stream is None else self._stream.flush()
         if self._matcher is None:
             return text + rest, reason
-        # An incomplete character becomes text only now, and may still complete a stop string.
+        # Only now does an incomplete character become text; it may still complete a stop string.
         can_stop = self._num_tokens >= self._rules.min_tokens
         more, self.stop_place = self._matcher.push(rest, can_stop=can_stop)
         if self.stop_place is not None:

@@ -1,11 +1,11 @@
-"""Stop strings in text that comes in pieces.
+"""Find stop strings in text that arrives in pieces.
 
-Each string is followed through the text by its own Knuth-Morris-Pratt automaton ("Fast Pattern Matching in
-Strings", SIAM J. Comput. 6(2), 1977), so a piece costs its length times the number of strings, however much
-text came before. Text that might be the beginning of a stop string is held back until that is decided.
+Each string has its own Knuth-Morris-Pratt automaton ("Fast Pattern Matching in Strings", SIAM J. Comput.
+6(2), 1977), so a piece costs its length times the number of strings, however much text came before. Text that
+may be the beginning of a stop string is held back until that is decided.
 
-An automaton is built only as far as text has matched its string: a long string costs a step nothing, since
-the model would have to write it first.
+An automaton is built only as far as text has matched its string, so a long stop string costs nothing until
+the model writes its beginning.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class StopString:
 
     def __init__(self, text: str) -> None:
         if not text:
-            raise ValueError("stop_strings holds an empty string; each must have at least one character")
+            raise ValueError("stop_strings contains an empty string; accepted: at least one character each")
         self.text = text
         self._borders = [0, 0]
 
     @property
     def num_built(self) -> int:
-        """Characters that the failure function covers so far."""
+        """The number of characters that the failure function covers so far."""
         return len(self._borders) - 1
 
     def border(self, length: int) -> int:
-        """The longest border of the first `length` characters."""
+        """Return the longest border of the first `length` characters."""
         text, borders = self.text, self._borders
         while len(borders) <= length:
             character, state = text[len(borders) - 1], borders[-1]
@@ -43,9 +43,9 @@ class StopString:
 class StopMatcher:
     """Passes text on until the first stop string.
 
-    A stop string counts when it ends in text pushed with `can_stop`. If several first appear with the same
-    push, the text ends before the one that begins first, or after it with `include_stop`. Of those that begin
-    at the same place the first in `stop_strings` counts.
+    A stop string counts if it ends in text pushed with `can_stop`. If one push completes several, the text
+    ends before the one that begins first, or after it with `include_stop`. If several begin at the same
+    place, the first in `stop_strings` counts.
     """
 
     def __init__(self, stop_strings: Sequence[StopString], *, include_stop: bool = False) -> None:

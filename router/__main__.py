@@ -41,7 +41,7 @@ from services.process.log import configure_logging
 from services.rpc import health, reflection
 from services.rpc.health import Health
 from services.rpc.listening import AddressUnusable, MetricsServer, add_port
-from services.security.tls import FleetTls, Role, TlsUnusable, read_pem
+from services.security.tls import CertificateRole, FleetTls, TlsUnusable, read_pem
 from state.access import RedisAccess, SecretUnusable
 from state.errors import StoreUnavailable
 from state.store import Store
@@ -54,7 +54,7 @@ EXIT_MODEL = 4
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
     """Serve until asked to stop, then finish what runs within `drain_s`."""
     start_threads()
-    tls = config.security.load(Role.ROUTER)
+    tls = config.security.load(CertificateRole.ROUTER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
     pool = TokenizerPool(
         facts.tokenizer_file,

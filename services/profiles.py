@@ -1,4 +1,4 @@
-"""Profiles by name, out of those that come with Baton, or by the path of a file."""
+"""Load a cost profile by its name, if it comes with Baton, or by the path of its file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ FOLDER = Path(__file__).with_name("profile_data")
 
 
 def names() -> tuple[str, ...]:
-    """Of the profiles that come with Baton."""
+    """Return the names of the profiles that come with Baton."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """One of `names()`, or the file at a path: whatever has a slash or ends in .json.
+    """Return a profile by name, or from a path: anything with a slash or ending in .json.
 
-    Raises ValueError saying what would be accepted.
+    Raises ValueError that says what would be accepted.
     """
     is_path = "/" in name_or_path or name_or_path.endswith(".json")
     if not is_path and name_or_path not in names():
@@ -38,7 +38,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def load_timed(name_or_path: str) -> Profile:
-    """What a service's --timed names; raises ValueError naming the flag as well."""
+    """Load the profile that a service's --timed names; a ValueError names the flag as well."""
     try:
         return load_profile(name_or_path)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How to prove to Redis who we are, and how it proves to be the fleet's: files only."""
+"""Credentials for Redis, read from files: our certificate and password, and the CA we trust."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RedisAccess:
-    """`ca`, `cert` and `key` are for `rediss://`; the password is of the URL's user, or the default one."""
+    """Files with credentials. `ca`, `cert` and `key` are for `rediss://`.
+
+    The password belongs to the URL's user, or to the default user.
+    """
 
     ca: Path | None = None
     cert: Path | None = None
@@ -19,15 +22,15 @@ class RedisAccess:
     password_file: Path | None = None
 
 
-IN_THE_CLEAR = RedisAccess()
+UNENCRYPTED = RedisAccess()
 
 
 class SecretUnusable(ValueError):
-    """A file that Redis's door needs is no good; the message names it, and never what is in it."""
+    """A credential file is unusable; the message names the file and never shows its content."""
 
 
 def connection_settings(url: str, access: RedisAccess) -> dict[str, Any]:
-    """What redis-py takes besides the URL. Raises `SecretUnusable`."""
+    """Return redis-py's arguments besides the URL. Raises `SecretUnusable`."""
     settings: dict[str, Any] = {}
     if access.password_file is not None:
         settings["password"] = read_secret(access.password_file)
@@ -45,27 +48,27 @@ def connection_settings(url: str, access: RedisAccess) -> dict[str, Any]:
 
 
 def read_secret(path: Path) -> str:
-    """A file's only line. Raises `SecretUnusable`, without the line."""
+    """Return a file's only line. Raises `SecretUnusable`, which does not show the line."""
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is no UTF-8"
+        why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "it is not UTF-8"
         raise SecretUnusable(f"{path} cannot be read: {why}") from None
     if not secret or "\n" in secret:
-        raise SecretUnusable(f"{path} must hold one line, the password")
+        raise SecretUnusable(f"{path} must contain one line, the password")
     return secret
 
 
 def _check(access: RedisAccess) -> None:
-    """Here, so that it is told as a wrong file and not as a Redis that does not answer."""
+    """Load the files now: redis-py would report a wrong file as a failed connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if access.ca is not None:
             context.load_verify_locations(access.ca)
     except OSError:
-        raise SecretUnusable(f"{access.ca} holds no CA certificate that can be read") from None
+        raise SecretUnusable(f"{access.ca} contains no readable CA certificate") from None
     try:
         if access.cert is not None:
             context.load_cert_chain(access.cert, access.key, "")
     except (OSError, ValueError):
-        raise SecretUnusable(f"{access.cert} and {access.key} are no certificate and its key") from None
+        raise SecretUnusable(f"{access.cert} and {access.key} are not a certificate and its key") from None

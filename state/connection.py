@@ -1,10 +1,11 @@
-"""The way to one Redis: scripts run whole or not at all, and only against the state they were meant for.
+"""Connections to one Redis. Scripts run atomically, and only against the state they were meant for.
 
-What Redis holds is worth something only as long as that one process holds it: a server that crashed, was
-replaced by its replica or was emptied may have forgotten what routers and workers still count on, or remember
-what is long over. So all state belongs to an **epoch**. The first to find a server without one clears what is
-there and opens the next; every script names the epoch it was meant for and is refused in another. Whoever was
-refused enters the new one, and all that it still holds. A second after the last of these, grants go on.
+The state in Redis is valid only while one server process holds it. A server that crashed, was replaced by its
+replica or was emptied may have lost state that routers and workers rely on, or may have kept outdated state.
+All state therefore belongs to an **epoch**. The first client that finds a server without an epoch clears the
+server and opens a new one. Every script names its epoch and is refused in another. A client that is refused
+enters the new epoch and enters again everything it holds. Grants continue a second after the last client has
+come back.
 """
 
 from __future__ import annotations
@@ -24,23 +25,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
 from state import keys
-from state.access import IN_THE_CLEAR, RedisAccess, connection_settings
+from state.access import UNENCRYPTED, RedisAccess, connection_settings
 from state.errors import StoreUnavailable
 from state.records import CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST, SILENT_MS
 
 CALL_TIMEOUT_S = 1.0
 RECONNECT_S = 0.5
 SILENCE_S = 2.0
-"""Of a subscription: then it is asked, and has as long again for its answer."""
+"""A subscription that is silent for this long is pinged, and has as long again to respond."""
 MAX_CONNECTIONS = 32
-"""A burst of calls waits for its turn: a connection for each would find the end of them."""
-TURN_S = 2.0
-"""For the wait. Calls are short; one that waits longer than this finds a Redis that does not answer."""
+"""Calls of a burst share these connections and wait for one: a connection per call could exhaust them."""
+MAX_WAIT_FOR_CONNECTION_S = 2.0
+"""Calls are short: a call that waits longer for a connection has a Redis that does not respond."""
 
 _FAILURES = (RedisError, OSError, MemoryError)
-"""A server that answers with an error (out of memory, read-only) serves no better than one that is silent.
-Nor does any server serve one who has no memory to ask.
-"""
+"""An error response (out of memory, read-only) is as good as no response, and so is a lack of memory here."""
 
 _SCRIPTS: dict[str, tuple[str, ...]] = {
     "register_worker": (),
@@ -61,10 +60,10 @@ _SCRIPTS: dict[str, tuple[str, ...]] = {
     "take_budget": ("budget",),
     "return_budget": ("budget",),
 }
-"""Each with what is put before it, besides the constants and the prelude."""
+"""Each script with the parts that precede it, besides the constants and the prelude."""
 
 LONGEST_SILENCE_MS = 5000
-"""Between two calls of a living fleet, with room: less than what is held lasts beyond its next renewal."""
+"""A living fleet calls more often than this. It is less than the time by which holds outlast a renewal."""
 _CONSTANTS = f"""\
 local CLASS_SCORE, GRANT_TTL_MS, MAX_GRANTS_LOST = {CLASS_SCORE}, {GRANT_TTL_MS}, {MAX_GRANTS_LOST}
 local ACTIVE_MS, MAX_DEBTS = {ACTIVE_MS}, {MAX_DEBTS}
@@ -72,21 +71,20 @@ local LONGEST_SILENCE_MS, SILENT_MS, SEEN_MS, DAY_MS = {LONGEST_SILENCE_MS}, {SI
 """
 
 FORGOTTEN = "EPOCH"
-"""How the answer to a script begins that was meant for another epoch; see prelude.lua."""
+"""How the error begins that a script of another epoch gets; see prelude.lua."""
 QUIET_MS = 1000
-"""No grants for so long after a peer came back to a server that forgot it: each asks something of it every
-second."""
+"""No grants for this long after a client enters a new epoch: each client calls at least once a second."""
 
 
 class Connection:
-    """Connections to one Redis, and the epoch this process is in; calls may raise `StoreUnavailable`."""
+    """Connections to one Redis, and the epoch of this process; calls may raise `StoreUnavailable`."""
 
-    def __init__(self, url: str, access: RedisAccess = IN_THE_CLEAR) -> None:
+    def __init__(self, url: str, access: RedisAccess = UNENCRYPTED) -> None:
         self._url = url
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
-            timeout=TURN_S,
+            timeout=MAX_WAIT_FOR_CONNECTION_S,
             decode_responses=True,
             socket_timeout=CALL_TIMEOUT_S,
             socket_connect_timeout=CALL_TIMEOUT_S,
@@ -99,10 +97,10 @@ class Connection:
         self._epoch = ""
         self._entering = asyncio.Lock()
         self.on_new_epoch: Callable[[], None] = lambda: None
-        """Called in each epoch but the first: what this process holds must be entered again."""
+        """Called in each epoch but the first: this process must enter again what it holds."""
 
     async def wait_until_ready(self, timeout_s: float) -> None:
-        """Wait for Redis to answer, at most `timeout_s`; raises `StoreUnavailable`."""
+        """Wait at most `timeout_s` for Redis to respond; raises `StoreUnavailable`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wait_until_ready()
@@ -128,8 +126,8 @@ class Connection:
         await self._redis.aclose()
 
     async def run(self, script: str, script_keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        """Run one script in the epoch of what Redis holds; if that is a new one, enter it first."""
-        with self.answering():
+        """Run one script in the current epoch of Redis; if that is a new one, enter it first."""
+        with self.client():
             if not self._epoch:
                 await self._enter("")
             while True:
@@ -150,8 +148,8 @@ class Connection:
             self.on_new_epoch()
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[redis.asyncio.Redis]:
-        """Redis itself, for what needs no script; its failures leave as `StoreUnavailable`."""
+    def client(self) -> Iterator[redis.asyncio.Redis]:
+        """Yield the client, for what needs no script; failures become `StoreUnavailable`."""
         try:
             with _keeping_cancellation():
                 yield self._redis
@@ -159,7 +157,7 @@ class Connection:
             raise StoreUnavailable(self._url, _reason(error)) from error
 
     async def messages(self, channels: Sequence[str]) -> AsyncGenerator[tuple[str, str] | None, None]:
-        """(channel, message) as they are published. None first, and again after each lost connection."""
+        """Yield (channel, message) as published. Yield None at first and after each lost connection."""
         while True:
             pubsub = self._redis.pubsub()
             try:
@@ -177,13 +175,11 @@ class Connection:
             finally:
                 # A failure to close must not take the place of the cancellation that closes.
                 with contextlib.suppress(*_FAILURES):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis annotates it not
+                    await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis ships no annotation
 
 
 async def _next_message(pubsub: redis.asyncio.client.PubSub) -> dict[str, Any]:
-    """One that is silent is asked for an answer: a connection whose other end is gone without a word would be
-    listened to for ever.
-    """
+    """Return the next message. Ping a silent server: a connection can be dead without being closed."""
     message: dict[str, Any] | None = await pubsub.get_message(timeout=SILENCE_S)
     if message is None:
         await pubsub.ping()
@@ -194,7 +190,7 @@ async def _next_message(pubsub: redis.asyncio.client.PubSub) -> dict[str, Any]:
 
 
 async def _greet(connection: redis.asyncio.Connection) -> None:
-    """Before anything else is said over a new connection: the server may be another one than a moment ago."""
+    """Enter the epoch before any other command: a new connection may reach another server."""
     await connection.on_connect()
     await connection.send_command("EVAL", *_enter(""))
     await connection.read_response()
@@ -205,7 +201,7 @@ def _enter(last: str) -> tuple[str, int, str, str, str, str, str]:
 
 
 def source(script: str) -> str:
-    """A script with all that is put before it."""
+    """Return a script with all the parts that precede it."""
     return _CONSTANTS + "".join(_text(part) for part in ("prelude", *_SCRIPTS[script], script))
 
 
@@ -215,10 +211,10 @@ def _text(part: str) -> str:
 
 @contextlib.contextmanager
 def _keeping_cancellation() -> Iterator[None]:
-    """Put a cancellation back that was lost inside.
+    """Raise a cancellation again that was lost inside.
 
-    redis-py sends through `asyncio.wait_for`, which before Python 3.12 answers a cancellation with the result
-    if the send has just ended: whoever cancelled would wait for a call, or a loop of calls, that goes on.
+    redis-py sends through `asyncio.wait_for`. Before Python 3.12 that swallows a cancellation if the send has
+    just ended, and the canceller would wait for a call, or a loop of calls, that goes on.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
@@ -230,10 +226,10 @@ def _keeping_cancellation() -> Iterator[None]:
 
 
 def _is_refusal(error: RedisError) -> bool:
-    """Waiting does not help. redis-py wraps what goes wrong while it connects."""
+    """Return whether Redis refused our credentials. redis-py wraps errors that occur while it connects."""
     return isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError)
 
 
 def _reason(error: Exception) -> str:
-    """A word for a broken connection, the server's own words for a refusal."""
+    """Return the server's own words for an error response, else the error's type."""
     return str(error) if isinstance(error, ResponseError) else type(error).__name__

@@ -1,7 +1,7 @@
-"""What can go wrong at the door to Redis.
+"""The errors of the store.
 
 StoreError
-├── StoreUnavailable   no answer from Redis: waited_s, url
+├── StoreUnavailable   Redis does not respond: url, reason
 └── QueueFull          the bounded queue has no place left: capacity
 """
 
@@ -13,7 +13,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """Redis did not answer."""
+    """Redis did not respond."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"Redis at {url} does not answer ({reason}); start one or point --redis at it")
@@ -22,7 +22,7 @@ class StoreUnavailable(StoreError):
 
 
 class QueueFull(StoreError):
-    """The fleet's queue holds as many requests as it may."""
+    """The fleet's queue has reached its capacity."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(f"the fleet's queue is full: {capacity} requests are waiting")

@@ -1,4 +1,4 @@
-"""Every key of the fleet in Redis, one function each. One hash tag keeps them on one cluster slot."""
+"""The fleet's keys in Redis, one function each. Their common hash tag keeps them on one cluster slot."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ _PREFIX = "{baton}"
 
 
 def all_keys() -> str:
-    """Pattern of every key below."""
+    """Return the pattern of every key below."""
     return f"{_PREFIX}:*"
 
 
 def epoch() -> str:
-    """hash: `id`, `run_id` of the server it was opened on, `quiet_until` when nothing is granted.
+    """hash: `id`, `run_id` of its server, and `quiet_until`, before which nothing is granted.
 
-    And `called:` with a router's id: when that last asked for a place or for grants.
+    A field `called:` with a router's id is the time when that router last asked for a place or for grants.
     """
     return f"{_PREFIX}:epoch"
 
 
 def worker_expiries() -> str:
-    """zset: worker id, scored by when its announcement expires."""
+    """zset: worker ids, scored by when their announcements expire."""
     return f"{_PREFIX}:workers"
 
 
 def worker_records() -> str:
-    """hash: worker id to its announcement in JSON."""
+    """hash: from a worker id to its announcement in JSON."""
     return f"{_PREFIX}:worker_records"
 
 
@@ -39,32 +39,34 @@ def starting_records() -> str:
 
 
 def queue() -> str:
-    """zset: request key, scored by class and due time."""
+    """zset: request keys, scored by class and due time."""
     return f"{_PREFIX}:queue"
 
 
 def entries() -> str:
-    """hash: request key to `score tokens blocks grants_lost worker_key router_id`, waiting or granted."""
+    """hash: from a request key, waiting or granted, to
+    `score tokens blocks grants_lost worker_key router_id`.
+    """
     return f"{_PREFIX}:entries"
 
 
 def grants() -> str:
-    """zset: request key, scored by when the grant expires."""
+    """zset: request keys, scored by when their grants expire."""
     return f"{_PREFIX}:grants"
 
 
 def queue_sums() -> list[str]:
-    """hashes: due time's bucket to the work that waits in it; wide, middle and narrow buckets."""
+    """hashes: from a bucket of due times to its waiting work; wide, middle and narrow buckets."""
     return [f"{_PREFIX}:queue_sums:{width}" for width in ("wide", "middle", "narrow")]
 
 
 def line() -> list[str]:
-    """All that makes the queue, in the order in which the scripts expect it."""
+    """Return the keys of the queue in the order in which the scripts expect them."""
     return [queue(), entries(), grants(), *queue_sums()]
 
 
 def credits_of(worker_key: str) -> str:
-    """Ledger (hash, see ledger.lua): the prompts' tokens bound to a worker and not yet computed."""
+    """Ledger (hash, see ledger.lua): prompt tokens that are bound to a worker and not yet computed."""
     return f"{_PREFIX}:credits:{worker_key}"
 
 
@@ -79,12 +81,12 @@ def prefixes_of(worker_key: str) -> str:
 
 
 def shares() -> list[str]:
-    """zsets: tenants by counter, by when they become idle, and idle ones by counter (see shares.lua)."""
+    """zsets: active tenants by counter and by when they become idle; idle tenants by counter (shares.lua)."""
     return [f"{_PREFIX}:tenants:{part}" for part in ("counters", "expiries", "debts")]
 
 
 def budget_of(tenant: str) -> str:
-    """hash: what a tenant has left of its budget (see budget.lua)."""
+    """hash: what is left of a tenant's budget (see budget.lua)."""
     return f"{_PREFIX}:budget:{tenant}"
 
 
@@ -94,5 +96,5 @@ def router_channel(router_id: str) -> str:
 
 
 def nudge_channel() -> str:
-    """pub/sub: capacity has come back."""
+    """pub/sub: capacity has been released."""
     return f"{_PREFIX}:nudge"

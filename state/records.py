@@ -1,4 +1,4 @@
-"""What is kept in Redis, as the fleet sees it. Times are milliseconds of Redis's own clock."""
+"""The records that Redis stores. Times are milliseconds of Redis's own clock."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from scheduling.value import value
 CLASS_SCORE = 10**13
 """A class outweighs any due time: this many milliseconds are three centuries."""
 GRANT_TTL_MS = 1000
-"""How long a busy router may take to settle what it was granted, before it is granted anew."""
+"""The time that a busy router has to settle a grant before it expires."""
 SILENT_MS = 3000
-"""A router that asks for no place and no grants for so long is given none, whoever of its requests waits."""
+"""A router that has asked for no place and no grants for this long gets none, even if its requests wait."""
 MAX_GRANTS_LOST = 2
-"""An entry whose grants nobody settled has its place back this often; then its router must ask again."""
+"""An entry gets its place back after this many expired grants; then its router must enqueue it again."""
 START_TTL_MS = 30_000
-"""A starting worker that reports nothing more is forgotten after this long."""
+"""The announcement of a starting worker expires after this long without a report."""
 PREFIX_TTL_MS = 30_000
-"""What a worker that was never announced says of its cache lasts this long."""
+"""The published prefixes of a worker that was never announced expire after this long."""
 
 
 @value
 class WorkerRecord:
-    """A worker as it announces itself; gone when its heartbeat stops."""
+    """A worker's announcement; it expires when the worker's heartbeat stops."""
 
     worker_id: str
     incarnation: str
@@ -34,17 +34,17 @@ class WorkerRecord:
     block_size: int
     num_blocks: int
     sameness: str = ""
-    """What a deterministic worker computes, as a digest; empty for any other."""
+    """A digest of what a deterministic worker computes; empty for any other."""
 
     @property
     def key(self) -> str:
-        """Names this process of this worker: what a former one held is not its own."""
+        """The name of this process of the worker; credits and leases of earlier processes do not count."""
         return f"{self.worker_id}:{self.incarnation}"
 
 
 @value
 class StartingRecord:
-    """A worker that does not serve yet, as it announces itself."""
+    """The announcement of a worker that does not serve yet."""
 
     worker_id: str
     incarnation: str
@@ -57,13 +57,13 @@ class StartingRecord:
 
     @property
     def key(self) -> str:
-        """Names this process of this worker."""
+        """The name of this process of the worker."""
         return f"{self.worker_id}:{self.incarnation}"
 
 
 @value
 class Starting:
-    """A worker that does not serve yet, and how long it has been silent."""
+    """A starting worker, and the time since its last report."""
 
     record: StartingRecord
     silent_s: float
@@ -71,7 +71,7 @@ class Starting:
 
 @value
 class QueueEntry:
-    """A request that waits. Order: class, then due time."""
+    """A waiting request. The queue is ordered by class, then by due time."""
 
     request_key: str
     router_id: str
@@ -80,12 +80,12 @@ class QueueEntry:
     work_tokens: int
     """Prompt tokens to compute."""
     blocks: int
-    """KV blocks the request can grow to on its decode worker."""
+    """KV blocks that the request can grow to on its decode worker."""
 
 
 @value
 class QueuePlace:
-    """Where an entry stands."""
+    """The place of an entry in the queue."""
 
     position: int
     work_ahead_tokens: int
@@ -93,7 +93,7 @@ class QueuePlace:
 
 @value
 class QueueStatus:
-    """The whole queue in two numbers."""
+    """The size of the whole queue."""
 
     waiting: int
     waiting_tokens: int
@@ -106,12 +106,12 @@ class PrefillRoom:
     key: str
     limit_tokens: int
     max_grants: int = 10**9
-    """Of one call: what is granted at once goes to one worker, whoever else has become the better one."""
+    """The most grants of one call: these all go to one worker, even if another becomes better meanwhile."""
 
 
 @value
 class DecodeRoom:
-    """A worker's whole capacity; what is leased of it, Redis knows."""
+    """A worker's whole capacity; Redis knows how much of it is leased."""
 
     key: str
     num_blocks: int
@@ -120,18 +120,21 @@ class DecodeRoom:
 
 @value
 class Grant:
-    """The head of the queue may go. Not settled within `GRANT_TTL_MS`, it has its place back instead."""
+    """Permission for the head of the queue to run.
+
+    If it is not settled within `GRANT_TTL_MS`, the request returns to its place.
+    """
 
     request_key: str
     router_id: str
     worker_key: str
     decode_key: str
-    """Where its blocks and its seat are held until then."""
+    """The decode worker on which its blocks and its seat are held until then."""
 
 
 @value
 class Hold:
-    """A credit's prompt tokens or a lease's blocks, as its router knows them."""
+    """A credit's prompt tokens or a lease's blocks, according to its router."""
 
     request_key: str
     worker_key: str
@@ -139,18 +142,18 @@ class Hold:
 
 
 class Settled(enum.Enum):
-    """What became of a grant."""
+    """The outcome of settling a grant."""
 
     OK = "ok"
     NO_ROOM = "no_room"
-    """The entry is back in its place, and what the grant held returned."""
+    """The entry is back in its place, and what the grant held is released."""
     EXPIRED = "expired"
-    """No grant of this worker's is held for it. Enqueue it again: that moves nothing that still waits."""
+    """It has no grant on this worker. Enqueue it again: that does not move an entry that still waits."""
 
 
 @value
 class Settlement:
-    """How a grant was settled, and the decode worker that its lease is on; none without one."""
+    """The outcome, and the decode worker of the lease; empty without a lease."""
 
     outcome: Settled
     decode_key: str = ""
@@ -165,7 +168,7 @@ class Granted:
 
 @value
 class Nudge:
-    """Capacity has come back somewhere: a good moment to ask for grants."""
+    """Capacity has been released somewhere: a good moment to ask for grants."""
 
 
 Notice = Granted | Nudge

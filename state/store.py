@@ -1,7 +1,7 @@
-"""The fleet's shared state: who lives, who waits, what is bound and what is leased.
+"""The operations on the fleet's shared state: living workers, the queue, grants, credits and leases.
 
-Every operation is one Lua script, atomic and, but for tenants' charges, idempotent by id. Redis keeps a copy
-for the fleet to agree on; the workers have the last word on memory, and nothing here is on the token path.
+Every operation is one Lua script: atomic and, except for tenants' charges, idempotent by id. Redis keeps a
+copy on which the fleet agrees. The workers decide about their memory, and no operation is on the token path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 from scheduling.admission.budgets import Budget, Levels, Taken
 from scheduling.admission.shares import Standing, check_charge
 from state import keys
-from state.access import IN_THE_CLEAR, RedisAccess
+from state.access import UNENCRYPTED, RedisAccess
 from state.connection import Connection
 from state.errors import QueueFull
 from state.records import (
@@ -41,13 +41,12 @@ from state.records import (
 )
 
 CONNECT_TIMEOUT_S = 5.0
-PREFIX_QUESTIONS = 1024
-"""Blocks asked of all workers together in one message about a prompt's prefix."""
-LEAST_PIECE = 16
-"""Blocks asked of each, however many workers there are."""
+PREFIX_LOOKUPS = 1024
+"""Blocks of a prompt looked up in one message, over all workers together."""
+MIN_LOOKUPS_PER_WORKER = 16
 
 _Row = tuple[str, *tuple[str | int, ...]]
-"""A worker, and what is to be said of its ledger."""
+"""A worker key, and the script's arguments for its ledger."""
 
 
 class Store:
@@ -59,9 +58,9 @@ class Store:
 
     @classmethod
     async def connect(
-        cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S, access: RedisAccess = IN_THE_CLEAR
+        cls, url: str, timeout_s: float = CONNECT_TIMEOUT_S, access: RedisAccess = UNENCRYPTED
     ) -> Self:
-        """Wait for Redis to answer, at most `timeout_s`; a refusal to let us in ends the wait."""
+        """Wait at most `timeout_s` for Redis to respond; refused credentials end the wait at once."""
         connection = Connection(url, access)
         try:
             await connection.wait_until_ready(timeout_s)
@@ -75,13 +74,13 @@ class Store:
         await self._connection.close()
 
     def on_new_epoch(self, call: Callable[[], None]) -> None:
-        """`call` whenever Redis turns out to have forgotten what this process once entered."""
+        """Set what to call when Redis has lost what this process entered."""
         self._connection.on_new_epoch = call
 
     # Registry
 
     async def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
-        """Announce a worker; again before `ttl_s` is over, or it counts as gone."""
+        """Announce a worker. It counts as gone unless it is announced again within `ttl_s`."""
         await self._run(
             "register_worker",
             [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(record.key)],
@@ -89,7 +88,7 @@ class Store:
         )
 
     async def unregister_worker(self, worker_id: str, incarnation: str) -> None:
-        """Take the announcement back; that of a younger process of the same worker stays."""
+        """Remove the announcement; a younger process of the worker keeps its own."""
         await self._run(
             "unregister_worker",
             [keys.worker_expiries(), keys.worker_records(), keys.prefixes_of(f"{worker_id}:{incarnation}")],
@@ -97,9 +96,10 @@ class Store:
         )
 
     async def list_workers(self) -> list[WorkerRecord]:
-        """Every worker whose announcement is alive, by id."""
+        """Return every worker whose announcement has not expired, by id."""
         found = await self._run("list_workers", [keys.worker_expiries(), keys.worker_records()], [])
-        return sorted((WorkerRecord(**json.loads(one)) for one in found), key=lambda one: one.worker_id)
+        records = (WorkerRecord(**json.loads(text)) for text in found)
+        return sorted(records, key=lambda record: record.worker_id)
 
     async def announce_start(self, record: StartingRecord) -> None:
         """Announce a starting worker and its progress; an announcement that is not renewed expires."""
@@ -120,19 +120,19 @@ class Store:
     async def list_starting(self) -> list[Starting]:
         """Return every worker that is starting, by id."""
         found = await self._run("list_starting", [keys.starting_expiries(), keys.starting_records()], [])
-        pairs = zip(found[::2], found[1::2], strict=True)
-        starting = [
-            Starting(StartingRecord(**json.loads(one)), max(0, START_TTL_MS - left_ms) / 1000)
-            for one, left_ms in pairs
+        workers = [
+            Starting(StartingRecord(**json.loads(text)), max(0, START_TTL_MS - left_ms) / 1000)
+            for text, left_ms in zip(found[::2], found[1::2], strict=True)
         ]
-        return sorted(starting, key=lambda one: one.record.worker_id)
+        return sorted(workers, key=lambda worker: worker.record.worker_id)
 
     # Queue
 
     async def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
-        """Put a request in its place. `QueueFull` when `capacity` others wait.
+        """Put a request in its place. Raise `QueueFull` if `capacity` others wait.
 
-        Again in its class, it only moves forward, and a grant that is out stands. The work ahead is exact.
+        A request that is enqueued again in its class only moves forward, and keeps its grant if it has one.
+        The returned work ahead is exact.
         """
         position, ahead = await self._run(
             "enqueue",
@@ -152,11 +152,11 @@ class Store:
         return QueuePlace(position, ahead)
 
     async def dequeue(self, request_key: str) -> bool:
-        """Take a request out, waiting or granted. False when it was neither."""
+        """Remove a waiting or granted request. Return False if it was neither."""
         return bool(await self._run("dequeue", keys.line(), [request_key]))
 
     async def queue_status(self) -> QueueStatus:
-        """How many wait, and the work of these and of the granted."""
+        """Return how many requests wait, and the work of these and of the granted ones."""
         waiting, tokens = await self._run("queue_status", keys.line(), [])
         return QueueStatus(waiting, tokens)
 
@@ -165,9 +165,9 @@ class Store:
     async def charge_tenant(
         self, tenant: str, tokens: float, lead: float, band: float = math.inf
     ) -> Standing:
-        """Charge a request's virtual tokens to its tenant, unless that is ahead by more than `lead`.
+        """Charge a request's virtual tokens to its tenant, unless the tenant leads by more than `lead`.
 
-        Unlike all else here it is not idempotent: repeated after a lost answer, a request is charged twice.
+        This is not idempotent: a call that is repeated after a lost response charges a request twice.
         """
         check_charge(tokens, lead, band)
         counter, least, others, is_over = await self._run(
@@ -178,14 +178,14 @@ class Store:
         return Standing(float(counter), float(least) if least else None, others, bool(is_over))
 
     async def refund_tenant(self, tenant: str, tokens: float) -> None:
-        """Take back the charge of a request that was not admitted in the end."""
+        """Undo the charge of a request that was not admitted in the end."""
         check_charge(tokens)
         await self._run("refund_tenant", keys.shares(), [tenant, repr(float(tokens))])
 
     # Tenants' budgets
 
     async def take_budget(self, tenant: str, budget: Budget, requests: int, tokens: int) -> Taken:
-        """Take from a tenant's buckets, from both or from none. As `charge_tenant`, it is not idempotent."""
+        """Take from both of a tenant's buckets, or from neither. Not idempotent, like `charge_tenant`."""
         args: list[str | int] = []
         for rate, cost in ((budget.requests, requests), (budget.tokens, tokens)):
             args += ["", "", cost] if rate is None else [repr(rate.per_s), repr(rate.burst), cost]
@@ -193,17 +193,17 @@ class Store:
         return Taken(wait_ms, Levels(float(left[0]), float(left[1]), at_ms))
 
     async def return_budget(self, tenant: str, tokens: int) -> None:
-        """Give back tokens that were taken and not needed."""
+        """Return tokens that were taken and not needed."""
         await self._run("return_budget", [keys.budget_of(tenant)], [tokens])
 
     # Grants, credits and leases
 
     async def grant(self, caller: str, worker: PrefillRoom, decoders: Sequence[DecodeRoom]) -> list[Grant]:
-        """Give the worker's free capacity to the heads of the queue that some decode worker has room for.
+        """Grant the worker's free capacity to the head of the queue while some decode worker has room.
 
-        Room is held there for as long as the grant is out. Returns the grants of `caller`'s own sessions;
-        those of other routers reach them as notices. A router that nobody listens for gets none, and its
-        request leaves the queue.
+        The grant holds that room until it is settled or expires. Returns the grants of `caller`'s own
+        sessions; other routers receive theirs as notices. A router without a subscriber gets no grants, and
+        its request leaves the queue.
         """
         rooms = [part for room in decoders for part in (room.key, room.num_blocks, room.max_seqs)]
         granted: list[str] = await self._run(
@@ -217,10 +217,10 @@ class Store:
     async def settle(
         self, request_key: str, prefill_key: str, decoders: Sequence[DecodeRoom], ttl_s: float
     ) -> Settlement:
-        """Turn a grant into a lease of the entry's blocks on the first of `decoders` that has room.
+        """Turn a grant into a lease of the entry's blocks on the first of `decoders` with room.
 
-        The one that the grant holds room on must be among them: nothing stays held on the others. Asked
-        again, it answers the same.
+        `decoders` must include the worker on which the grant holds room: all other holds are released. A
+        repeated call returns the same.
         """
         rooms = [number for room in decoders for number in (room.num_blocks, room.max_seqs)]
         outcome, *taken = await self._run(
@@ -231,16 +231,15 @@ class Store:
         return Settlement(Settled(outcome), *(decoders[number - 1].key for number in taken))
 
     async def release_credit(self, request_key: str, prefill_key: str) -> bool:
-        """The prompt is computed, or the attempt over. False when no credit was held."""
-        return bool(
-            await self._run("release", [keys.credits_of(prefill_key)], [request_key, keys.nudge_channel()])
-        )
+        """Release the credit of a computed prompt or an ended attempt. Return False if there was none."""
+        return await self._release(request_key, keys.credits_of(prefill_key))
 
     async def release_lease(self, request_key: str, decode_key: str) -> bool:
-        """The request has ended there. False when no lease was held."""
-        return bool(
-            await self._run("release", [keys.leases_of(decode_key)], [request_key, keys.nudge_channel()])
-        )
+        """Release the lease of a request that has ended there. Return False if there was none."""
+        return await self._release(request_key, keys.leases_of(decode_key))
+
+    async def _release(self, request_key: str, ledger: str) -> bool:
+        return bool(await self._run("release", [ledger], [request_key, keys.nudge_channel()]))
 
     async def renew(
         self,
@@ -248,29 +247,29 @@ class Store:
         leases_held: Iterable[tuple[str, str]],
         ttl_s: float,
     ) -> None:
-        """Keep `(request_key, worker_key)` credits and leases from expiring."""
-        for key, words in _by_ledger(
+        """Keep credits and leases, each `(request_key, worker_key)`, from expiring."""
+        for key, args in _by_ledger(
             ((worker_key, request_key) for request_key, worker_key in credits_held),
             ((worker_key, request_key) for request_key, worker_key in leases_held),
         ):
-            await self._run("renew", [key], [round(ttl_s * 1000), *words])
+            await self._run("renew", [key], [round(ttl_s * 1000), *args])
 
     async def take_holds(
         self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float
     ) -> None:
-        """Enter again what a Redis that came back may have forgotten. What is held already stays as it is."""
-        for key, words in _by_ledger(
-            ((one.worker_key, one.request_key, one.amount) for one in credits_held),
-            ((one.worker_key, one.request_key, one.amount) for one in leases_held),
+        """Enter holds again that a restarted Redis may have lost. Existing holds stay as they are."""
+        for key, args in _by_ledger(
+            ((hold.worker_key, hold.request_key, hold.amount) for hold in credits_held),
+            ((hold.worker_key, hold.request_key, hold.amount) for hold in leases_held),
         ):
-            await self._run("take_holds", [key], [round(ttl_s * 1000), *words])
+            await self._run("take_holds", [key], [round(ttl_s * 1000), *args])
 
     async def leases(self, worker_key: str) -> dict[str, int]:
-        """Blocks leased on a decode worker, by request."""
+        """Return the blocks leased on a decode worker, by request."""
         return await self._amounts(keys.leases_of(worker_key))
 
     async def credits(self, worker_key: str) -> dict[str, int]:
-        """Prompt tokens bound to a worker, by request."""
+        """Return the prompt tokens bound to a worker, by request."""
         return await self._amounts(keys.credits_of(worker_key))
 
     async def _amounts(self, key: str) -> dict[str, int]:
@@ -280,50 +279,51 @@ class Store:
     # Prefix directory
 
     async def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """Say which blocks a worker's prefix cache has gained and lost."""
+        """Publish which blocks a worker's prefix cache has gained and lost."""
         key = keys.prefixes_of(worker_key)
-        with self._connection.answering() as redis:
+        with self._connection.client() as redis:
             async with redis.pipeline(transaction=True) as pipeline:
                 if removed:
-                    pipeline.srem(key, *(one.hex() for one in removed))
+                    pipeline.srem(key, *(block_hash.hex() for block_hash in removed))
                 if added:
-                    pipeline.sadd(key, *(one.hex() for one in added))
+                    pipeline.sadd(key, *(block_hash.hex() for block_hash in added))
                 pipeline.pexpire(key, PREFIX_TTL_MS)
                 await pipeline.execute()
 
     async def lookup_prefix(self, worker_keys: Sequence[str], hashes: Iterable[bytes]) -> dict[str, int]:
         """Return how many leading blocks of a prompt each worker holds.
 
-        Asks piece by piece, and only the workers that hold all before it: a long prompt in a large fleet
-        would hold up the event loop and Redis otherwise. Takes from `hashes` only as many as it asks for.
+        Looks the blocks up in pieces, each only for the workers that hold all earlier pieces: a long prompt
+        in a large fleet would block the event loop and Redis otherwise. Consumes only as many of `hashes` as
+        it looks up.
         """
-        found, left, rest = dict.fromkeys(worker_keys, 0), list(worker_keys), iter(hashes)
-        while left:
-            most = max(LEAST_PIECE, PREFIX_QUESTIONS // len(left))
-            members = [one.hex() for one in islice(rest, most)]
+        found, candidates, rest = dict.fromkeys(worker_keys, 0), list(worker_keys), iter(hashes)
+        while candidates:
+            num_lookups = max(MIN_LOOKUPS_PER_WORKER, PREFIX_LOOKUPS // len(candidates))
+            members = [block_hash.hex() for block_hash in islice(rest, num_lookups)]
             if not members:
                 break
-            counts = await self._leading(left, members)
-            for worker_key, count in zip(left, counts, strict=True):
+            counts = await self._leading(candidates, members)
+            for worker_key, count in zip(candidates, counts, strict=True):
                 found[worker_key] += count
-            left = [key for key, count in zip(left, counts, strict=True) if count == len(members)]
+            candidates = [key for key, count in zip(candidates, counts, strict=True) if count == len(members)]
         return found
 
     async def _leading(self, worker_keys: Sequence[str], members: list[str]) -> list[int]:
         """Return how many of the first of these blocks each worker holds."""
-        with self._connection.answering() as redis:
+        with self._connection.client() as redis:
             async with redis.pipeline(transaction=False) as pipeline:
                 for worker_key in worker_keys:
                     pipeline.smismember(keys.prefixes_of(worker_key), members)
-                answers = await pipeline.execute()
-        return [next((i for i, held in enumerate(one) if not held), len(one)) for one in answers]
+                rows = await pipeline.execute()
+        return [next((i for i, is_held in enumerate(row) if not is_held), len(row)) for row in rows]
 
     # Notices
 
     async def notices(self, router_id: str) -> AsyncGenerator[Notice, None]:
-        """Grants made for this router's sessions, and word of returned capacity, as they come.
+        """Yield grants for this router's sessions, and a `Nudge` whenever capacity is released.
 
-        A lost connection is opened again; what was published meanwhile is made up for by one `Nudge`.
+        Opens a lost connection again, and yields one `Nudge` for what was published meanwhile.
         """
         nudges = keys.nudge_channel()
         async for message in self._connection.messages([keys.router_channel(router_id), nudges]):
@@ -335,9 +335,9 @@ class Store:
 
 
 def _by_ledger(credits_held: Iterable[_Row], leases_held: Iterable[_Row]) -> ItemsView[str, list[str | int]]:
-    """All that is to be said of each ledger, at once."""
-    words: defaultdict[str, list[str | int]] = defaultdict(list)
+    """Collect the arguments of each ledger for one call."""
+    args: defaultdict[str, list[str | int]] = defaultdict(list)
     for ledger_of, rows in ((keys.credits_of, credits_held), (keys.leases_of, leases_held)):
-        for worker_key, *said in rows:
-            words[ledger_of(worker_key)] += said
-    return words.items()
+        for worker_key, *row in rows:
+            args[ledger_of(worker_key)] += row
+    return args.items()

@@ -29,8 +29,7 @@ from services.process.event_loop import measure_loop, start_threads, watch_loop
 from services.process.garbage import freeze_garbage
 from services.process.watchdog import Watchdog, leave_stalled
 from services.rpc.listening import MetricsServer
-from services.security.tls import FleetTls
-from services.security.tls import Role as SecurityRole
+from services.security.tls import CertificateRole, FleetTls
 from state.access import RedisAccess
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
@@ -108,7 +107,7 @@ def _leave(code: int, error: Exception) -> int:
 async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
     start_threads()
     signals = StopSignals()
-    tls = config.security.load(SecurityRole.WORKER)
+    tls = config.security.load(CertificateRole.WORKER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
     announcement = StartAnnouncement(store, config.worker_id, role, lambda: start.progress)
     announcement.begin()

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from router.api.status import status_of
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
-from services.rpc.reading import OURS, Unreadable, reading
+from services.rpc.reading import OUR_PACKAGES, Unreadable, reading
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -36,7 +36,7 @@ class Answering(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
         parse = None if handler is None else handler.request_deserializer
-        if handler is None or not method.startswith(OURS) or handler.request_streaming:
+        if handler is None or not method.startswith(OUR_PACKAGES) or handler.request_streaming:
             return handler
         read = None if parse is None else reading(parse)
         if handler.response_streaming:

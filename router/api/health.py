@@ -29,8 +29,8 @@ class RouterHealth:
 
     async def tell_now(self) -> None:
         """Set the present health."""
-        await self._health.tell((WHOLE, self._inference), serving=self._shell.serves)
-        await self._health.tell(self._others, serving=True)
+        await self._health.set_status((WHOLE, self._inference), serving=self._shell.serves)
+        await self._health.set_status(self._others, serving=True)
 
     async def leave(self) -> None:
         """Report NOT_SERVING from now on: this router takes nothing new."""

@@ -23,7 +23,7 @@ from router.links.probing import Prober
 from router.links.ticker import TICK_S, Ticker
 from services.rpc.calls import cancel
 from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
-from services.security.tls import FleetTls, Role, open_channel
+from services.security.tls import CertificateRole, FleetTls, open_channel
 from state.records import WorkerRecord
 
 MAX_OUTBOUND = 4096
@@ -117,7 +117,9 @@ class WorkerLink:
         self._outbound = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing, self._incoming = Outgoing(), Incoming()
         self._prober, self._held = Prober(self.record.address, self._on_ack), False
-        async with open_channel(self._tls, self.record.address, Role.WORKER, CHANNEL_OPTIONS) as channel:
+        async with open_channel(
+            self._tls, self.record.address, CertificateRole.WORKER, CHANNEL_OPTIONS
+        ) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
             self._silence.begin(self._ticker.num_ticks)
@@ -173,11 +175,11 @@ class WorkerLink:
         """Take a probe's answer: excuse the silence unless the stream itself is at fault."""
         tick = self._ticker.num_ticks
         # Its responses carry an old count if many of them wait for this router to read them.
-        self._outgoing.hear(ack.taken, tick)
+        self._outgoing.acknowledge(ack.taken, tick)
         if ack.written > self._incoming.taken or not self._silence.is_to_be_asked(tick):
             return
         self._silence.excuse(tick)
-        self._outgoing.excuse(tick)
+        self._outgoing.restart_timeout(tick)
         if self._joined and not self._held and self._silence.length(tick) >= LEAST_TICKS:
             self._held = True
             self._log.warning("worker_held", loop_late_s=round(ack.unwritten_seconds, 1))
@@ -204,7 +206,7 @@ class WorkerLink:
             raise LinkBroken(f"a report is missing: {error}") from error
         patience = UNHEARD * self._silence.bound
         tick = self._ticker.num_ticks
-        self._outgoing.hear(response.taken, tick)
+        self._outgoing.acknowledge(response.taken, tick)
         lost = self._outgoing.lost(tick, patience)
         if lost is not None:
             raise LinkBroken(f"command {lost} was not taken within {patience * TICK_S:.1f} s")

@@ -1,6 +1,6 @@
-"""Writes text from a thread of its own: whoever hands it over never waits, whatever the file does.
+"""Write text from a separate thread, so that callers never wait for a full disk or an unread pipe.
 
-A disk can be full, a pipe can have no reader. What waits is bounded; beyond that text is refused.
+The waiting text is bounded; beyond that, text is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class BackgroundWriter:
-    """Writes to a file descriptor, in order. `failed` hears of each write that went wrong, on the thread."""
+    """Writes to a file descriptor, in order. Calls `failed` on its thread for each write that fails."""
 
     def __init__(self, fd: int, max_waiting_bytes: int, failed: Callable[[OSError], None]) -> None:
         self._fd = fd
@@ -23,12 +23,12 @@ class BackgroundWriter:
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._closed = False
-        # Daemonic: a write that is stuck must not keep the process.
+        # A daemon: a stuck write must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     def write(self, text: str) -> bool:
-        """Take a text; False when too much waits already, and it is refused."""
+        """Queue a text. Return False if too much waits already and the text is refused."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
             if self._waiting_bytes + len(data) > self._max_waiting_bytes:
@@ -39,12 +39,15 @@ class BackgroundWriter:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is written, at most so long; whether it is."""
+        """Wait at most `timeout_s` until everything is written; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting_bytes, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits, at most so long, and stop; whether all was written. The descriptor stays open."""
+        """Write what waits for at most `timeout_s`, and stop. Return whether all was written.
+
+        The descriptor stays open.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -68,7 +71,7 @@ class BackgroundWriter:
 
 
 def open_unblocked(path: Path) -> int:
-    """A descriptor of a new or emptied file. A pipe that nobody reads is an `OSError`, instead of a wait."""
+    """Create or empty a file and return its descriptor. Raise `OSError` for a pipe without a reader."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
     os.set_blocking(fd, True)
     return fd

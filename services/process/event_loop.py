@@ -1,4 +1,4 @@
-"""The event loop of a service: its threads, its tasks, how long it stands still, and what ends it then."""
+"""The event loop of a service: its threads, its tasks, its standstills and its watchdog."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from services.process.threads import started_executor
 from services.process.watchdog import Watchdog, leave_stalled
 
 NUM_THREADS = 4
-"""For what would block: names that are looked up, fits, waits for other threads."""
+"""For blocking work: name lookups, fits, waits for other threads."""
 STALL_S = 20.0
-"""The longest that something on a loop takes, a crowded machine and all, is a few seconds."""
+"""Even on a crowded machine, nothing occupies a loop for longer than a few seconds."""
 
 
 def start_threads() -> None:
-    """Those of `asyncio.to_thread` and of the running loop's own needs."""
+    """Start the threads that `asyncio.to_thread` and the running loop use."""
     asyncio.get_running_loop().set_default_executor(started_executor(NUM_THREADS, "aside"))
 
 
 def measure_loop(registry: CollectorRegistry) -> Standstills:
-    """Add the running loop's tasks to `registry`, and how long it stands still, until that is stopped."""
+    """Add metrics of the running loop's tasks and standstills to `registry`; return the running meter."""
     count_tasks(registry)
     standstills = Standstills(registry)
     standstills.start()
@@ -32,7 +32,7 @@ def measure_loop(registry: CollectorRegistry) -> Standstills:
 
 
 def count_tasks(registry: CollectorRegistry) -> None:
-    """Adds `baton_event_loop_tasks` of the running loop, which grows at rest where something leaks."""
+    """Add `baton_event_loop_tasks`, the running loop's tasks: it grows at rest if something leaks."""
     loop = asyncio.get_running_loop()
     gauge = Gauge(
         "event_loop_tasks",
@@ -44,22 +44,22 @@ def count_tasks(registry: CollectorRegistry) -> None:
 
 
 def watch_loop() -> Watchdog:
-    """A started watchdog that ends the process when the running loop stands still for `STALL_S`."""
+    """Start a watchdog that ends the process when the running loop stands still for `STALL_S`."""
     turns = _Turns(asyncio.get_running_loop())
-    watchdog = Watchdog(turns.ask, STALL_S, partial(leave_stalled, "event_loop", threading.get_ident()))
+    watchdog = Watchdog(turns.request, STALL_S, partial(leave_stalled, "event_loop", threading.get_ident()))
     watchdog.start()
     return watchdog
 
 
 class _Turns:
-    """Counts turns of a loop, one for each time that it was asked for."""
+    """Counts the turns of a loop that another thread requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._count = 0
 
-    def ask(self) -> int:
-        """How many there were; from another thread."""
+    def request(self) -> int:
+        """Request a turn from another thread; return the number of turns so far."""
         self._loop.call_soon_threadsafe(self._turn)
         return self._count
 

@@ -1,4 +1,4 @@
-"""Python's cycle collector in a process that serves: each pass over all objects stops every thread."""
+"""Keep Python's cycle collector from stopping every thread of a serving process for long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Structured logs on stderr: a JSON object a line, or coloured lines for people. Prompts are never logged.
+"""Structured logs on stderr: one JSON object per line, or coloured lines. Prompts are never logged.
 
-No caller ever waits for stderr, or fails by it: a line that cannot be written is lost, and when there is room
-again a line says how many were.
+Logging never waits and never fails: a line that cannot be written is lost. Once there is room again, a line
+reports how many were lost.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ import structlog
 from services.process.background import BackgroundWriter
 
 MAX_WAITING_BYTES = 1 << 20
-"""Of lines: beyond, they are lost."""
-LAST_WORDS_S = 1.0
+"""Lines beyond this are lost."""
+FLUSH_TIMEOUT_S = 1.0
 """A process that ends waits this long for its lines to be written."""
 
 
 class Lines:
-    """A text stream into a descriptor that may be full or stuck."""
+    """A text stream that never blocks, even if its descriptor does."""
 
     def __init__(self, fd: int) -> None:
         self._writer = BackgroundWriter(fd, MAX_WAITING_BYTES, self._failed)
-        self._lost = self._told = 0
+        self._num_lost = self._num_reported = 0
 
     def write(self, text: str) -> int:
         """Write whole lines, or lose them."""
-        if self._lost > self._told:
-            lost = self._lost
-            if self._writer.write(json.dumps({"event": "log_lines_lost", "so_far": lost}) + "\n"):
-                self._told = lost
+        if self._num_lost > self._num_reported:
+            num_lost = self._num_lost
+            if self._writer.write(json.dumps({"event": "log_lines_lost", "so_far": num_lost}) + "\n"):
+                self._num_reported = num_lost
         if not self._writer.write(text):
-            self._lost += 1
+            self._num_lost += 1
         return len(text)
 
     def flush(self) -> None:
-        """Called after each line; nothing waits here."""
+        """Return at once: structlog calls this after each line, and nobody may wait."""
 
-    def written(self) -> None:
-        """Wait for what is on its way, not for ever."""
-        self._writer.flush(LAST_WORDS_S)
+    def drain(self) -> None:
+        """Wait at most `FLUSH_TIMEOUT_S` until all lines are written."""
+        self._writer.flush(FLUSH_TIMEOUT_S)
 
     def _failed(self, _: OSError) -> None:
-        self._lost += 1
+        self._num_lost += 1
 
 
 _lines: list[Lines] = []
 
 
 def flush_log() -> None:
-    """For who ends the process without `atexit`."""
-    for one in _lines:
-        one.written()
+    """Write the waiting lines; call it before ending the process without `atexit`."""
+    for lines in _lines:
+        lines.drain()
 
 
 def configure_logging(level: str, log_format: str, **always: str) -> None:
-    """Sets up structlog once per process; `always` goes into every line, whatever thread writes it."""
+    """Set up structlog, once per process. The fields in `always` go into every line of every thread."""
 
     def add_always(
         _logger: object, _method: str, event: structlog.typing.EventDict
@@ -75,7 +75,7 @@ def configure_logging(level: str, log_format: str, **always: str) -> None:
     lines = Lines(sys.stderr.fileno())
     _lines.append(lines)
     atexit.register(flush_log)
-    logging.basicConfig(stream=lines, format="%(message)s")  # of libraries, such as gRPC
+    logging.basicConfig(stream=lines, format="%(message)s")  # lines of libraries, such as gRPC
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -84,7 +84,7 @@ def configure_logging(level: str, log_format: str, **always: str) -> None:
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        # Typed for files, of which it calls `write` and `flush`.
+        # The factory is typed for files, but calls only `write` and `flush`.
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", lines)),
         cache_logger_on_first_use=True,
     )

@@ -1,9 +1,8 @@
-"""How long an event loop stands still at a time: measured on the loop itself, read as metrics.
+"""Measure how long an event loop stands still at a time, and publish it as metrics.
 
-Code that runs on a loop without yielding, or that keeps the loop's thread from a core or from the interpreter
-lock, delays everything that is due. A timer of a short period is late by that much, less one period at most.
-The time that the process computed meanwhile, on all of its threads, is its own part; for the rest it waited
-for a core that others used.
+Code that does not yield, or that keeps the loop's thread from a core or from the interpreter lock, delays
+everything that is due. A timer with a short period comes late by that delay, less one period at most. CPU
+time that the process used meanwhile, on all threads, is its own part; the rest was spent waiting for a core.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 PERIOD_S = 0.02
 """A standstill may be this much longer than measured. The ticks take 0.4 % of a core at most."""
 RECENT_S = 30.0
-"""The recent longest one is of the last one to two of these."""
+"""The longest recent standstill is taken over the last one to two of these periods."""
 LONG_S = 0.05
-"""Standstills of this length are counted: clients see them."""
+"""Standstills of this length or more are counted, because clients notice them."""
 
 
 class Standstills:
-    """Looks at the running loop from `start` to `stop`, and adds what it sees to `registry`."""
+    """Measures the running loop from `start` to `stop`; its metrics are in `registry`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,23 +54,23 @@ class Standstills:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.take(now - self._due_at, time.process_time() - self._cpu_s, now)
+        self.record(now - self._due_at, time.process_time() - self._cpu_s, now)
         self.start()
 
-    def take(self, late_s: float, cpu_s: float, now: float) -> None:
-        """Record how late a tick came, and how long the process had computed meanwhile."""
-        self._all.take(late_s, now)
-        self._own.take(min(late_s, cpu_s), now)
+    def record(self, late_s: float, cpu_s: float, now: float) -> None:
+        """Record how late a tick came, and how much CPU time the process used meanwhile."""
+        self._all.record(late_s, now)
+        self._own.record(min(late_s, cpu_s), now)
         if late_s >= LONG_S:
             self._num_long.inc()
 
 
 class _Longest:
-    """The longest time of all, and of the last one to two times `RECENT_S`."""
+    """The longest time since the start, and over the last one to two times `RECENT_S`."""
 
     def __init__(self, registry: CollectorRegistry, name: str, documentation: str) -> None:
-        self._longest_s = self._now_s = self._before_s = 0.0
-        self._turns_at = time.monotonic() + RECENT_S
+        self._longest_s = self._current_s = self._previous_s = 0.0
+        self._period_ends_at = time.monotonic() + RECENT_S
         gauge = Gauge(
             name,
             f"{documentation}; since: start, recently",
@@ -80,12 +79,12 @@ class _Longest:
             registry=registry,
         )
         gauge.labels("start").set_function(lambda: self._longest_s)
-        gauge.labels("recently").set_function(lambda: max(self._now_s, self._before_s))
+        gauge.labels("recently").set_function(lambda: max(self._current_s, self._previous_s))
 
-    def take(self, seconds: float, now: float) -> None:
-        if now >= self._turns_at:
-            was_before = now < self._turns_at + RECENT_S
-            self._before_s, self._now_s = self._now_s if was_before else 0.0, 0.0
-            self._turns_at = now + RECENT_S
-        self._now_s = max(self._now_s, seconds)
+    def record(self, seconds: float, now: float) -> None:
+        if now >= self._period_ends_at:
+            is_recent = now < self._period_ends_at + RECENT_S
+            self._previous_s, self._current_s = self._current_s if is_recent else 0.0, 0.0
+            self._period_ends_at = now + RECENT_S
+        self._current_s = max(self._current_s, seconds)
         self._longest_s = max(self._longest_s, seconds)

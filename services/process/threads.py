@@ -1,4 +1,4 @@
-"""Threads that run before anything can be short."""
+"""Start threads while memory is certain to suffice."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from threading import Barrier
 
 
 def started_executor(num_threads: int, name: str) -> ThreadPoolExecutor:
-    """An executor that begins no thread later.
+    """Return an executor whose threads all run already, so that it starts none later.
 
-    Where memory is short, a new thread can end before it says that it runs, and who begins it waits for that
-    word for ever (github.com/python/cpython/issues/140746). In a service that is the event loop.
+    If memory is short, a new thread can end before it signals its start, and `Thread.start` then waits
+    forever (github.com/python/cpython/issues/140746). In a service that would block the event loop.
     """
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
-    all_run = Barrier(num_threads + 1)
+    all_started = Barrier(num_threads + 1)
     for _ in range(num_threads):
-        executor.submit(all_run.wait)
-    all_run.wait()
+        executor.submit(all_started.wait)
+    all_started.wait()
     return executor

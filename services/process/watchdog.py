@@ -1,9 +1,9 @@
-"""Ends a process of which a part stands still: its streams break, and its peers go on elsewhere.
+"""End a process that is partly stuck: its streams break, and its peers continue elsewhere.
 
-A step that hangs in a kernel or a driver holds every sequence of its worker, while heartbeats still leave the
-event loop; behind an event loop that hangs, gRPC's own threads still answer pings. Whether a part moves is
-asked by a thread of its own, and its patience is counted in looks, not by the clock: a process that was
-stopped, or a machine that slept, has not been looked at meanwhile.
+A step that hangs in a kernel or a driver holds every sequence of its worker, while the event loop still sends
+heartbeats. If the event loop hangs, gRPC's own threads still answer pings. A separate thread therefore checks
+whether the part makes progress. It measures time by its own checks, not by the clock, so that a process that
+was stopped or a machine that slept is not taken for stuck.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from services.process.log import flush_log
 log = structlog.get_logger()
 
 EXIT_STALLED = 6
-LOOK_S = 0.5
+CHECK_PERIOD_S = 0.5
 
 
 class Watchdog:
-    """Calls `on_stall(seconds)`, once, when `turn()` stays the same for `limit_s`; None is idleness.
+    """Calls `on_stall(seconds)` once, when `progress()` has stayed the same for `limit_s`.
 
-    Both are called on the watchdog's thread.
+    `progress()` returns None while the part is idle. Both are called on the watchdog's thread.
     """
 
     def __init__(
         self,
-        turn: Callable[[], int | None],
+        progress: Callable[[], int | None],
         limit_s: float,
         on_stall: Callable[[float], None],
-        look_s: float = LOOK_S,
+        check_period_s: float = CHECK_PERIOD_S,
     ) -> None:
-        self._turn = turn
+        self._progress = progress
         self._limit_s = limit_s
         self._on_stall = on_stall
-        self._look_s = look_s
-        self._seen: int | None = None
-        self._same_s = 0.0
+        self._check_period_s = check_period_s
+        self._last_progress: int | None = None
+        self._stalled_s = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -57,24 +57,24 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             try:
-                if self._stopped.wait(self._look_s):
+                if self._stopped.wait(self._check_period_s):
                     return
-                self._look()
-            except MemoryError:  # what stands still for want of it is noticed by nobody else
-                time.sleep(self._look_s)
-            if self._same_s >= self._limit_s:
-                self._on_stall(self._same_s)
+                self._check()
+            except MemoryError:  # nobody else would notice a part that is stuck for lack of memory
+                time.sleep(self._check_period_s)
+            if self._stalled_s >= self._limit_s:
+                self._on_stall(self._stalled_s)
                 return
 
-    def _look(self) -> None:
-        turn = self._turn()
-        same = turn is not None and turn == self._seen
-        self._same_s = self._same_s + self._look_s if same else 0.0
-        self._seen = turn
+    def _check(self) -> None:
+        progress = self._progress()
+        is_stalled = progress is not None and progress == self._last_progress
+        self._stalled_s = self._stalled_s + self._check_period_s if is_stalled else 0.0
+        self._last_progress = progress
 
 
 def leave_stalled(what: str, thread_id: int | None, stalled_s: float) -> None:
-    """Say where that thread is, and end the process: whatever else would wait for it."""
+    """Log where the thread is, and end the process without waiting for the thread."""
     try:
         frame = sys._current_frames().get(thread_id or 0)  # noqa: SLF001 - the only way to see another thread's stack
         where = "".join(traceback.format_stack(frame)) if frame is not None else "unknown"

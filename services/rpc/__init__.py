@@ -1,0 +1,1 @@
+"""What the gRPC servers and streams of the fleet share. May import `services.process` and `.security`."""

@@ -1,4 +1,4 @@
-"""How a call over gRPC ends from this side."""
+"""End gRPC calls from the caller's side."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import grpc.aio
 
 
 def cancel(call: grpc.aio.Call) -> None:
-    """Cancel `call` on the wire, too.
+    """Cancel `call`, also on the wire.
 
-    grpc.aio takes a call for over as soon as one of its writes has failed, and then cancels nothing. Where
-    the peer's word on the end was lost, the call, its connection and a task of the event loop stayed.
-    Of a call that is over nothing is left to cancel, but its status may now be told as CANCELLED.
+    As soon as one write of a call fails, grpc.aio treats the call as done and no longer cancels it. If the
+    peer's end of the call was lost, the call, its connection and a task of the event loop would remain.
+    A call that is really done is not affected, except that its status may become CANCELLED.
     """
     if not call.cancel():
-        over: Any = call
-        over._cython_call.cancel("given up")  # noqa: SLF001 - see above
+        done: Any = call
+        done._cython_call.cancel("given up")  # noqa: SLF001 - see above

@@ -1,4 +1,4 @@
-"""The contract's shared messages, to and from the words all services share."""
+"""Convert protobuf messages that all services share to and from our own types."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:
 
 
 def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
-    """Columns as lists: they are read row by row, and protobuf's own are slow at that."""
+    """Return the columns as lists: protobuf's containers are slow to read row by row."""
     return TokenColumns(
         handles=list(message.handles),
         choices=list(message.choices),

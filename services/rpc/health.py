@@ -1,4 +1,4 @@
-"""The standard health service: whether each service of a process, and the process, can do its work now."""
+"""The standard gRPC health service of a process and its services."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # ships no annotat
 
 SERVICE_NAME: str = health.SERVICE_NAME
 WHOLE = ""
-"""How the protocol names the process as a whole."""
+"""The protocol's name of the process as a whole."""
 
 
 class Health:
-    """The health service. Nothing is SERVING until `tell` says so."""
+    """The health service. No name is SERVING until `set_status` sets it."""
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._servicer = health.aio.HealthServicer()
-        self._told: dict[str, bool] = {}
+        self._serving: dict[str, bool] = {}
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
-    async def tell(self, names: Iterable[str], *, serving: bool) -> None:
+    async def set_status(self, names: Iterable[str], *, serving: bool) -> None:
         """Set the status of these services."""
         status = health_pb2.HealthCheckResponse
         for name in names:
-            if self._told.get(name) is not serving:
-                self._told[name] = serving
+            if self._serving.get(name) is not serving:
+                self._serving[name] = serving
                 await self._servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
 
     async def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""What a service listens on: a port for calls, one for metrics. Which cannot be had is said in a sentence."""
+"""The ports of a service: one for calls, one for metrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from services.security.settings import Security
 from services.security.tls import FleetTls
 
 NUM_SCRAPES = 4
-"""At once; who comes while they are served waits."""
+"""Served at once; further scrapes wait."""
 SCRAPE_S = 5.0
-"""Who takes longer makes room for who comes."""
+"""A scrape that takes longer is closed when the next one arrives."""
 
 
 class AddressUnusable(ValueError):
-    """Nobody can listen there, most often because somebody does; the message names flag and address."""
+    """The address cannot be bound, most often because it is in use; the message names flag and address."""
 
     def __init__(self, flag: str, address: str, reason: str, accepted: str) -> None:
         super().__init__(f"{flag} is {address}, which cannot be bound: {reason}; accepted: {accepted}")
@@ -35,15 +35,15 @@ class AddressUnusable(ValueError):
 
 
 def add_port(server: grpc.aio.Server, listen: str, tls: FleetTls | None, client_ca: bytes | None) -> int:
-    """The bound port. Raises `AddressUnusable`."""
+    """Return the bound port. Raises `AddressUnusable`."""
     try:
         port: int = (
             server.add_insecure_port(listen)
             if tls is None
             else server.add_secure_port(listen, tls.server_credentials(client_ca))
         )
-    except RuntimeError:  # gRPC says why on stderr, and nowhere else
-        reason = "it is taken, or no address of this machine"
+    except RuntimeError:  # gRPC reports the reason on stderr only
+        reason = "it is in use, or not an address of this machine"
         accepted = "HOST:PORT of this machine with a free port, or port 0 for any"
         raise AddressUnusable("--listen", listen, reason, accepted) from None
     return port
@@ -65,47 +65,48 @@ class MetricsServer:
             accepted = f"a free port of {host}, or 0 for any"
             raise AddressUnusable("--metrics-port", f"{host}:{port}", reason, accepted) from error
         self._threads = started_executor(NUM_SCRAPES, "metrics")
-        self._since: dict[socket.socket, float] = {}
-        self._server.process_request = self._answer  # its own way is a new thread for each
-        if security.tls is not None:  # no handshake while others wait to be accepted
+        self._accepted_at: dict[socket.socket, float] = {}
+        self._server.process_request = self._submit  # by default it starts a thread per request
+        if security.tls is not None:  # a handshake must not hold up the accepting thread
             self._server.socket.do_handshake_on_connect = False
         self.address = f"{host}:{self._server.server_port}"
 
     def stop(self) -> None:
-        """Returns once its threads have ended; who is still being served is hung up on."""
+        """Close open scrapes and return once all threads have ended."""
         self._server.shutdown()
         self._thread.join()
         self._hang_up(math.inf)
         self._threads.shutdown()
         self._server.server_close()
 
-    def _answer(self, request: socket.socket, address: Any) -> None:
+    def _submit(self, request: socket.socket, address: Any) -> None:
         now = time.monotonic()
         self._hang_up(now - SCRAPE_S)
         request.settimeout(SCRAPE_S)
-        self._since[request] = now
+        self._accepted_at[request] = now
         self._threads.submit(self._serve, request, address)
 
-    def _hang_up(self, came_before: float) -> None:
-        for request, since in list(self._since.items()):
-            if since < came_before:
+    def _hang_up(self, accepted_before: float) -> None:
+        for request, accepted_at in list(self._accepted_at.items()):
+            if accepted_at < accepted_before:
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(request, socket.SHUT_RDWR)  # not TLS's: a thread is using that
+                    # Not SSLSocket.shutdown: a thread is using the TLS state.
+                    socket.socket.shutdown(request, socket.SHUT_RDWR)
 
     def _serve(self, request: socket.socket, address: Any) -> None:
         try:
             if isinstance(request, ssl.SSLSocket):
                 request.do_handshake()
-        except OSError:  # a stranger
+        except OSError:  # no valid TLS client
             request.close()
         else:
             self._server.process_request_thread(request, address)
         finally:
-            del self._since[request]
+            del self._accepted_at[request]
 
 
 def _tls(security: Security) -> dict[str, Any]:
-    """Metrics are read with any certificate of the fleet's CA."""
+    """Return the TLS arguments: any certificate of the fleet's CA may read metrics."""
     if security.tls is None:
         return {}
     return {

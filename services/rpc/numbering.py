@@ -1,8 +1,8 @@
-"""Every message of a stream has a number: one that is lost, repeated or overtaken ends the stream.
+"""Number the messages of a stream, so that a lost, repeated or reordered message ends the stream.
 
-gRPC keeps order for as long as a stream lives. What stands between two hosts, or a mistake of ours, can break
-that unseen, and then a lost command leaves a request waiting for ever on a link that looks healthy. A stream
-that ends is what recovery knows.
+gRPC keeps the order while a stream lives. A proxy between two hosts, or a bug of ours, can break it without
+notice; a lost command would then leave a request waiting forever on a link that looks healthy. Recovery
+handles a stream that ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class OutOfOrder(Exception):
-    """A message came where another was due: `found`, `expected`."""
+    """A message has the number `found` where `expected` was due."""
 
     def __init__(self, found: int, expected: int) -> None:
         super().__init__(
@@ -22,7 +22,7 @@ class OutOfOrder(Exception):
 
 
 class Incoming:
-    """The messages of one direction as they are taken."""
+    """Counts the messages that arrive in one direction."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -35,39 +35,41 @@ class Incoming:
 
 
 class Outgoing:
-    """The messages of one direction as they are sent. `now` is of any clock that never runs backwards."""
+    """Numbers the messages sent in one direction. `now` comes from any clock that never runs backwards."""
 
     def __init__(self) -> None:
         self._sent = 0
-        self._unheard: deque[float] = deque()
-        self._moved_at = float("-inf")
+        self._unacknowledged_since: deque[float] = deque()
+        self._progressed_at = float("-inf")
 
     def next(self, now: float) -> int:
-        """The number of a message that leaves now."""
+        """Return the number of a message that is sent now."""
         self._sent += 1
-        self._unheard.append(now)
+        self._unacknowledged_since.append(now)
         return self._sent
 
-    def excuse(self, now: float) -> None:
+    def restart_timeout(self, now: float) -> None:
         """Restart the clock: the other side could take nothing until now."""
-        self._moved_at = now
+        self._progressed_at = now
 
-    def hear(self, taken: int, now: float) -> None:
-        """Learn how many messages the other side has taken. An older count changes nothing."""
-        while self._unheard and self._sent - len(self._unheard) < taken:
-            self._unheard.popleft()
-            self._moved_at = now
+    def acknowledge(self, taken: int, now: float) -> None:
+        """Record how many messages the other side has taken. An older count changes nothing."""
+        while self._unacknowledged_since and self._sent - len(self._unacknowledged_since) < taken:
+            self._unacknowledged_since.popleft()
+            self._progressed_at = now
 
     def waited(self, now: float) -> float:
         """Return how long a message has waited while no other was taken either; 0 if none waits."""
-        return now - max(self._unheard[0], self._moved_at) if self._unheard else 0.0
+        if not self._unacknowledged_since:
+            return 0.0
+        return now - max(self._unacknowledged_since[0], self._progressed_at)
 
-    def lost(self, now: float, patience: float) -> int | None:
+    def lost(self, now: float, timeout: float) -> int | None:
         """Return the number of a message that is lost, or None.
 
-        A message is lost if it was not taken for longer than `patience`, and no other message was either.
-        Where messages are taken, however slowly, none is lost: a gap would have ended the stream.
+        A message is lost if it was not taken for longer than `timeout`, and no other message was either.
+        While messages are taken, however slowly, none is lost: a gap would have ended the stream.
         """
-        if self.waited(now) > patience:
-            return self._sent - len(self._unheard) + 1
+        if self.waited(now) > timeout:
+            return self._sent - len(self._unacknowledged_since) + 1
         return None

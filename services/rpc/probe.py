@@ -1,4 +1,4 @@
-"""Signs and checks the datagrams with which a router probes a worker; see `Datagram` in `worker.proto`."""
+"""Sign and check the datagrams with which a router probes a worker; see `Datagram` in `worker.proto`."""
 
 from __future__ import annotations
 

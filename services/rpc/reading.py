@@ -1,16 +1,16 @@
-"""Requests that cannot be parsed are the caller's mistake; gRPC would take them for a bug of the service."""
+"""Refuse requests that cannot be parsed as the caller's mistake; gRPC would report an internal error."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc.aio
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-OURS = "/baton."
+from services.rpc.handlers import Context, Handler
+
+OUR_PACKAGES = "/baton."
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class Unreadable:
     """Stands for a request that could not be parsed: gRPC itself ends the call if a deserializer raises."""
 
     message: str
-    """The type it should have been."""
+    """The name of the expected type."""
     why: str
 
     def __str__(self) -> str:
         return (
-            f"the bytes sent are no {self.message}: {self.why}; accepted: protobuf, with every string in "
+            f"the bytes sent are not a {self.message}: {self.why}; accepted: protobuf, with every string in "
             "valid UTF-8"
         )
 
 
 def reading(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A deserializer that returns `Unreadable` where `parse` raises."""
+    """Return a deserializer that returns `Unreadable` if `parse` raises."""
     name = getattr(getattr(parse, "__self__", None), "__name__", "message of this method")
 
     def read(data: bytes) -> object:
@@ -42,7 +42,10 @@ def reading(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 class RefuseUnreadable(grpc.aio.ServerInterceptor):
-    """Ends calls of ours with INVALID_ARGUMENT where a request cannot be parsed; methods are coroutines."""
+    """Ends calls of our services with INVALID_ARGUMENT if a request cannot be parsed.
+
+    All methods must be coroutines.
+    """
 
     async def intercept_service(
         self,
@@ -51,26 +54,28 @@ class RefuseUnreadable(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
         parse = None if handler is None else handler.request_deserializer
-        if handler is None or parse is None or not handler_call_details.method.startswith(OURS):
+        if handler is None or parse is None or not handler_call_details.method.startswith(OUR_PACKAGES):
             return handler
         write = handler.response_serializer
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_each(handler.stream_stream), reading(parse), write)
+            checked_stream = _check_requests(handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(checked_stream, reading(parse), write)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_one(handler.unary_stream), reading(parse), write)
-        return grpc.unary_unary_rpc_method_handler(_one(handler.unary_unary), reading(parse), write)
+            checked = _check_request(handler.unary_stream)
+            return grpc.unary_stream_rpc_method_handler(checked, reading(parse), write)
+        return grpc.unary_unary_rpc_method_handler(_check_request(handler.unary_unary), reading(parse), write)
 
 
-def _one(behaviour: Any) -> Any:
-    async def answer(request: object, context: Context) -> object:
+def _check_request(behaviour: Any) -> Any:
+    async def call(request: object, context: Context) -> object:
         await _check(request, context)
         return await behaviour(request, context)
 
-    return answer
+    return call
 
 
-def _each(behaviour: Any) -> Any:
-    async def answer(requests: AsyncIterator[object], context: Context) -> object:
+def _check_requests(behaviour: Any) -> Any:
+    async def call(requests: AsyncIterator[object], context: Context) -> object:
         async def checked() -> AsyncIterator[object]:
             async for request in requests:
                 await _check(request, context)
@@ -78,7 +83,7 @@ def _each(behaviour: Any) -> Any:
 
         return await behaviour(checked(), context)
 
-    return answer
+    return call
 
 
 async def _check(request: object, context: Context) -> None:

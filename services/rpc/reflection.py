@@ -1,4 +1,4 @@
-"""Server reflection, by which tools learn what a server serves: as `v1`, and as `v1alpha` for older tools."""
+"""Server reflection, which describes a server to tools: as `v1`, and as `v1alpha` for older tools."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ NAMES = (V1, ALPHA)
 
 
 def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
-    """Let tools ask about the services of these names, and about reflection itself.
+    """Describe the services of these names, and reflection itself, to tools.
 
-    The library has `v1alpha` alone. The messages of `v1` are the same on the wire, so one servicer answers
-    both.
+    The library has only `v1alpha`. The messages of `v1` are the same on the wire: one servicer serves both.
     """
     _describe_v1()
     servicer: Any = reflection.aio.ReflectionServicer([*names, *NAMES])
@@ -37,7 +36,7 @@ def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
 
 
 def _describe_v1() -> None:
-    """Make the file of `v1` known to the pool that reflection looks names up in."""
+    """Add the file of `v1` to the pool in which reflection looks up names."""
     alpha = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
     text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")

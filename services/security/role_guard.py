@@ -1,32 +1,24 @@
-"""Who may call which service of a worker: decided by the certificate of the connection, once per call."""
+"""Decide by a connection's certificate which service of a worker it may call, once per call."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
 
 import grpc.aio
 
-from services.security.tls import Role, roles_of
+from services.rpc.handlers import Context, Handler, checked_handler
+from services.security.tls import CertificateRole, roles_of
 
-FLEET = frozenset({Role.ROUTER, Role.WORKER})
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-_KINDS: dict[tuple[bool, bool], str] = {
-    (False, False): "unary_unary",
-    (False, True): "unary_stream",
-    (True, False): "stream_unary",
-    (True, True): "stream_stream",
-}
-"""By whether requests and responses are streams."""
+FLEET = frozenset({CertificateRole.ROUTER, CertificateRole.WORKER})
 
 
 class RoleGuard(grpc.aio.ServerInterceptor):
-    """`allowed` maps a service's full name to the roles that may call it; to all others the fleet's may."""
+    """Refuses callers whose role may not call a service.
 
-    def __init__(self, allowed: Mapping[str, frozenset[Role]]) -> None:
+    `allowed` maps a service's full name to the roles that may call it; to all others it is `FLEET`.
+    """
+
+    def __init__(self, allowed: Mapping[str, frozenset[CertificateRole]]) -> None:
         self._allowed = allowed
 
     async def intercept_service(
@@ -39,35 +31,15 @@ class RoleGuard(grpc.aio.ServerInterceptor):
         return None if handler is None else _guarded(handler, self._allowed.get(service, FLEET), service)
 
 
-def _guarded(handler: Handler, roles: frozenset[Role], service: str) -> Handler:
+def _guarded(handler: Handler, roles: frozenset[CertificateRole], service: str) -> Handler:
     async def check(context: Context) -> None:
         found = roles_of(context.auth_context())
         if not found & roles:
-            wanted = " or ".join(sorted(role.value for role in roles))
-            has = ", ".join(sorted(role.value for role in found)) or "no role of this fleet"
+            accepted = " or ".join(sorted(role.value for role in roles))
+            names = ", ".join(sorted(role.value for role in found)) or "no role of this fleet"
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{service} is for a {wanted}; this connection's certificate names {has}",
+                f"{service} is for a {accepted}; this connection's certificate names {names}",
             )
 
-    return rewrapped(handler, check)
-
-
-def rewrapped(handler: Handler, check: Callable[[Context], Awaitable[None]]) -> Handler:
-    """The same handler, which first awaits `check` and goes on if that returns."""
-    kind = _KINDS[handler.request_streaming, handler.response_streaming]
-    behaviour = getattr(handler, kind)
-
-    async def answer(request: object, context: Context) -> object:
-        await check(context)
-        return await behaviour(request, context)
-
-    async def stream(request: object, context: Context) -> AsyncIterator[object]:
-        await check(context)
-        async for response in behaviour(request, context):
-            yield response
-
-    wrapped = stream if inspect.isasyncgenfunction(behaviour) else answer
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    made: Handler = make(wrapped, handler.request_deserializer, handler.response_serializer)
-    return made
+    return checked_handler(handler, check)

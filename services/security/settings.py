@@ -1,4 +1,4 @@
-"""What every service is told of security: its flags, where it may listen, and what it trusts."""
+"""The security settings of a service: its flags, where it may listen, and what it trusts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.security.tls import FleetTls, Role, TlsFiles, load_tls
+from services.security.tls import CertificateRole, FleetTls, TlsFiles, load_tls
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Raises `ValueError` naming the flags. Without files all is in the clear, and on loopback only."""
+    """A service's TLS files and permissions. Without files it is unencrypted, and on loopback only.
+
+    The checks raise `ValueError` naming the flags.
+    """
 
     tls: TlsFiles | None = None
     redis_ca: Path | None = None
-    """Default: the fleet's own."""
+    """Default: the fleet's own CA."""
     redis_password_file: Path | None = None
     insecure_listen: bool = False
 
     def check_listen(self, listen: str) -> None:
-        """In the clear, only this machine may reach us, unless that was asked for by name."""
+        """Refuse an address that other machines can reach unencrypted, unless a flag allows it."""
         if self.tls is None and not self.insecure_listen and not is_loopback(listen):
             raise ValueError(
                 f"--listen is {listen!r}, which others can reach, without TLS; accepted: a loopback address, "
@@ -32,7 +35,7 @@ class Security:
             )
 
     def check_redis(self, url: str) -> None:
-        """Secrets come from files, a command line is everybody's to read; and none crosses a bare network."""
+        """Refuse a password in the URL, which others can read, and unencrypted Redis over a network."""
         authority = url.partition("://")[2].rpartition("@")[0]
         if ":" in authority.rpartition("/")[2] or "password=" in url:
             raise ValueError(
@@ -48,14 +51,14 @@ class Security:
                     "address, or --insecure-listen where the network itself is trusted"
                 )
 
-    def load(self, role: Role) -> FleetTls | None:
-        """The credentials, or None in the clear; raises `TlsUnusable`."""
+    def load(self, role: CertificateRole) -> FleetTls | None:
+        """Return the credentials, or None without TLS; raises `TlsUnusable`."""
         if self.tls is None:
             return None
         return load_tls(self.tls, role, dt.datetime.now(dt.UTC))
 
     def redis_files(self) -> dict[str, Path | None]:
-        """How to prove to Redis who we are: by the fleet's certificate, and a password."""
+        """Return the files that authenticate this process to Redis, and Redis to it."""
         tls = self.tls
         return {
             "ca": self.redis_ca or (None if tls is None else tls.ca),
@@ -65,13 +68,13 @@ class Security:
         }
 
     def describe(self, listen: str) -> dict[str, object]:
-        """For the line that every service says at its start."""
+        """Return the fields of the line that every service logs at its start."""
         reach = "this machine only" if is_loopback(listen) else "the network"
         return {"listen": listen, "reach": reach, "tls": "off" if self.tls is None else "mutual"}
 
 
 def add_security_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags `security_of` takes."""
+    """Add the flags that `security_of` reads."""
     group = parser.add_argument_group("security", "PEM files; see docs/security.md")
     group.add_argument("--tls-ca", type=Path, metavar="FILE", help="the fleet's own CA")
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="this process's certificate")
@@ -88,7 +91,7 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def security_of(given: dict[str, Any]) -> Security:
-    """Takes its flags out of all that were given; raises `ValueError`."""
+    """Take the security flags out of `given`, the parsed flags; raises `ValueError`."""
     ca, cert, key = (given.pop(name) for name in ("tls_ca", "tls_cert", "tls_key"))
     missing = [flag for flag, path in (("ca", ca), ("cert", cert), ("key", key)) if path is None]
     if len(missing) in (1, 2):
@@ -102,7 +105,7 @@ def security_of(given: dict[str, Any]) -> Security:
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine can reach HOST:PORT."""
+    """Return whether only this machine can reach HOST:PORT."""
     host = listen.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True

@@ -1,4 +1,4 @@
--- amounts.lua: who holds how much of a worker.
+-- amounts.lua: how much of a worker each request holds.
 -- KEYS[1] the worker's credits or leases (ledger).   Returns request key, amount, request key, amount, ....
 held(KEYS[1])
 local found, flat = {}, redis.call('HGETALL', KEYS[1])

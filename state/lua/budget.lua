@@ -1,9 +1,9 @@
--- budget.lua: put before the scripts of budgets; see scheduling/admission/budgets.py, which does the same sums.
+-- budget.lua: precedes the scripts of budgets. scheduling/admission/budgets.py computes the same in Python.
 -- KEYS[1] a tenant's budget (hash): what is left of `requests` and `tokens`, and `at`, when that was so.
 local function exact_number(number) return string.format('%.17g', number) end
 local at = tonumber(redis.call('HGET', KEYS[1], 'at'))
 
--- What is left now of a bucket; a tenant that has long taken nothing has all of it.
+-- Return what is left of a bucket now; a tenant without a record has a full one.
 local function filled(field, per_s, burst)
   local level = at and tonumber(redis.call('HGET', KEYS[1], field))
   if not level then return burst end

@@ -1,6 +1,6 @@
 -- dequeue.lua: take a request out of the queue, granted or not.
 -- KEYS    as line.lua
--- ARGV    request_key.   Returns 1 when it was there, else 0.
+-- ARGV    request_key.   Returns 1 if it was in the queue, else 0.
 return_expired()
 local entry = read_entry(ARGV[1])
 if not entry then return 0 end

@@ -1,9 +1,9 @@
 -- enqueue.lua: put a request in its place in the fleet's queue. Milliseconds.
 -- KEYS    as line.lua
 -- ARGV    request_key, router_id, slo_class, due_in_ms, work_tokens, blocks, capacity.
--- Returns {position, work_ahead_tokens}, or {-1, 0} when the queue is full.
--- Enqueued again in its class a request only moves forward: routers ask again each second, and what is overdue, or
--- due on arrival, would be due later each time. A grant that is out stands.
+-- Returns {position, work_ahead_tokens}, or {-1, 0} if the queue is full.
+-- A request that is enqueued again in its class only moves forward: routers repeat the call each second, and a
+-- request that is overdue, or due on arrival, would be due later each time. A grant stays valid.
 return_expired()
 called(ARGV[2])
 local key = ARGV[1]

@@ -1,11 +1,11 @@
--- enter.lua: the epoch of what this server holds; where it holds nothing that can be trusted, a new one. Milliseconds.
+-- enter.lua: return the server's epoch, or open a new one if its state cannot be trusted. Milliseconds.
 -- KEYS[1] the epoch (hash)
--- ARGV    a name for a new epoch, the caller's last one or '', quiet_ms, pattern of all keys of the fleet.
--- Returns the epoch. A server's run id changes with each start and with a replica's promotion: what was loaded from
--- its disk, or came late from another, is cleared.
--- KEYS walks the whole server, once for each epoch: clearing must be one step with opening, lest somebody enters what
--- is then cleared, and what a former fleet left can be found by its names only. It takes milliseconds: there are a few
--- keys for each worker and each tenant, and whoever waits for it has found the server just back, or empty.
+-- ARGV    a name for a new epoch, the caller's last epoch or '', quiet_ms, pattern of all keys of the fleet.
+-- Returns the epoch. A server's run id changes with each start and with a replica's promotion: state that was loaded
+-- from disk, or arrived late from another server, is cleared.
+-- KEYS scans the whole server, once per epoch. Clearing and opening must be one step, or a client could enter state
+-- that is then cleared; and keys of a former fleet can only be found by name. It takes milliseconds: there are a few
+-- keys per worker and tenant, and the server has just come back or is empty.
 local time = redis.call('TIME')
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local epoch = redis.call('HGET', KEYS[1], 'id')

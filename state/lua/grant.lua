@@ -1,17 +1,17 @@
--- grant.lua: give a worker's free capacity to the head of the queue, as often as both last. Milliseconds.
+-- grant.lua: grant a worker's free capacity to the head of the queue, while there is capacity. Milliseconds.
 -- KEYS[1..6] as line.lua, KEYS[7] the worker's credits, KEYS[8..] leases of the decode workers (ledgers)
 -- ARGV    worker_key, limit_tokens, most grants, calling router, channel prefix of routers, then worker_key,
 --         num_blocks and max_seqs of each decode worker.
--- Returns request key, decode worker_key, ... of the caller's grants; other routers are told over their channels.
--- As long as a grant is out, its blocks and its seat are held on that decode worker: the next one finds them taken.
--- A head that fits nowhere waits and is not passed: what is behind it may be granted only after it.
--- Nor is anything granted while peers have yet to enter what they hold (see enter.lua).
+-- Returns request key, decode worker_key, ... of the caller's grants; other routers get theirs over their channels.
+-- A grant holds its blocks and its seat on that decode worker, so that no other grant takes them.
+-- A head that fits nowhere waits, and no request behind it passes it.
+-- Nothing is granted while peers have yet to enter what they hold (see enter.lua).
 local CREDITS, FIRST_ROOM = KEYS[7], 8
 return_expired()
 called(ARGV[4])
 if tonumber(redis.call('HGET', EPOCH, 'quiet_until') or 0) > now then return {} end
 
--- Ledger and key of the first decode worker with room, or nil. Ledgers are read only as far as needed.
+-- Return ledger and key of the first decode worker with room, or nil. Reads only as many ledgers as needed.
 local function find_room(key, blocks)
   for i = FIRST_ROOM, #KEYS do
     local room = 6 + (i - FIRST_ROOM) * 3
@@ -20,9 +20,9 @@ local function find_room(key, blocks)
   return nil
 end
 
--- False when nobody hears: a router that is gone, or stands still, gets no grants, and costs the others none of
--- theirs.
-local function tell(router, decoder, key)
+-- Send a grant to its router. Return false if nobody receives it: a router that is gone or stands still gets no
+-- grants, and uses up none of the others' grants.
+local function notify(router, decoder, key)
   if router == ARGV[4] then return true end
   if is_silent(router) then return false end
   return redis.call('PUBLISH', ARGV[5] .. router, ARGV[1] .. ' ' .. decoder .. ' ' .. key) > 0
@@ -37,7 +37,7 @@ while left > 0 and bound < tonumber(ARGV[2]) do
   local leases, decoder = find_room(head, entry.blocks)
   if not leases then break end
   leave_line(head, entry)
-  if tell(entry.router, decoder, head) then
+  if notify(entry.router, decoder, head) then
     left = left - 1
     entry.worker = ARGV[1]
     write_entry(head, entry)

@@ -1,6 +1,6 @@
--- ledger.lua: what requests hold of one worker, prompt tokens or blocks, put before the scripts that touch it.
--- A ledger is a hash of request key to `amount expiry`. Its field '' keeps `total soonest`: the sum of all amounts
--- and a time before which none expires, so that asking for the total reads one field. Milliseconds.
+-- ledger.lua: precedes the scripts that use ledgers: what requests hold of one worker, prompt tokens or blocks.
+-- A ledger is a hash from request key to `amount expiry`. Its field '' is `total soonest`: the sum of all amounts and
+-- a time before which none expires, so that reading the total reads one field. Milliseconds.
 
 local function read_head(ledger)
   local total, soonest = string.match(redis.call('HGET', ledger, '') or '', '^(%d+) (%d+)$')
@@ -11,7 +11,7 @@ local function write_head(ledger, total, soonest)
   redis.call('HSET', ledger, '', string.format('%d %d', total, soonest))
 end
 
--- Total and count of what has not expired; the rest is removed.
+-- Remove expired holds; return total and count of the others.
 local function held(ledger)
   local total, soonest = read_head(ledger)
   if not total then return 0, 0 end
@@ -34,38 +34,39 @@ local function held(ledger)
   return total, count
 end
 
--- What the request holds and until when; nil when nothing.
+-- Return what the request holds and until when, or nil.
 local function held_by(ledger, key)
   local amount, expiry = string.match(redis.call('HGET', ledger, key) or '', '^(%d+) (%d+)$')
   return tonumber(amount), tonumber(expiry)
 end
 
--- Whether it may hold so much among so many; what it holds already, by its grant or for an earlier attempt, counts once.
+-- Return whether the request may hold this amount. What it already holds, by its grant or for an earlier attempt,
+-- counts once.
 local function has_room(ledger, key, amount, most_amount, most_requests)
   local total, count = held(ledger)
   local own = held_by(ledger, key)
   return total - (own or 0) + amount <= tonumber(most_amount) and count - (own and 1 or 0) < tonumber(most_requests)
 end
 
--- Hold an amount, in place of what the request held.
+-- Hold an amount in place of what the request held before.
 local function hold(ledger, key, amount, expiry)
   local total, soonest = read_head(ledger)
   total = (total or 0) - (held_by(ledger, key) or 0) + amount
   redis.call('HSET', ledger, key, string.format('%d %d', amount, expiry))
   write_head(ledger, total, math.min(soonest or expiry, expiry))
-  -- The whole is gone a day after the last of it, should nobody ever ask for this worker again: Redis itself counts
-  -- the jumps of its clock.
+  -- If nobody reads this ledger again, Redis deletes it a day after the last hold. Its own expiry follows its clock's
+  -- jumps.
   if redis.call('PTTL', ledger) < DAY_MS / 2 then redis.call('PEXPIRE', ledger, DAY_MS) end
 end
 
--- Hold no less and no shorter than this.
+-- Hold at least this amount, at least until `expiry`.
 local function hold_at_least(ledger, key, amount, expiry)
   local own, own_expiry = held_by(ledger, key)
   hold(ledger, key, math.max(own or 0, amount), math.max(own_expiry or 0, expiry))
 end
 
--- Returns 1 when the request held something, else 0.
-local function let_go(ledger, key)
+-- Release what the request holds. Return 1 if it held something, else 0.
+local function release(ledger, key)
   local amount = held_by(ledger, key)
   if not amount then return 0 end
   local total, soonest = read_head(ledger)

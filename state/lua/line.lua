@@ -1,4 +1,4 @@
--- line.lua: the queue and the sums of its work, put before the scripts that touch it. Milliseconds.
+-- line.lua: precedes the scripts that use the queue and the sums of its work. Milliseconds.
 -- KEYS[1] queue (zset), KEYS[2] entries (hash), KEYS[3] grants (zset), KEYS[4..6] sums of waiting work by due
 -- time in wide, middle and narrow buckets (hashes; an empty bucket has no field)
 local QUEUE, ENTRIES, GRANTS = KEYS[1], KEYS[2], KEYS[3]
@@ -40,14 +40,14 @@ local function leave_line(key, entry)
   add_to_sums(entry.score, 0 - entry.tokens) -- a negated zero would print as -0
 end
 
--- A grant that was not settled: no worker's credit is meant for the entry any more, and it waits as before.
+-- Return an entry whose grant was not settled to the queue.
 local function put_back(key, entry)
   entry.worker = '-'
   write_entry(key, entry)
   join_line(key, entry)
 end
 
--- Grants that nobody settled give their requests their places back, a few times.
+-- Return the requests of expired grants to their places, a few times each.
 local function return_expired()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', GRANTS, '-inf', now)) do
     redis.call('ZREM', GRANTS, key)
@@ -61,8 +61,8 @@ local function return_expired()
   end
 end
 
--- Fields of the epoch: when a router last asked for a place or for grants, as one with anybody who waits does each
--- second. One that has not for SILENT_MS stands still, though its subscription may not.
+-- Record, in the epoch, that a router asked for a place or for grants. A router with waiting requests does so each
+-- second. A router that has not for SILENT_MS stands still, even if its subscription is alive.
 local function called(router)
   redis.call('HSET', EPOCH, 'called:' .. router, now)
 end
@@ -82,8 +82,8 @@ local function waiting_tokens()
   return total
 end
 
--- Work in front of an entry, exact: wide buckets before its own, in its own the middle ones before its own, in
--- that the narrow ones, and in its own narrow one the entries themselves.
+-- Return the exact work ahead of an entry: the wide buckets before its own, within its own the middle ones, within
+-- that the narrow ones, and within its own narrow bucket the entries themselves.
 local function work_ahead(key, score)
   local total = 0
   local own = math.floor(score / SUMS[1].width)

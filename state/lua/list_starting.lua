@@ -1,7 +1,7 @@
--- list_starting.lua: the workers that say they are starting; expired announcements are removed.
+-- list_starting.lua: return the announcements of starting workers; remove expired ones.
 -- Times in milliseconds.
 -- KEYS[1] announcements' expiries (zset), KEYS[2] their records (hash).
--- Returns records as JSON, each followed by how long it will live without another word.
+-- Returns records as JSON, each followed by the time until it expires.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)) do
   redis.call('ZREM', KEYS[1], id)
   redis.call('HDEL', KEYS[2], id)

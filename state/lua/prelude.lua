@@ -1,8 +1,7 @@
--- prelude.lua: put before every other script. It takes the first key and the first argument, the epoch's (hash) and
--- the one the caller has entered, and refuses what was meant for another. `now` is Redis's own clock in milliseconds
--- without its jumps: set back, what nobody renews would be held for as long again, and set forward, all that is held
--- would be over at once. The living call every second, so a longer silence is one of Redis or a jump, and counts as
--- no time at all.
+-- prelude.lua: precedes every other script. It takes the first key, the epoch (hash), and the first argument, the
+-- epoch that the caller has entered, and refuses a call of another epoch. `now` is Redis's own clock in milliseconds
+-- without its jumps: a clock set back would prolong every hold, and a clock set forward would end them all at once.
+-- A living fleet calls every second, so a longer silence is a pause of Redis or a jump, and counts as no time.
 local EPOCH = table.remove(KEYS, 1)
 local epoch, seen, jumped = unpack(redis.call('HMGET', EPOCH, 'id', 'seen', 'jumped'))
 if epoch ~= table.remove(ARGV, 1) then

@@ -1,4 +1,4 @@
--- queue_status.lua: how many wait, and the work of these and of the granted.
+-- queue_status.lua: return how many requests wait, and the work of these and of the granted ones.
 -- KEYS    as line.lua.   Returns {requests, prompt tokens}.
 return_expired()
 local tokens = waiting_tokens()

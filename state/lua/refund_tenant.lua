@@ -1,4 +1,4 @@
--- refund_tenant.lua: take back the charge of a request that was not admitted in the end. Milliseconds.
+-- refund_tenant.lua: undo the charge of a request that was not admitted in the end. Milliseconds.
 -- KEYS    as shares.lua
 -- ARGV    tenant, virtual tokens.
 forget_idle()

@@ -1,4 +1,4 @@
--- register_worker.lua: announce a worker, or say that it still lives. Times in milliseconds.
+-- register_worker.lua: announce a worker, or renew its announcement. Times in milliseconds.
 -- KEYS[1] worker expiries (zset), KEYS[2] worker records (hash), KEYS[3] the worker's cached prefixes (set)
 -- ARGV    worker_id, record as JSON, ttl_ms.
 redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])

@@ -1,4 +1,4 @@
--- renew.lua: a credit or lease that is still held stays held. Milliseconds.
+-- renew.lua: prolong credits or leases that are still held. Milliseconds.
 -- KEYS[1] the worker's credits or leases (ledger)
 -- ARGV    ttl_ms, request_key, ....   Returns how many were still held.
 held(KEYS[1])

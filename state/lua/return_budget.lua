@@ -1,4 +1,4 @@
--- return_budget.lua: give tokens back that a request did not need. More than a burst is cut when next asked for.
+-- return_budget.lua: return tokens that a request did not need. What exceeds a burst is cut at the next call.
 -- KEYS    as budget.lua
 -- ARGV    tokens
 local level = tonumber(redis.call('HGET', KEYS[1], 'tokens'))

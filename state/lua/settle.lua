@@ -1,20 +1,20 @@
--- settle.lua: turn a grant into a block lease on the first of some decode workers that has room. Milliseconds.
+-- settle.lua: turn a grant into a block lease on the first of the given decode workers with room. Milliseconds.
 -- KEYS[1..6] as line.lua, KEYS[7] credits of the granted worker, KEYS[8..] leases of the decode workers (ledgers)
 -- ARGV    request_key, granted worker_key, ttl_ms, then num_blocks and max_seqs of each decode worker.
--- Returns {ok, which decode worker, from 1}, {no_room} or {expired}.
--- One of them is the decode worker that the grant holds room on; nothing stays held on those that are not taken.
--- Settled again, as after a lost answer, it says ok again. A grant of another worker's stands.
+-- Returns {ok, index of the decode worker from 1}, {no_room} or {expired}.
+-- They include the decode worker on which the grant holds room; holds on all but the chosen one are released.
+-- A repeated call, as after a lost response, returns ok again. A grant for another worker stays valid.
 local CREDITS, FIRST_ROOM = KEYS[7], 8
 local key, expiry = ARGV[1], now + ARGV[3]
 
-local function let_go_but(kept)
+local function release_but(kept)
   for i = FIRST_ROOM, #KEYS do
-    if KEYS[i] ~= kept then let_go(KEYS[i], key) end
+    if KEYS[i] ~= kept then release(KEYS[i], key) end
   end
 end
 
 return_expired()
-for i = 7, #KEYS do held(KEYS[i]) end -- what has expired is gone
+for i = 7, #KEYS do held(KEYS[i]) end -- removes expired holds
 local entry = read_entry(key)
 
 if not entry then
@@ -29,8 +29,8 @@ if not entry then
 end
 if entry.worker ~= ARGV[2] then
   if entry.worker == '-' then -- it waits again
-    let_go(CREDITS, key)
-    let_go_but(nil)
+    release(CREDITS, key)
+    release_but(nil)
   end
   return {'expired'}
 end
@@ -40,13 +40,13 @@ for i = FIRST_ROOM, #KEYS do
   local room = 4 + (i - FIRST_ROOM) * 2
   if has_room(KEYS[i], key, entry.blocks, ARGV[room], ARGV[room + 1]) then
     redis.call('HDEL', ENTRIES, key)
-    let_go_but(KEYS[i])
+    release_but(KEYS[i])
     hold(KEYS[i], key, entry.blocks, expiry)
     hold(CREDITS, key, entry.tokens, expiry)
     return {'ok', i - FIRST_ROOM + 1}
   end
 end
-let_go(CREDITS, key)
-let_go_but(nil)
+release(CREDITS, key)
+release_but(nil)
 put_back(key, entry)
 return {'no_room'}

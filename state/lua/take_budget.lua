@@ -1,7 +1,7 @@
--- take_budget.lua: take from a tenant's buckets, from all or from none.
+-- take_budget.lua: take from all of a tenant's buckets, or from none.
 -- KEYS    as budget.lua
--- ARGV    rate per second, burst and cost of requests, then of tokens; an empty rate is no limit.
--- Returns {milliseconds to wait, or 0 when it was taken; now; what is left of requests; of tokens}.
+-- ARGV    rate per second, burst and cost of requests, then of tokens; an empty rate means no limit.
+-- Returns {milliseconds to wait, or 0 if it was taken; now; what is left of requests; of tokens}.
 local wait, full_in, left = 0, 0, {}
 for bucket, field in ipairs({'requests', 'tokens'}) do
   local per_s, burst, cost = ARGV[3 * bucket - 2], ARGV[3 * bucket - 1], tonumber(ARGV[3 * bucket])
@@ -17,7 +17,7 @@ for bucket, field in ipairs({'requests', 'tokens'}) do
 end
 if wait == 0 then
   redis.call('HSET', KEYS[1], 'requests', exact_number(left[1]), 'tokens', exact_number(left[2]), 'at', now)
-  -- Once both are full, nothing needs to be remembered.
+  -- Full buckets need no record.
   redis.call('PEXPIRE', KEYS[1], full_in + 1000)
 end
 return {wait, now, exact_number(left[1]), exact_number(left[2])}

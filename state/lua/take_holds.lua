@@ -1,4 +1,4 @@
--- take_holds.lua: enter credits or leases that a server which came back may have forgotten. Milliseconds.
+-- take_holds.lua: enter credits or leases again that a restarted server may have lost. Milliseconds.
 -- KEYS[1] the worker's credits or leases (ledger)
 -- ARGV    ttl_ms, request_key, amount, ....
 held(KEYS[1])

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from state import keys
 from state.errors import StoreUnavailable
 from state.records import START_TTL_MS, DecodeRoom, PrefillRoom, StartingRecord
-from state.store import PREFIX_QUESTIONS, Store
+from state.store import PREFIX_LOOKUPS, Store
 from tests.patience import PATIENCE_S
 from tests.state.common import entry, subscribed
 
@@ -118,8 +118,8 @@ async def test_a_prompt_that_nobody_holds_costs_the_same_however_long_it_is(
         assert not any((await store.lookup_prefix(workers, left)).values())
         return num_blocks - len(list(left))
 
-    assert await num_asked(1000) <= PREFIX_QUESTIONS
-    assert await num_asked(100_000) == await num_asked(1000 if num_workers > 1 else PREFIX_QUESTIONS)
+    assert await num_asked(1000) <= PREFIX_LOOKUPS
+    assert await num_asked(100_000) == await num_asked(1000 if num_workers > 1 else PREFIX_LOOKUPS)
 
 
 async def _hear(store: Store) -> None:

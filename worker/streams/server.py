@@ -11,7 +11,7 @@ from services.rpc.health import Health
 from services.rpc.listening import add_port
 from services.rpc.reading import RefuseUnreadable
 from services.security.role_guard import RoleGuard
-from services.security.tls import FleetTls, Role
+from services.security.tls import CertificateRole, FleetTls
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
@@ -26,10 +26,10 @@ OPTIONS = (
 
 
 CALLERS = {
-    "baton.worker.v1.WorkerService": frozenset({Role.ROUTER}),
-    "baton.worker.v1.KVTransferService": frozenset({Role.WORKER}),
+    "baton.worker.v1.WorkerService": frozenset({CertificateRole.ROUTER}),
+    "baton.worker.v1.KVTransferService": frozenset({CertificateRole.WORKER}),
     # Probes hold a client's certificate at most.
-    "grpc.health.v1.Health": frozenset(Role),
+    "grpc.health.v1.Health": frozenset(CertificateRole),
 }
 """Whom a certificate of the fleet's CA lets call what; everything else is for the fleet itself."""
 
@@ -63,7 +63,7 @@ class WorkerServer:
     async def set_serving(self, serving: bool) -> None:
         """Set the health of all services, and of the worker as a whole."""
         names = (health.WHOLE, *self._names, *reflection.NAMES)
-        await self._health.tell(names, serving=serving)
+        await self._health.set_status(names, serving=serving)
 
     async def stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)

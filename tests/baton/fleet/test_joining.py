@@ -40,11 +40,11 @@ async def test_a_connected_router_is_waited_for_until_it_serves() -> None:
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
-        await health.tell([WHOLE], serving=False)
+        await health.set_status([WHOLE], serving=False)
         joining = asyncio.create_task(wait_until_joined(address, 1))
         done, _ = await asyncio.wait([joining], timeout=0.3)
         assert not done
-        await health.tell([WHOLE], serving=True)
+        await health.set_status([WHOLE], serving=True)
         async with asyncio.timeout(30):
             await joining
     finally:

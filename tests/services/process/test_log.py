@@ -72,9 +72,9 @@ def test_lines_that_were_lost_are_counted_once_there_is_room(
             patched.setattr(background, "_write_all", full)
             for _ in range(3):
                 lines.write("lost\n")
-                lines.written()
+                lines.drain()
         lines.write("heard\n")
-        lines.written()
+        lines.drain()
     told, heard = (tmp_path / "log").read_text().splitlines()
     # Three, and two lines that told of the first ones.
     assert json.loads(told) == {"event": "log_lines_lost", "so_far": 5}

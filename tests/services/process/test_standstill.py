@@ -78,12 +78,12 @@ async def test_the_recent_longest_one_is_forgotten(
     registry: CollectorRegistry, standstills: Standstills
 ) -> None:
     now = time.monotonic()
-    standstills.take(2.0, 1.0, now)
-    standstills.take(LONG_S / 2, 3.0, now + RECENT_S + 1)
+    standstills.record(2.0, 1.0, now)
+    standstills.record(LONG_S / 2, 3.0, now + RECENT_S + 1)
     assert longest_s(registry, "recently") == 2.0
-    standstills.take(0.0, 0.0, now + 2 * RECENT_S + 2)
+    standstills.record(0.0, 0.0, now + 2 * RECENT_S + 2)
     assert longest_s(registry, "recently") == LONG_S / 2
-    standstills.take(0.0, 0.0, now + 9 * RECENT_S)
+    standstills.record(0.0, 0.0, now + 9 * RECENT_S)
     assert longest_s(registry, "recently") == 0
     assert longest_s(registry, "start") == 2.0
     assert longest_s(registry, "start", OWN_SECONDS) == 1.0

@@ -22,14 +22,14 @@ def test_only_all_messages_in_their_order_are_taken(numbers: list[int]) -> None:
     assert incoming.taken == in_order
 
 
-PATIENCE = 6.0
-TIMES = st.floats(0, 2 * PATIENCE)
+TIMEOUT = 6.0
+TIMES = st.floats(0, 2 * TIMEOUT)
 
 
 def lost(outgoing: Outgoing, taken: int, now: float) -> int | None:
     """Return the lost message, if any, once the other side has said how many it has taken."""
-    outgoing.hear(taken, now)
-    return outgoing.lost(now, PATIENCE)
+    outgoing.acknowledge(taken, now)
+    return outgoing.lost(now, TIMEOUT)
 
 
 def send_all(outgoing: Outgoing, gaps: list[float]) -> list[float]:
@@ -46,7 +46,7 @@ def test_the_oldest_message_not_taken_in_time_is_the_lost_one(gaps: list[float],
     outgoing = Outgoing()
     sent_at = send_all(outgoing, gaps)
     now = sent_at[-1] + later
-    late = now - sent_at[0] > PATIENCE
+    late = now - sent_at[0] > TIMEOUT
     assert lost(outgoing, 0, now) == (1 if late else None)
 
 
@@ -59,7 +59,7 @@ def test_who_takes_messages_however_slowly_has_lost_none(
     taken = data.draw(st.integers(1, len(gaps) - 1))
     assert lost(outgoing, taken, taken_at) is None
     now = taken_at + idle
-    late = now - taken_at > PATIENCE
+    late = now - taken_at > TIMEOUT
     assert lost(outgoing, taken, now) == (taken + 1 if late else None)
 
 
@@ -75,8 +75,8 @@ def test_nothing_is_lost_while_the_other_side_could_take_nothing(
     gaps: list[float], excused: float, later: float
 ) -> None:
     outgoing = Outgoing()
-    excused_at = send_all(outgoing, gaps)[-1] + excused
-    outgoing.excuse(excused_at)
-    now = excused_at + later
-    late = now - excused_at > PATIENCE
+    restarted_at = send_all(outgoing, gaps)[-1] + excused
+    outgoing.restart_timeout(restarted_at)
+    now = restarted_at + later
+    late = now - restarted_at > TIMEOUT
     assert lost(outgoing, 0, now) == (1 if late else None)

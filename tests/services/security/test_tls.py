@@ -9,7 +9,7 @@ import pytest
 
 from baton.security.certificates import PARTS, make_certificates
 from baton.security.secret_files import Certificates
-from services.security.tls import Role, TlsFiles, TlsUnusable, load_tls, roles_of
+from services.security.tls import CertificateRole, TlsFiles, TlsUnusable, load_tls, roles_of
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -23,12 +23,12 @@ def files(made: Certificates, part: str) -> TlsFiles:
     return TlsFiles(made.ca, made.cert(part), made.key(part))
 
 
-@pytest.mark.parametrize("role", [Role.ROUTER, Role.WORKER, Role.CLIENT])
-def test_each_part_gets_a_certificate_of_its_own_role_only(made: Certificates, role: Role) -> None:
+@pytest.mark.parametrize("role", [CertificateRole.ROUTER, CertificateRole.WORKER, CertificateRole.CLIENT])
+def test_each_part_gets_a_certificate_of_its_own_role_only(made: Certificates, role: CertificateRole) -> None:
     assert role.value in PARTS
     load_tls(files(made, role.value), role, NOW)
-    for other in set(Role) - {role}:
-        with pytest.raises(TlsUnusable, match=f"is no {other.value}'s") as caught:
+    for other in set(CertificateRole) - {role}:
+        with pytest.raises(TlsUnusable, match=f"is not a {other.value}'s") as caught:
             load_tls(files(made, role.value), other, NOW)
         assert caught.value.path == made.cert(role.value)
 
@@ -44,19 +44,19 @@ def test_a_second_making_keeps_the_ca_and_renews_the_rest(tmp_path: Path) -> Non
     make_certificates(tmp_path, (), 30, NOW + dt.timedelta(days=20))
     assert first.ca.read_bytes() == ca
     assert first.cert("router").read_bytes() != router
-    load_tls(files(first, "router"), Role.ROUTER, NOW + dt.timedelta(days=49))
+    load_tls(files(first, "router"), CertificateRole.ROUTER, NOW + dt.timedelta(days=49))
 
 
 @pytest.mark.parametrize("days", [-1, 31])
 def test_a_certificate_out_of_its_time_is_refused(made: Certificates, days: int) -> None:
     with pytest.raises(TlsUnusable, match="is not valid now") as caught:
-        load_tls(files(made, "worker"), Role.WORKER, NOW + dt.timedelta(days=days))
+        load_tls(files(made, "worker"), CertificateRole.WORKER, NOW + dt.timedelta(days=days))
     assert caught.value.path == made.cert("worker")
 
 
 def test_a_key_of_another_certificate_is_refused_without_being_shown(made: Certificates) -> None:
     with pytest.raises(TlsUnusable, match="does not fit the certificate") as caught:
-        load_tls(TlsFiles(made.ca, made.cert("worker"), made.key("router")), Role.WORKER, NOW)
+        load_tls(TlsFiles(made.ca, made.cert("worker"), made.key("router")), CertificateRole.WORKER, NOW)
     assert caught.value.path == made.key("router")
     secret = made.key("router").read_text().splitlines()[1]
     assert secret not in str(caught.value)
@@ -72,16 +72,16 @@ def test_a_missing_or_broken_file_is_named(
         broken.write_bytes(content)
     paths = {"ca": made.ca, "cert": made.cert("worker"), "key": made.key("worker")} | {part: broken}
     with pytest.raises(TlsUnusable) as caught:
-        load_tls(TlsFiles(**paths), Role.WORKER, NOW)
+        load_tls(TlsFiles(**paths), CertificateRole.WORKER, NOW)
     assert str(broken) in str(caught.value)
 
 
 def test_what_was_loaded_does_not_show_its_key(made: Certificates) -> None:
-    assert "PRIVATE" not in repr(load_tls(files(made, "worker"), Role.WORKER, NOW))
+    assert "PRIVATE" not in repr(load_tls(files(made, "worker"), CertificateRole.WORKER, NOW))
 
 
 def test_a_peer_is_what_its_certificate_names() -> None:
     names = [b"worker.baton.internal", b"localhost", b"router.baton.internal.evil.example"]
-    assert roles_of({"x509_subject_alternative_name": names}) == {Role.WORKER}
+    assert roles_of({"x509_subject_alternative_name": names}) == {CertificateRole.WORKER}
     assert roles_of({"x509_common_name": [b"router.baton.internal"]}) == frozenset()
     assert roles_of({}) == frozenset()

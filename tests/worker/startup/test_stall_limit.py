@@ -95,7 +95,9 @@ def test_turns_that_end_are_no_stall_however_long_they_go_on() -> None:
             is_over.set()
         return answer
 
-    watchdog = Watchdog(turn, 0.004, stalled.append, look_s=0.001)  # five looks at one turn would be too many
+    watchdog = Watchdog(
+        turn, 0.004, stalled.append, check_period_s=0.001
+    )  # five looks at one turn would be too many
     watchdog.start()
     assert is_over.wait(60)
     watchdog.stop()
