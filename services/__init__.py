@@ -1,13 +1,7 @@
-"""What every process of the fleet shares: its event loop and logs, its gRPC server, and its security.
+"""What every process of the fleet shares.
 
-In reading order:
+In reading order: `process` (logs, threads, the event loop), `rpc` (gRPC servers and streams), `security` (TLS
+and its flags), `profiles` (the cost profiles that come with Baton, by name).
 
-- `process/`: `log` (structured logs), `background` (writes without waiting), `event_loop`, `standstill`,
-  `watchdog` (watch that loop), `threads`, `garbage`.
-- `rpc/`: `listening` (ports), `health`, `reflection`, `handlers` and `reading` (checks before each call),
-  `numbering` and `probe` (liveness of streams), `calls`, `convert` (messages that all services share).
-- `security/`: `settings` (flags), `tls` (certificates), `role_guard` (who may call which service).
-- `profiles`: the cost profiles that come with Baton, by name.
-
-May import `scheduling` and the generated stubs below `baton`; no service imports another one through it.
+May import `scheduling` and the generated stubs below `baton`.
 """

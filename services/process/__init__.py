@@ -1,1 +1,3 @@
-"""The life of a process: logs, threads and the event loop. Imports nothing else of the project."""
+"""The life of a process: `log` and `background` (no caller waits for a disk), `event_loop`, `standstill`,
+`watchdog`, `threads`, `garbage`. Imports nothing else of the project.
+"""

@@ -1,1 +1,3 @@
-"""What the gRPC servers and streams of the fleet share. May import `services.process` and `.security`."""
+"""What gRPC servers and streams share: `listening`, `health`, `reflection`, `handlers`, `reading`,
+`numbering`, `probe`, `calls`, `convert`. May import `scheduling`, `services.process` and `services.security`.
+"""

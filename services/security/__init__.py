@@ -1,1 +1,4 @@
-"""TLS, the roles in certificates, and the flags for both. Of `services` it imports only `rpc.handlers`."""
+"""Security of services: `settings` (flags), `tls` (certificates and roles), `role_guard` (who may call what).
+
+Imports nothing else of `services` but `rpc.handlers`.
+"""
