@@ -1,6 +1,6 @@
 """Rewrites the stored recordings after a class or a field has changed its name.
 
-    python -m tests.golden.convert                               only say what differs from the code
+    python -m tests.golden.convert                               only list what differs from the code
     python -m tests.golden.convert --class TellQueued=Queued     a class or an enum has another name
     python -m tests.golden.convert --field Slo.ttft_ms=first_ms  a field has another name
     python -m tests.golden.convert --drop Slo.tpot_ms            a field is gone
@@ -8,13 +8,16 @@
     python -m tests.golden.convert --value Verdict.at_risk=late  an enum's member has another value
 
 The recordings hold what live routers were told, and what they decided on it, as rows of fields. A change of
-names changes no decision: change the code, rewrite the recordings, and `test_replayed.py` must pass again.
-All flags may be given several times and together; they use the old names, but for `--add`, whose names are
-those of the code. A value is JSON, or a plain word. Fields that only stand in another order need no flag; nor
-do members of an enum that keep their values. Nothing is written unless all rows then fit the code: else the
-differences that are left are listed, and the exit code is 1.
+names changes no decision: change the code, convert, and `test_replayed.py` must pass again. All flags may be
+given several times and together; they use the old names, but for `--add`, whose names are those of the code.
+A value is JSON, or a plain word. Fields that only stand in another order need no flag; nor do members of an
+enum that keep their values. Nothing is written unless all then fits the code: else the differences that are
+left are listed, and the exit code is 1.
 
-Rows of the simulator's tables have names of their own and need no rewriting.
+New names change `recordings/schema.json` alone, which Git merges. All else changes every recording: if two
+such changes meet in a merge, take one side's `recordings` and convert again for the other's.
+
+The simulator's tables have names of their own and need no rewriting.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +65,28 @@ class Converter:
         }
         return Schema(types, enums)
 
+    def renamed(self) -> dict[str, str]:
+        """Return today's names of the classes that have others in the rows."""
+        names = {in_rows: self._class(name) for in_rows, name in self._old.renamed.items()}
+        names |= {
+            old: new for old, new in self._changes.classes.items() if old not in self._old.renamed.values()
+        }
+        return {in_rows: name for in_rows, name in names.items() if in_rows != name}
+
+    def recording(self, old: stored.Recording) -> stored.Recording:
+        """Return a recording in rows of today's types."""
+        lines = [
+            [now, self.tagged(event), [self.tagged(action) for action in actions]]
+            for now, event, actions in old.lines
+        ]
+        return stored.Recording(self.tagged(old.config), lines)
+
     def _convert(self, kind: Kind, value: Any) -> Any:
         if isinstance(kind, list):
             return self._generic(kind, value)
         if kind in self._old.types:
             return self._row(kind, value)
-        if kind in self._old.enums:
-            return self._value(kind, value)
-        return self._class(value) if kind == stored.ERROR_CLASS else value
+        return self._value(kind, value) if kind in self._old.enums else value
 
     def tagged(self, value: stored.Row) -> stored.Row:
         """Return the new form of [class, row]."""
@@ -99,17 +116,15 @@ class Converter:
         return [cells[part] for part in order] if order.keys() == cells.keys() else list(cells.values())
 
     def _fields(self, name: str) -> dict[str, Kind]:
+        """Return the fields with their new names; those that were added come last."""
         fields = {
             self._changes.fields.get((name, part), part): self._kind(kind)
             for part, kind in self._old.types[name].items()
             if (name, part) not in self._changes.dropped
         }
         new_name = self._class(name)
-        current = self._current.types.get(new_name, {})
-        for owner, part in self._changes.added:
-            if owner == new_name:
-                fields[part] = current.get(part, "a new field")
-        return {part: fields[part] for part in current} if current.keys() == fields.keys() else fields
+        added = [part for owner, part in self._changes.added if owner == new_name]
+        return fields | {part: self._current.types.get(new_name, {}).get(part, "new") for part in added}
 
     def _kind(self, kind: Kind) -> Kind:
         if isinstance(kind, list):
@@ -126,28 +141,19 @@ class Converter:
 def main(typed: Sequence[str] | None = None) -> int:
     """Return 1 if something is left that does not fit the code."""
     args = _parser().parse_args(typed)
-    changes, current = changes_of(args), stored.current_schema()
-    converted = []
-    for path in args.files or stored.paths():
-        old = stored.read(path)
-        converter = Converter(old.schema, current, changes)
-        if left := differences(converter.schema(), current):
-            sys.stdout.write("".join(f"{line}\n" for line in left))
-            return 1
-        converted.append((path, old, converter))
-    for path, old, converter in converted:
-        if stored.to_text(old.schema.as_json()) != stored.to_text(current.as_json()) or changes != Changes():
-            stored.write(path, rewritten(old, converter, current))
+    changes, folder, current = changes_of(args), args.folder, stored.current_schema()
+    converter = Converter(stored.read_schema(folder), current, changes)
+    schema = converter.schema()
+    if left := differences(schema, current, in_order=False):
+        sys.stdout.write("".join(f"{line}\n" for line in left))
+        return 1
+    renamed = converter.renamed()
+    if changes.dropped or changes.added or changes.values or differences(schema, current):
+        for path in stored.paths(folder):
+            stored.write(path, converter.recording(stored.read(path)))
+        renamed = {}
+    stored.write_schema(replace(current, renamed=renamed), folder)
     return 0
-
-
-def rewritten(old: stored.Recording, converter: Converter, current: Schema) -> stored.Recording:
-    """Return the recording in rows of today's types."""
-    lines = [
-        [now, converter.tagged(event), [converter.tagged(action) for action in actions]]
-        for now, event, actions in old.lines
-    ]
-    return stored.Recording(current, converter.tagged(old.config), lines)
 
 
 def changes_of(args: argparse.Namespace) -> Changes:
@@ -186,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="*", type=Path, help="(all that are stored)")
+    parser.add_argument("--folder", type=Path, default=stored.FOLDER, help="of other recordings than ours")
     for flag, name, shape in (
         ("--class", "classes", "OLD=NEW"),
         ("--field", "fields", "TYPE.OLD=NEW"),

@@ -32,6 +32,7 @@ from sim import simulation
 from tests.fleet.driving import DEMO_MODEL
 from tests.golden import stored
 from tests.golden.scenes import SCENES, SMALL, Scene
+from tests.golden.schema import differences
 from tests.golden.tables import outcome
 
 SIMULATED = "simulated"
@@ -44,6 +45,8 @@ def main(typed: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="also keep the routers' own files in this folder")
     parser.add_argument("--decide-again", action="store_true", help="store what today's code decides")
     args = parser.parse_args(typed)
+    if differences(stored.read_schema(), stored.current_schema()):
+        parser.error("the stored recordings do not fit the code; see tests.golden.convert first")
     if args.decide_again:
         for path in stored.paths():
             decide_again(path)
@@ -59,8 +62,7 @@ def main(typed: Sequence[str] | None = None) -> int:
 
 def decide_again(path: Path) -> None:
     recording = stored.read(path)
-    lines = list(stored.decide_again(recording))
-    stored.write(path, replace(recording, schema=stored.current_schema(), lines=lines))
+    stored.write(path, replace(recording, lines=list(stored.decide_again(recording))))
 
 
 async def record(name: str, scene: Scene, folder: Path) -> None:

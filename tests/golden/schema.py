@@ -25,6 +25,8 @@ class Schema:
     """Fields in the order of a row."""
     enums: dict[str, list[Any]] = field(default_factory=dict)
     """The values of all members, as they are stored."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Classes by the names that they have in stored rows, where these are others."""
     special: Mapping[type, Kind] = field(default_factory=dict)
     """The kinds of types that are stored in a form of their own."""
 
@@ -41,7 +43,7 @@ class Schema:
         return str(hint.__name__)
 
     def as_json(self) -> dict[str, Any]:
-        return {"types": self.types, "enums": self.enums}
+        return {"types": self.types, "enums": self.enums, "renamed": self.renamed}
 
     def _add_generic(self, hint: Any) -> Kind:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -64,15 +66,18 @@ class Schema:
         self.types[hint.__name__] = row
 
 
-def differences(stored: Schema, current: Schema) -> list[str]:
+def differences(stored: Schema, current: Schema, *, in_order: bool = True) -> list[str]:
     """Say in what the types of a stored file differ from those of the code; empty if in nothing."""
     found = []
     classes, enums = (stored.types, current.types), (stored.enums, current.enums)
-    for what, (before, after) in (("class", classes), ("enum", enums)):
-        found += [f"{what} {name} is stored, but not in the code" for name in before.keys() - after.keys()]
-        found += [f"{what} {name} is in the code, but not stored" for name in after.keys() - before.keys()]
+    for what, (old, new) in (("class", classes), ("enum", enums)):
+        found += [f"{what} {name} is stored, but not in the code" for name in old.keys() - new.keys()]
+        found += [f"{what} {name} is in the code, but not stored" for name in new.keys() - old.keys()]
     for name in stored.types.keys() & current.types.keys():
-        found += _field_differences(name, stored.types[name], current.types[name])
+        before, after = stored.types[name], current.types[name]
+        found += _field_differences(name, before, after)
+        if in_order and before.keys() == after.keys() and list(before) != list(after):
+            found.append(f"{name} has its fields in another order")
     found += [
         f"enum {name} is stored with the values {stored.enums[name]}, and the code has {current.enums[name]}"
         for name in stored.enums.keys() & current.enums.keys()
@@ -89,6 +94,4 @@ def _field_differences(name: str, before: Mapping[str, Any], after: Mapping[str,
         for part in before.keys() & after.keys()
         if before[part] != after[part]
     ]
-    if not (gone or new) and list(before) != list(after):
-        changed.append(f"{name} has its fields in another order")
     return gone + new + changed

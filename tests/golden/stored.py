@@ -1,8 +1,9 @@
-"""Reads and writes stored recordings: what a router was told, and all that it decided.
+"""Reads and writes stored recordings: what routers were told, and all that they decided.
 
-A file is JSON lines, compressed by xz. The first line describes the types of all rows and gives the
-configuration; then there is one line for each event: [time, event, [action, ...]], in the rows of
-`router.codec`.
+`schema.json` describes the types of all rows. Each recording is JSON lines, compressed by xz: the router's
+configuration, then a line for each event, [time, event, [action, ...]]. Configuration, events and actions are
+[class, row], where a row is what `router.replay.codec` makes; it holds no names, so that most renames change
+`schema.json` alone.
 """
 
 from __future__ import annotations
@@ -28,36 +29,45 @@ from tests.golden.schema import Kind, Schema
 
 FOLDER = Path(__file__).with_name("recordings")
 SUFFIX = ".jsonl.xz"
-ERROR_CLASS = "ErrorClass"
-"""The kind of a cell that names an error's class."""
+SCHEMA = "schema.json"
 
 Row = list[Any]
 
 
 @dataclass(slots=True)
 class Recording:
-    """A stored file. `config`, each event and each action is [class, row]; each of `lines` is one event's."""
+    """One stored file, with the names of classes as `schema.json` has them."""
 
-    schema: Schema
     config: Row
     lines: list[Row]
 
 
-def paths() -> list[Path]:
+def paths(folder: Path = FOLDER) -> list[Path]:
     """Return the stored recordings by name."""
-    return sorted(FOLDER.glob(f"*{SUFFIX}"))
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def read_schema(folder: Path = FOLDER) -> Schema:
+    return Schema(**json.loads((folder / SCHEMA).read_text(encoding="ascii")))
+
+
+def write_schema(schema: Schema, folder: Path = FOLDER) -> None:
+    """Write one name a line, so that changes of different names are merged."""
+    (folder / SCHEMA).write_text(json.dumps(schema.as_json(), indent=1) + "\n", encoding="ascii")
 
 
 def read(path: Path) -> Recording:
+    renamed = read_schema(path.parent).renamed
     with lzma.open(path, "rt", encoding="ascii") as text:
-        header = json.loads(next(text))
-        lines = [json.loads(line) for line in text]
-    return Recording(Schema(header["types"], header["enums"]), header["config"], lines)
+        config, *lines = map(json.loads, text)
+    for _, event, actions in lines:
+        for tagged in (event, *actions):
+            tagged[0] = renamed.get(tagged[0], tagged[0])
+    return Recording([renamed.get(config[0], config[0]), config[1]], lines)
 
 
 def write(path: Path, recording: Recording) -> None:
-    header = {**recording.schema.as_json(), "config": recording.config}
-    text = "".join(to_text(part) + "\n" for part in (header, *recording.lines))
+    text = "".join(to_text(part) + "\n" for part in (recording.config, *recording.lines))
     path.write_bytes(lzma.compress(text.encode("ascii"), preset=9 | lzma.PRESET_EXTREME))
 
 
@@ -80,9 +90,8 @@ def decide_again(recording: Recording) -> Iterator[Row]:
 
 
 def recording_of(config: CoreConfig, events: Iterable[tuple[float, Event]]) -> Recording:
-    return Recording(
-        current_schema(), [CoreConfig.__name__, encode_config(config)], list(decide(config, events))
-    )
+    named = [CoreConfig.__name__, encode_config(config)]
+    return Recording(named, list(decide(config, events)))
 
 
 def encode_actions(actions: Sequence[Action]) -> list[Any]:
@@ -92,7 +101,7 @@ def encode_actions(actions: Sequence[Action]) -> list[Any]:
 def current_schema() -> Schema:
     """Return the types of all rows as the code has them now."""
     error: Kind = [
-        "tuple", ERROR_CLASS, "Reason", "str", ["list", "str"], ["optional", "int"], ["optional", "float"],
+        "tuple", "Reason", "str", ["list", "str"], ["optional", "int"], ["optional", "float"],
         ["optional", "Decision"],
     ]  # fmt: skip
     schema = Schema(special={Policy: "Policy", RouterError: error, SloRefused: error})
@@ -106,7 +115,7 @@ def _encode_error(error: RouterError) -> Row:
     retry_after_s = error.retry_after_s if isinstance(error, SloRefused | Overloaded | Unavailable) else None
     decision = encode_decision(error.decision) if isinstance(error, SloRefused) else None
     return [
-        type(error).__name__, error.reason.name, str(error), list(error.fields), error.limit, retry_after_s,
+        error.reason.name, str(error), list(error.fields), error.limit, retry_after_s,
         decision,
     ]  # fmt: skip
 

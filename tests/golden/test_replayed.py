@@ -29,17 +29,23 @@ def _name(path: Path) -> str:
     return path.name.removesuffix(stored.SUFFIX)
 
 
+@pytest.fixture(scope="module")
+def _fitting() -> None:
+    found = differences(stored.read_schema(), stored.current_schema())
+    assert not found, "\n".join([*found, CONVERT])
+
+
+@pytest.mark.usefixtures("_fitting")
 @pytest.mark.parametrize("path", PATHS, ids=_name)
 def test_routers_decide_as_they_did(path: Path) -> None:
     recording = stored.read(path)
-    found = differences(recording.schema, stored.current_schema())
-    assert not found, "\n".join([*found, CONVERT])
     decided = stored.decide_again(recording)
     for number, (before, now) in enumerate(zip(recording.lines, decided, strict=True)):
         if stored.to_text(before) != stored.to_text(now):
             pytest.fail(_difference(number, before, now))
 
 
+@pytest.mark.usefixtures("_fitting")
 def test_every_event_and_every_action_is_recorded() -> None:
     seen_events: set[str] = set()
     seen_actions: set[str] = set()
