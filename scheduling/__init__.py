@@ -1,4 +1,15 @@
-"""Every decision, pure; and the words that router, workers and simulator share.
+"""Pure decisions, and the types that router, workers and simulator share.
 
-No I/O, no clock, no randomness of its own, no logging: frozen snapshots and `now` come in, data goes out.
+Nothing here does I/O, reads a clock, draws random numbers or logs: functions take frozen snapshots and `now`,
+and return data. The package may import only `numpy`; `router`, workers and `sim` import it. In reading order:
+
+- `request`: a request as a worker receives it (sampling, stop rules, SLO); `token_bans` checks its bans
+- `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
+- `policies`: the ways to fill a step, one file each, built from `packing`; `lateness`: when tokens are due
+- `cost`: what a step costs, and how that is measured
+- `admission`: which requests are accepted, at risk or refused
+- `ordering`: the order of the fleet's queue; `placement`: which workers serve a request; `roles`: how much
+  of its time a decode worker may spend on prompts
+- `memory`: how many KV blocks requests need, and which one gives them up
+- `value`: fast frozen dataclasses
 """

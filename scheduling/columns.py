@@ -15,7 +15,7 @@ class TokenColumns:
     `text_utf8` is the rows' text back to back. `logprob_rows` names the rows that carry log-probabilities;
     `logprobs` and `top_counts` are aligned with it, `top_token_ids` and `top_logprobs` hold all rows'
     alternatives back to back. `stop_rows` names the rows whose text completes a stop string, `stop_places`
-    says which one: an index in the request's `stop_strings`.
+    has the index of that string in the request's `stop_strings`.
     """
 
     handles: Sequence[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class PromptLogprobs:
 
 
 def take_rows(columns: TokenColumns, rows: Sequence[int], handles: Sequence[int]) -> TokenColumns:
-    """The given rows, ascending, under other handles (one per row)."""
+    """Return the given rows, ascending, under other handles (one per row)."""
     taken = TokenColumns(
         handles=handles,
         choices=[columns.choices[row] for row in rows],

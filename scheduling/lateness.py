@@ -1,11 +1,11 @@
-"""When the next token of a promised pace is due, and for how long a late one is still worth hurrying for.
+"""When the next token of a promised pace is due, and how long a late one is still worth hurrying for.
 
-A pace (TPOT) is a promise on the mean: the n-th token is due at first token + n · TPOT. A late token keeps
-that line, since a mean stands a long gap that shorter ones make good: one step in twenty lasts longer than
-its 95 % quantile, and restarting the line there would give up a promise that the next steps still keep. Only
-a token so late that catching up would hold everybody else to the shortest steps starts a line of its own.
+A pace (TPOT) is a promise on the mean: the n-th token is due at first token + n · TPOT. A late token does not
+move these due times, since shorter gaps can make up for a long one: one step in twenty lasts longer than its
+95 % quantile, and moving the due times would give up a promise that the next steps still keep. Only if a
+token is so late that catching up would force the shortest steps on all others do its due times start anew.
 
-All are functions of one row or of columns of rows, in seconds.
+All functions take one row or columns of rows, in seconds.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 MEAN_GAPS = 3.0
-"""How many TPOTs one gap may last: a mean stands a long gap that shorter ones make good."""
+"""How many TPOTs one gap may last: shorter gaps can make up for it in the mean."""
 HOPELESS_GAPS = 3.0
-"""How many TPOTs a token may be late before its line starts anew, counting it as missed."""
+"""How many TPOTs a token may be late before its due times start anew, and it counts as missed."""
 
 _Column = NDArray[np.float64]
 
 
 def next_due(due_s: _Column, tpot_s: _Column, now_s: float) -> _Column:
-    """When the next token is due after the one that was due at `due_s` came at `now_s`; infinite without a
-    pace. Rows that have no line yet are due at minus infinity.
+    """Return when the next token is due after the one due at `due_s` came at `now_s`.
+
+    It is infinite without a pace. `due_s` is minus infinity for rows without a token so far.
     """
     starts_anew = (due_s < now_s - HOPELESS_GAPS * tpot_s) | np.isneginf(due_s)
     return np.where(starts_anew, now_s, due_s) + tpot_s
 
 
 def least_slack(due_s: _Column, hope_s: _Column, now_s: float) -> float:
-    """Seconds until the earliest due token; 0 while one is late by at most its `hope_s`, since every moment
-    then makes it later. Rows beyond hope do not count; infinite where nothing counts.
+    """Return the seconds until the earliest due token; 0 while a token is late by at most its `hope_s`.
+
+    Rows that are later than that do not count. The result is infinite if no row counts.
     """
     if due_s.size and (nearest := float(due_s.min())) >= now_s:
         return nearest - now_s

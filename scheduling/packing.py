@@ -1,4 +1,4 @@
-"""Chunks for one step, in the order of the list: up to a number of tokens, whole prompts, or up to a time."""
+"""Choose a step's chunks in list order: up to a number of tokens, whole prompts, or up to a duration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GRAIN_TOKENS = 64
 
 
 def fill_to_budget(view: StepView) -> tuple[Chunk, ...]:
-    """Chunks in order until `token_budget` tokens are used, decodes counted, or nothing waits."""
+    """Return chunks in order until `token_budget` tokens are used, including decodes, or nothing waits."""
     room = _room(view)
     chunks: list[Chunk] = []
     for work in view.waiting:
@@ -23,9 +23,9 @@ def fill_to_budget(view: StepView) -> tuple[Chunk, ...]:
 
 
 def whole_prompts(view: StepView, num_decodes: int) -> tuple[Chunk, ...]:
-    """Uncut prompts in order within what `num_decodes` leave of the budget; the first even beyond it.
+    """Return uncut prompts in order that fit into the budget beside `num_decodes`; the first in any case.
 
-    None is cut, so a prompt longer than the budget would otherwise never run.
+    Otherwise a prompt longer than the budget would never run.
     """
     room = _room(view) + view.decodes.num_seqs - num_decodes
     chunks: list[Chunk] = []
@@ -38,7 +38,7 @@ def whole_prompts(view: StepView, num_decodes: int) -> tuple[Chunk, ...]:
 
 
 def whole_batch(view: StepView) -> tuple[Chunk, ...]:
-    """Uncut prompts in order, at least one, until `max_seqs` sequences; tokens are not counted."""
+    """Return uncut prompts in order, at least one, until `max_seqs` sequences; tokens are not counted."""
     seats = view.max_seqs
     chunks: list[Chunk] = []
     for work in view.waiting:
@@ -50,10 +50,10 @@ def whole_batch(view: StepView) -> tuple[Chunk, ...]:
 
 
 def fill_to_duration(view: StepView, limit_s: float) -> tuple[Chunk, ...]:
-    """Chunks in order while 19 of 20 such steps, all decodes in them, last at most `limit_s`.
+    """Return chunks in order while 19 of 20 such steps, with all decodes, last at most `limit_s`.
 
-    A limit that one grain would break is stretched to that grain, so that decodes without slack never starve
-    prefill. `token_budget` holds too: it is what the step's buffers have room for.
+    A limit that one grain would break is extended to that grain, so that decodes without slack never starve
+    prefill. `token_budget` holds too: the step's buffers have room for no more.
     """
     room = _room(view)
     if room <= 0 or not view.waiting:
@@ -75,7 +75,7 @@ def fill_to_duration(view: StepView, limit_s: float) -> tuple[Chunk, ...]:
 
 
 def _longest(cost: CostModel, shape: StepShape, work: PrefillWork, room: int, limit_s: float) -> int:
-    """The longest chunk of `work` that fits: all of it, or whole grains; 0 if not even one does."""
+    """Return the longest chunk of `work` that fits: all of it, or whole grains; 0 if no grain fits."""
 
     def fits(num_tokens: int) -> bool:
         return cost.predict_q95(shape.with_chunk(work.num_computed_tokens, num_tokens)) <= limit_s
@@ -91,12 +91,12 @@ def _longest(cost: CostModel, shape: StepShape, work: PrefillWork, room: int, li
 
 
 def _grains(num_tokens: int) -> int:
-    """Whole grains; where the buffers leave less than one, that."""
+    """Return the tokens of whole grains; the number itself if it is less than a grain."""
     return num_tokens - num_tokens % GRAIN_TOKENS or num_tokens
 
 
 def _room(view: StepView) -> int:
-    """Tokens that the decodes leave of the budget."""
+    """Return the tokens that the decodes leave of the budget."""
     if view.token_budget < 1:
         raise ValueError(f"token_budget must be at least 1, not {view.token_budget}")
     return view.token_budget - view.decodes.num_seqs

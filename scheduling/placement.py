@@ -1,31 +1,32 @@
-"""Where a request runs: filter, score, pick, as plain functions in lists.
+"""Choose where a request runs: filter, score, pick, as plain functions in lists.
 
-A decode worker is picked by what placement leaves of its promises; a path, where each request has its own, by
-how early it has the first token.
+A decode worker is picked by the slack that placement leaves of its promises. A path, where each request has
+its own, is picked by its time to first token.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 
 from scheduling.value import value
 
 
 class Placement(enum.Enum):
-    """Who decides which path a request goes."""
+    """How the path of a request is chosen."""
 
     AGGREGATED = "aggregated"
-    """All compute their prompts where they decode; prefill workers idle."""
+    """Prompts are computed where they decode; prefill workers idle."""
     DISAGGREGATED = "disaggregated"
-    """Prefill workers compute all prompts; without any the decode workers do (DistServe)."""
+    """Prefill workers compute all prompts; without any, decode workers do (DistServe)."""
     CONDITIONAL = "conditional"
     """Each request takes the path that serves it best."""
 
 
 @value
 class DecodeCandidate:
-    """A decode worker, as far as placement cares. Times are seconds."""
+    """The facts about a decode worker that placement depends on. Times are seconds."""
 
     key: str
     draining: bool
@@ -34,15 +35,15 @@ class DecodeCandidate:
     free_blocks: int
     free_seqs: int
     step_after_s: float
-    """A decode step with this request in the batch."""
+    """Duration of a decode step with this request in the batch."""
     tightest_tpot_s: float
-    """Least TPOT promised there, this request's included; infinite when none is."""
+    """The least TPOT promised there, this request's included; infinite if none is."""
     cached_blocks: int
 
 
 @value
 class DecodeChoice:
-    """The pick, and why."""
+    """The chosen worker, and why."""
 
     worker_key: str
     score: tuple[float, ...]
@@ -54,24 +55,24 @@ Score = Callable[[DecodeCandidate], float]
 
 
 def is_open(candidate: DecodeCandidate, _blocks: int) -> bool:
-    """A draining worker finishes what it has."""
+    """Return True unless the worker drains: then it only finishes its requests."""
     return not candidate.draining
 
 
 def has_blocks(candidate: DecodeCandidate, blocks: int) -> bool:
-    """The whole reservation fits."""
+    """Return True if the whole reservation fits."""
     return candidate.free_blocks >= blocks
 
 
 def has_seat(candidate: DecodeCandidate, _blocks: int) -> bool:
-    """One more sequence keeps every promise made there."""
+    """Return True if the worker keeps all its promises with one more sequence."""
     return candidate.free_seqs > 0
 
 
 def least_slack(candidate: DecodeCandidate) -> float:
-    """What is left of the tightest promise after placement.
+    """Return the slack of the tightest promise after placement.
 
-    Without any promise all are equal: the noise of measured step costs must not crowd one worker.
+    Without a promise all workers are equal: the noise of measured step costs must not crowd one of them.
     """
     if candidate.tightest_tpot_s == float("inf"):
         return 0.0
@@ -79,17 +80,17 @@ def least_slack(candidate: DecodeCandidate) -> float:
 
 
 def not_avoided(candidate: DecodeCandidate) -> float:
-    """Another worker than the one that failed, where there is one."""
+    """Prefer workers that have not failed this request."""
     return 0.0 if candidate.avoided else 1.0
 
 
 def held_prefix(candidate: DecodeCandidate) -> float:
-    """Blocks that need not be sent."""
+    """Prefer workers that hold much of the prompt: those blocks need not be sent."""
     return float(candidate.cached_blocks)
 
 
 def free_room(candidate: DecodeCandidate) -> float:
-    """Among equals, the emptier."""
+    """Prefer the emptier worker."""
     return float(candidate.free_blocks)
 
 
@@ -104,56 +105,55 @@ def choose_decode_worker(
     filters: Sequence[Filter] = FILTERS,
     scores: Sequence[Score] = SCORES,
 ) -> DecodeChoice | None:
-    """The best worker with room for `blocks`; None when there is none. Ties go to the lower key."""
-    fitting = [one for one in candidates if all(keep(one, blocks) for keep in filters)]
+    """Return the best worker with room for `blocks`; None if there is none. Ties go to the lower key."""
+    fitting = [candidate for candidate in candidates if all(keep(candidate, blocks) for keep in filters)]
     if not fitting:
         return None
-    scored = [
-        (tuple(score(one) for score in scores), one) for one in sorted(fitting, key=lambda one: one.key)
-    ]
-    best_score, best = max(scored, key=lambda pair: pair[0])
+    fitting.sort(key=attrgetter("key"))
+    scored = [(tuple(score(candidate) for score in scores), candidate) for candidate in fitting]
+    best_score, best = max(scored, key=itemgetter(0))
     return DecodeChoice(best.key, best_score, f"best of {len(fitting)} with room")
 
 
 @value
 class PathCandidate:
-    """A worker that could compute a prompt, and what would come of it."""
+    """A worker that could compute a prompt, and the predicted outcome."""
 
     worker_key: str
     ttft_s: float
-    """90 % quantile of the time to first token."""
+    """The 90 % quantile of the time to first token."""
     worker_s: float
-    """Seconds of workers' time it takes until the first decode step: prompt, decodes held up, hand-over."""
+    """Seconds of workers' time until the first decode step: the prompt, decodes held up, hand-over."""
     meets: bool
-    """Every latency that was asked for is met at the 90 % quantiles; so it is where none was asked for."""
+    """All latencies that the SLO limits are met at the 90 % quantiles."""
     harms: bool = False
-    """It breaks a promise made to another."""
+    """It breaks a promise made to another request."""
     within_share: bool = True
     """The worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
 
     @property
     def holds(self) -> bool:
-        """What is asked for is met, and nobody is harmed."""
+        """True if the SLO is met and no other request is harmed."""
         return self.meets and not self.harms
 
 
 def choose_conditional(candidates: Sequence[PathCandidate]) -> PathCandidate | None:
-    """Conditional disaggregation; None without candidates. Of one that does not hold the caller decides
-    whether to go it or to wait.
+    """Choose the path with the earliest first token (conditional disaggregation); None without candidates.
 
-    Of the paths that hold the earliest first token. Where none does, the earliest among those that harm
-    nobody, or among all. Workers' shares are kept to as long as a path within them is left, and ties go to
-    the fewest worker-seconds, then to the lower key, so their order does not matter.
+    Paths that hold come first, then those that harm no other request, then all. If the result does not hold,
+    the caller decides whether to use it or to wait. Among the paths that hold, those within their worker's
+    share come first. Ties go to the fewest worker-seconds, then to the lower key, so the order of candidates
+    does not matter.
 
-    Under load too: what is ahead of a worker is what makes it late there, so the earliest first token spreads
-    prompts as the work allows. Saving worker-seconds instead lets a request wait for a busy prefill worker
-    beside an idle decode worker, later than it was predicted to be when it was admitted.
+    The rule is the same under load: work ahead of a worker delays the first token there, so the earliest
+    first token spreads prompts over the workers. Saving worker-seconds instead would let a request wait for a
+    busy prefill worker beside an idle decode worker, for longer than predicted at its admission.
     """
-    harmless = [one for one in candidates if not one.harms]
-    holding = [one for one in harmless if one.meets]
-    within = [one for one in holding if one.within_share]
+    harmless = [path for path in candidates if not path.harms]
+    holding = [path for path in harmless if path.meets]
+    within = [path for path in holding if path.within_share]
     return min(within or holding or harmless or candidates, key=_earliest, default=None)
 
 
-def _earliest(one: PathCandidate) -> tuple[float, float, str]:
-    return one.ttft_s, one.worker_s, one.worker_key
+def _earliest(path: PathCandidate) -> tuple[float, float, str]:
+    return path.ttft_s, path.worker_s, path.worker_key

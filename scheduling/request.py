@@ -1,4 +1,4 @@
-"""What a request asks for, once validated: every field is set and inside its range."""
+"""A validated request: every field is set and inside its range."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class SloClass(enum.IntEnum):
 
 
 MAX_SLO_MS = 86_400_000
-"""Of every time in an SLO: a day."""
+"""The largest time in an SLO: a day."""
 
 
 @value
 class Slo:
-    """What the caller asks to be promised; None where nothing was stated."""
+    """The latencies that the caller asks for; None where nothing was stated."""
 
     ttft_ms: int | None = None
     tpot_ms: int | None = None
@@ -75,18 +75,18 @@ class Slo:
     slo_class: SloClass = SloClass.STANDARD
     allow_at_risk: bool = False
     itl_ms: int | None = None
-    """For each gap between tokens, where tpot_ms is for their mean."""
+    """Limits each gap between tokens, while tpot_ms limits their mean."""
 
     @property
     def pace_ms(self) -> int | None:
-        """What no step of its decode worker should exceed; None where nothing was stated."""
+        """The limit that no step of its decode worker should exceed; None if nothing was stated."""
         if self.tpot_ms is None or self.itl_ms is None:
             return self.itl_ms if self.tpot_ms is None else self.tpot_ms
         return min(self.tpot_ms, self.itl_ms)
 
     @property
     def is_stated(self) -> bool:
-        """Some latency is asked for."""
+        """True if some latency is limited."""
         return not (self.ttft_ms is None and self.tpot_ms is None and self.itl_ms is None)
 
 
@@ -115,18 +115,18 @@ def matched(reason: FinishReason, token_id: int, stop_place: int | None, stop: S
 
 
 class Path(enum.IntEnum):
-    """Who computed a request's prompt when it was first dispatched; values as in the protocol."""
+    """The path of a request when it was first dispatched; values as in the protocol."""
 
     UNSPECIFIED = 0
     """It was not dispatched."""
     AGGREGATED = 1
-    """The decode worker itself."""
+    """The decode worker computed the prompt."""
     DISAGGREGATED = 2
-    """A prefill worker, which handed its KV over."""
+    """A prefill worker computed the prompt and handed its KV over."""
 
 
 class FailureReason(enum.IntEnum):
-    """Why a worker gave a sequence up; values as in the protocol."""
+    """Why a worker gave up a sequence; values as in the protocol."""
 
     REFUSED = 1
     NO_BLOCKS = 2
@@ -137,7 +137,7 @@ class FailureReason(enum.IntEnum):
 
 
 class ReceiveKind(enum.IntEnum):
-    """What a receive is of; values as in the protocol, which says more."""
+    """The kind of a handoff to receive; values as in the protocol, which says more."""
 
     PROMPT = 1
     AHEAD = 2
@@ -148,7 +148,7 @@ class ReceiveKind(enum.IntEnum):
 
 @value
 class Fence:
-    """Names one attempt of one request beyond doubt; see `Fence` in `generation.proto`."""
+    """Identifies one attempt of one request; see `Fence` in `generation.proto`."""
 
     tenant: str
     request_id: str
@@ -166,22 +166,23 @@ class Part:
 
     handle: int
     fence: Fence
-    """Its `choice` is the one meant."""
+    """Its `choice` names the choice."""
 
 
 @value
 class SequenceSpec:
-    """One group of choices that share all tokens so far, as a worker is told to run it."""
+    """A group of choices that share all tokens so far, as a worker receives it."""
 
     handle: int
     fence: Fence
     prompt_token_ids: Sequence[int]
     output_token_ids: tuple[int, ...]
-    """Already generated and delivered; only with a single choice."""
+    """Tokens already generated and delivered; only with a single choice."""
     choices: tuple[int, ...]
     sampling: SamplingParams
     stop: StopRules
     cache_salt: bytes = b""
     tpot_ms: int | None = None
     itl_ms: int | None = None
-    """Promised between tokens, on average and for each gap; None where nothing was."""
+    """The promised gap between tokens; `tpot_ms` is for their mean, `itl_ms` for each. None without a
+    promise."""

@@ -1,14 +1,14 @@
-"""Roles as weights: which share of its time a decode worker may spend on prompts, moved while the fleet runs.
+"""Roles as weights: the share of its time that a decode worker may spend on prompts, moved at run time.
 
-A prefill worker only computes prompts. A decode worker can do both; its weight, 0 to 1, is how much of its
-time prompts may take before requests are sent elsewhere (`PathCandidate.within_share`). The weights that
-press prompts and decodes equally follow from the work alone:
+A prefill worker only computes prompts. A decode worker can do both. Its weight, 0 to 1, is the share of its
+time that prompts may take before requests are sent elsewhere (`PathCandidate.within_share`). The weights that
+put prompts and decodes under equal pressure follow from the work alone:
 
     (P + W) / (P + D) = prefill work / all work          P, D workers of each kind, W the sum of the weights
 
-They move there only when the two pressures have been apart by more than `BAND` for `HOLD_S`, and by at most
-`MOST_MOVE` at a time. Where the target is reached the pressures are equal, so under constant work the weights
-move in one direction and stay.
+The weights move there only when the two pressures have been apart by more than `BAND` for `HOLD_S`, and by at
+most `MOST_MOVE` at a time. At the target the pressures are equal, so under constant work the weights move in
+one direction and stay.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 
 START_WEIGHT = 0.5
 BAND = 0.2
-"""Difference of pressures, as shares of time, that is left alone: load swings that much by chance."""
+"""The difference of pressures, as shares of time, that is ignored: load varies that much by chance."""
 HOLD_S = 10.0
-"""Longer than a burst, shorter than a tide."""
+"""Longer than a burst, shorter than a lasting change of load."""
 MOST_MOVE = 0.25
 LEAST_MOVE = 0.01
 
@@ -31,36 +31,36 @@ class MixedLoad:
 
     key: str
     prefill: float
-    """Computing prompts: what steps took beyond the decodes in them."""
+    """Time for prompts: what steps took beyond their decodes."""
     decode: float
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The weights now, and since when the fleet has been out of balance; handed back in at the next call."""
+    """The weights, and since when the fleet has been out of balance; the input of the next call."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
     uneven_since: float | None = None
     toward_prefill: bool = False
-    """The way in which it has been out of balance."""
+    """The direction in which it has been out of balance."""
 
     def weight(self, key: str) -> float:
         return self.weights.get(key, START_WEIGHT)
 
 
 def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[float], now: float) -> Roles:
-    """The roles to go on with.
+    """Return the new roles.
 
     `dedicated` has each prefill worker's busy share of time, `now` is seconds on the caller's clock. A worker
-    that has joined starts at `START_WEIGHT`, one that has left is forgotten. Raises ValueError for a share
-    outside 0 to 1.
+    that has joined starts at `START_WEIGHT`; a worker that has left is forgotten. Raise ValueError for a
+    share outside 0 to 1.
     """
     if not mixed:
         return Roles()
-    for share in (*dedicated, *(one.prefill for one in mixed), *(one.decode for one in mixed)):
+    for share in (*dedicated, *(load.prefill for load in mixed), *(load.decode for load in mixed)):
         if not 0 <= share <= 1:
             raise ValueError(f"share of time is {share}; accepted: 0 to 1")
-    weights = {one.key: roles.weight(one.key) for one in mixed}
+    weights = {load.key: roles.weight(load.key) for load in mixed}
     gap = _gap(weights, mixed, dedicated)
     if abs(gap) <= BAND:
         return Roles(weights)
@@ -74,7 +74,7 @@ def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[floa
 
 
 def _gap(weights: Mapping[str, float], mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> float:
-    """How much harder prompts press than decodes: work of each kind by the time it may have."""
+    """Return the pressure of prompts minus that of decodes: work of each kind by the time it may have."""
     prompts, decodes = _work(mixed, dedicated)
     for_prompts = len(dedicated) + sum(weights.values())
     for_decodes = len(mixed) - sum(weights.values())
@@ -82,20 +82,20 @@ def _gap(weights: Mapping[str, float], mixed: Sequence[MixedLoad], dedicated: Se
 
 
 def _pressure(work: float, room: float) -> float:
-    """Work by room; 1 where there is no room for it, since shares of time cannot say how much more."""
+    """Return work by room, at most 1, since shares of time cannot show more; 1 if there is no room for it."""
     return min(1.0, work / room) if room > 0 else float(work > 0)
 
 
 def _target(mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> float:
-    """The weight with which both are equally pressed, the same for all decode workers."""
+    """Return the weight with which both pressures are equal, the same for all decode workers."""
     prompts, decodes = _work(mixed, dedicated)
     share = prompts / (prompts + decodes)
     return min(1.0, max(0.0, (share * (len(dedicated) + len(mixed)) - len(dedicated)) / len(mixed)))
 
 
 def _work(mixed: Sequence[MixedLoad], dedicated: Sequence[float]) -> tuple[float, float]:
-    """Prompts' and decodes' work, in workers."""
-    return sum(dedicated) + sum(one.prefill for one in mixed), sum(one.decode for one in mixed)
+    """Return the work of prompts and of decodes, in workers."""
+    return sum(dedicated) + sum(load.prefill for load in mixed), sum(load.decode for load in mixed)
 
 
 def _moved(weight: float, target: float) -> float:

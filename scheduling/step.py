@@ -1,4 +1,4 @@
-"""What a step rule sees and answers: the words between the worker's step and the policies."""
+"""The types between a worker's step loop and its policy: the view of a step, and its plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_LIMIT_S = float("inf")
 
 @value
 class PrefillWork:
-    """A prompt, or the rest of one, that is to be computed; its order in the list is its priority."""
+    """A prompt, or the rest of one, to compute; its place in the list is its priority."""
 
     handle: int
     num_remaining_tokens: int
@@ -21,7 +21,7 @@ class PrefillWork:
     num_seqs: int = 1
     """Choices that decode once it is computed."""
     waited_s: float = 0.0
-    """Since this worker was told of it."""
+    """Seconds since this worker received it."""
 
 
 @value
@@ -31,21 +31,22 @@ class DecodeLoad:
     num_seqs: int = 0
     context_tokens: int = 0
     slack_s: float = NO_LIMIT_S
-    """Until the earliest due next token; 0 while one is late and may catch up, hopeless ones left out."""
+    """Seconds until the earliest due token; 0 while one is late and may catch up. Hopeless ones do not
+    count."""
     gap_limit_s: float = NO_LIMIT_S
-    """The longest step that the strictest running promise stands: its ITL, or some TPOTs."""
+    """The longest step that the strictest running promise allows: its ITL, or some TPOTs."""
 
 
 @value
 class StepView:
-    """One worker between two steps. `waiting` has those that memory and seats have room for."""
+    """A worker between two steps. `waiting` has the prompts that memory and seats have room for."""
 
     decodes: DecodeLoad
     waiting: Sequence[PrefillWork]
     token_budget: int
-    """Most tokens of one step, decodes included; decodes run even where they alone exceed it."""
+    """The most tokens of a step, decodes included; decodes run even if they alone exceed it."""
     max_seqs: int
-    """Most sequences that may run."""
+    """The most sequences that may run."""
     cost: CostModel
 
 
@@ -59,9 +60,9 @@ class Chunk:
 
 @value
 class StepPlan:
-    """One step: `num_decodes` tokens of running choices (all of them, or none), then the chunks.
+    """A step: `num_decodes` tokens of running choices (all of them, or none), then the chunks.
 
-    Without either nothing runs, and `wait_s` says for how long at most, unless something comes before.
+    Without either, nothing runs for at most `wait_s`, unless a command comes before.
     """
 
     num_decodes: int

@@ -12,8 +12,8 @@ def leaves_a_token(
 ) -> bool:
     """Return True if some token may be drawn at every place of the output, whatever was drawn before.
 
-    All token ids must be of the vocabulary. Such a token is not the last one of any bad word, and if
-    `min_tokens` bans tokens that end the choice, it is none of those.
+    All token ids must belong to the vocabulary. Such a token is not the last one of any bad word, nor one of
+    the tokens that would end the choice while `min_tokens` bans them.
     """
     barred = {sequence[-1] for sequence in sampling.bad_words}
     if stop.min_tokens:

@@ -1,8 +1,8 @@
-"""Values: frozen like `dataclass(frozen=True, slots=True)`, and made in half the time or less.
+"""Frozen values like `dataclass(frozen=True, slots=True)`, created in half the time or less.
 
-A frozen dataclass sets each of its fields by a call. A value is filled while it still is of a class that can
-be written, whose fields are plain slots, and becomes one of its own class at the end. For what is made for
-each event or each step; elsewhere a dataclass says the same in words that everybody knows.
+A frozen dataclass sets each field by a call. A value is created as an instance of a writable class with plain
+slots, and changes its class once its fields are set. Use it for objects created for each event or step;
+elsewhere use a dataclass, which everybody knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make a class of annotated fields one of values. All fields are arguments; a value has no subclasses."""
+    """Turn a class of annotated fields into a value. All fields are arguments; it must not be subclassed."""
     open_class = dataclass(slots=True, unsafe_hash=True)(cls)
     body = {
         "__slots__": (),
@@ -34,20 +34,20 @@ def value(cls: type[T]) -> type[T]:
 
 
 def _maker(open_class: type[T]) -> Callable[..., T]:
-    """`__new__` with the fields as arguments."""
+    """Return `__new__` with the fields as arguments."""
     scope: dict[str, object] = {"make": object.__new__, "open_class": open_class, "missing": MISSING}
     arguments, lines = [], ["self = make(open_class)"]
-    for one in fields(open_class):  # type: ignore[arg-type] # made a dataclass just now
-        name = one.name
-        assert one.init, f"{name} is an argument"
-        if one.default_factory is not MISSING:
-            scope[f"make_{name}"] = one.default_factory
+    for described in fields(open_class):  # type: ignore[arg-type] # made a dataclass just now
+        name = described.name
+        assert described.init, f"{name} is an argument"
+        if described.default_factory is not MISSING:
+            scope[f"make_{name}"] = described.default_factory
             arguments.append(f"{name}=missing")
             lines.append(f"self.{name} = make_{name}() if {name} is missing else {name}")
             continue
-        if one.default is not MISSING:
-            scope[f"default_{name}"] = one.default
-        arguments.append(name if one.default is MISSING else f"{name}=default_{name}")
+        if described.default is not MISSING:
+            scope[f"default_{name}"] = described.default
+        arguments.append(name if described.default is MISSING else f"{name}=default_{name}")
         lines.append(f"self.{name} = {name}")
     lines.append("self.__class__ = cls")
     if hasattr(open_class, "__post_init__"):
@@ -63,5 +63,5 @@ def _refuse(self: object, name: str, *_: object) -> NoReturn:
 
 
 def _reduce(self: object) -> tuple[type, tuple[object, ...]]:
-    names = [one.name for one in fields(self)]  # type: ignore[arg-type] # every value is one
+    names = [described.name for described in fields(self)]  # type: ignore[arg-type] # values are dataclasses
     return type(self), tuple(getattr(self, name) for name in names)

@@ -1,7 +1,7 @@
-"""Which promises are made: accept by the whole TTFT's 90 % quantile, or say at once what could be met.
+"""Decide on an SLO: accept by the 90 % quantile of the whole TTFT, or say at once what could be met.
 
-Refusing only what misses even at the 10 % quantile would fill the queue with requests that all just miss. All
-times are seconds unless named otherwise.
+Refusing only requests that miss even at the 10 % quantile would fill the queue with requests that all just
+miss. All times are in seconds unless named otherwise.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MIN_RETRY_S = 0.1
 MAX_RETRY_S = 60.0
 LOAD_WINDOW_S = 10.0
 ITL_MARGIN = 0.92
-"""Of a promised gap the predicted one may fill as much: it is the 95 % quantile of steps, and of every twenty
-one lasts longer. It is for the steps that no worker can avoid, of its decodes and one grain; packing fills a
-step up to the whole gap, by the same quantile.
+"""The share of a promised gap that the predicted gap may fill. The prediction is the 95 % quantile, and one
+step in twenty lasts longer. It covers the steps that no worker can avoid, of its decodes and one grain;
+packing fills a step up to the whole gap, by the same quantile.
 """
 
 
@@ -34,7 +34,7 @@ class Verdict(enum.IntEnum):
 
 
 class Cause(enum.Enum):
-    """Whom a refusal is for."""
+    """Why a request is refused."""
 
     OWN = "own promise"
     OTHERS = "promises and shares of others"
@@ -50,31 +50,33 @@ class Spread:
 
 
 def at_rest(spread: Spread) -> Spread:
-    """The spread an idle fleet is judged by: the prediction alone.
+    """Return the spread for judging an idle fleet: ratios above 1 count as 1, as in the bare prediction.
 
-    What was learnt under load may be worse; were it to refuse everything, nothing admitted could ever show
-    that the load is over. One request at a time is all that can come of it.
+    Ratios learnt under load may be worse. If they refused everything, no admitted request could ever show
+    that the load is over. The risk is one request at a time.
     """
     return Spread(min(spread.q10, 1.0), min(spread.q90, 1.0))
 
 
 def at_most(spread: Spread, ratio: float) -> Spread:
-    """The spread where steps are kept short enough for what is promised: outputs of a few tokens come slower
-    than the mean of many, and what was learnt of them must not refuse what the step rule will keep.
+    """Cap a spread at `ratio`, for workers that keep their steps short enough for the promise.
+
+    Outputs of a few tokens are slower than the mean of many. Ratios learnt from them must not refuse what
+    the step rule will keep.
     """
     return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
 
 
 @value
 class Decision:
-    """A verdict, with the 90 % quantiles it was made on."""
+    """A verdict, with the 90 % quantiles it is based on."""
 
     verdict: Verdict
     ttft_s: float
     tpot_s: float
     itl_s: float = 0.0
     cause: Cause = Cause.OWN
-    """Where it is refused."""
+    """Set if it is refused."""
     is_trial: bool = False
     """An idle fleet accepts it to find out whether the learnt costs still hold."""
     is_late: bool = False
@@ -97,8 +99,10 @@ class Decision:
 
 
 def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
-    """Judge one request. `harm_s` is by how much it would break a promise made to another; then it is
-    refused, unless it asks for nothing: a request without an SLO is never refused for latency.
+    """Judge one request.
+
+    `harm_s` is by how much it would break a promise made to another request; above 0 it is refused. A request
+    without an SLO is never refused for latency.
     """
     late_ttft = predicted.waited_s + predicted.ttft_s * ttft.q90
     late_tpot, itl_s = predicted.tpot_s * tpot.q90, predicted.itl_s
@@ -142,13 +146,13 @@ def aim_of(slo: Slo, decision: Decision) -> Slo:
 
 
 def unpromised(decision: Decision) -> Decision:
-    """The same request where everyone is taken: what would have been refused is at risk."""
+    """Return the decision of a fleet that refuses nothing for latency: at risk instead of refused."""
     verdict = Verdict.AT_RISK if decision.verdict is Verdict.REFUSED else decision.verdict
     return replace(decision, verdict=verdict)
 
 
 def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
-    """Whether what is stated is kept by this."""
+    """Return True if these latencies keep every limit that the SLO states."""
     in_ttft = slo.ttft_ms is None or ttft_s * 1000 <= slo.ttft_ms
     in_tpot = slo.tpot_ms is None or tpot_s * 1000 <= slo.tpot_ms
     in_itl = slo.itl_ms is None or itl_s * 1000 / ITL_MARGIN <= slo.itl_ms
@@ -157,34 +161,34 @@ def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
 
 @dataclass(slots=True)
 class AdmittedLoad:
-    """Work admitted per second, averaged over the last ten seconds with exponential forgetting."""
+    """Work per second, averaged over the last ten seconds with exponential forgetting."""
 
     tokens_per_s: float = 0.0
     at: float = 0.0
 
     def add(self, tokens: int, now: float) -> None:
-        """Count what was admitted now."""
+        """Count work that came now."""
         self.tokens_per_s = self.rate(now) + tokens / LOAD_WINDOW_S
         self.at = now
 
     def rate(self, now: float) -> float:
-        """Tokens per second admitted of late."""
+        """Return the recent tokens per second."""
         return self.tokens_per_s * math.exp(-max(0.0, now - self.at) / LOAD_WINDOW_S)
 
 
 def next_virtual_finish(
     virtual_finish: float, now: float, deficit_s: float, work_tokens: int, rate: float, load: float
 ) -> float:
-    """When a request refused now could be served if everyone refused so far came back in turn.
+    """Return when a request refused now could be served if all refused so far came back in turn.
 
-    Work drains only at the share of `rate` (tokens per second) that admitted requests leave; successive
-    refusals are told successive times, so that they do not come back as one wave.
+    Work drains only at the share of `rate` (tokens per second) that admitted requests leave. Successive
+    refusals get successive times, so the clients do not come back as one wave.
     """
     return max(virtual_finish, now + deficit_s) + work_tokens / (rate * max(0.05, 1.0 - load))
 
 
 def retry_after_s(virtual_finish: float, now: float, request_key: str) -> float:
-    """Seconds to wait, within bounds, with up to 20 % on top drawn from the request's name."""
+    """Return the seconds to wait, within bounds, plus up to 20 % drawn from the hash of the request's key."""
     wait_s = min(MAX_RETRY_S, max(MIN_RETRY_S, virtual_finish - now))
     draw = int.from_bytes(hashlib.blake2b(request_key.encode(), digest_size=4).digest()) / 2**32
     return min(MAX_RETRY_S, wait_s * (1.0 + 0.2 * draw))

@@ -1,7 +1,8 @@
-"""What a tenant may ask for over time: token buckets, one of requests and one of tokens.
+"""A tenant's budgets over time: two token buckets, for requests and for tokens.
 
-A bucket fills at a rate and holds a burst at most. What costs more than the burst passes when the bucket is
-full, and leaves it in debt: the average holds for every size. `state/lua/budget.lua` does the same sums.
+A bucket fills at a rate and holds at most a burst. A request that costs more than the burst passes when the
+bucket is full, and leaves it in debt, so the average holds for requests of every size.
+`state/lua/budget.lua` computes the same.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """None: as much as the fleet gives."""
+    """A tenant's rates; None where there is no limit."""
 
     requests: Rate | None = None
     tokens: Rate | None = None
 
     @property
     def is_unlimited(self) -> bool:
-        """Nothing needs to be counted."""
+        """True if nothing needs to be counted."""
         return self.requests is None and self.tokens is None
 
 
@@ -41,7 +42,7 @@ UNLIMITED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What was left of a budget at a time; in debt below 0."""
+    """The rest of a budget at a time; a debt if below 0."""
 
     requests: float
     tokens: float
@@ -50,14 +51,14 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`wait_ms` over 0: nothing was taken, and that is when it could be."""
+    """The result of `take`. If `wait_ms` is above 0, nothing was taken, and it could be after that time."""
 
     wait_ms: int
     left: Levels
 
 
 def take(budget: Budget, before: Levels | None, requests: float, tokens: float, now_ms: int) -> Taken:
-    """Both or neither. `before` is None for a tenant that has long taken nothing."""
+    """Take from both buckets or from neither. `before` is None for a tenant that has long taken nothing."""
     filled = (None, None) if before is None else (before.requests, before.tokens)
     passed_ms = 0 if before is None else max(0, now_ms - before.at_ms)
     requests_left, wait_ms = _take(budget.requests, filled[0], passed_ms, requests)
@@ -66,7 +67,7 @@ def take(budget: Budget, before: Levels | None, requests: float, tokens: float, 
 
 
 def _take(rate: Rate | None, level: float | None, passed_ms: int, cost: float) -> tuple[float, int]:
-    """What is left when `cost` was taken, and how long to wait before that. A `level` of None is full."""
+    """Return the rest once `cost` is taken, and the wait in ms until it can be. A `level` of None is full."""
     if rate is None:
         return 0.0, 0
     filled = rate.burst if level is None else min(rate.burst, level + passed_ms * rate.per_s / 1000)

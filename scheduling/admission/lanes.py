@@ -1,12 +1,12 @@
-"""When a prompt that joins the queue has its first token, by the worker that has it soonest.
+"""Predict the first token of a prompt that joins the queue, on the worker that would have it soonest.
 
-Each worker that computes prompts is a lane: it is free after what is bound to it. Who stands ahead in the
-queue goes where it is free first, so the queue fills the lanes like water, up to one level:
+Each worker that computes prompts is a lane, which is free once the work bound to it is done. Requests ahead
+in the queue go to the lane that is free first, so the queue fills the lanes like water, up to one level:
 
     Σ rate · max(0, level - wait) = tokens ahead        first token = min over lanes of max(wait, level) + own
 
-One sum over the fleet instead, all bound work by all rates, would tell a long prompt of waits that it never
-has: those of busy workers, while another one idles.
+One sum over the fleet, all bound work by all rates, would give a long prompt the waits of busy workers, while
+another worker idles.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Lane:
 
     key: str
     wait_s: float
-    """Until what is bound to it is computed."""
+    """Until the work bound to it is computed."""
     rate: float
     """Prompt tokens per second, above 0."""
 
 
 def level_s(lanes: Sequence[Lane], ahead_tokens: int) -> float:
-    """When the queue's `ahead_tokens` are all computed, if each goes to the lane that is free first."""
+    """Return when the queue's `ahead_tokens` are computed, if each goes to the lane that is free first."""
     if ahead_tokens <= 0:
         return 0.0
     rate, bound = 0.0, 0.0
@@ -44,10 +44,10 @@ def level_s(lanes: Sequence[Lane], ahead_tokens: int) -> float:
 def soonest(
     lanes: Sequence[Lane], ahead_tokens: int, own_s: Callable[[str], float], least_own_s: float
 ) -> tuple[float, float]:
-    """The wait and the own time of the lane with the earliest first token; there must be one.
+    """Return the wait and the own time of the lane with the earliest first token. There must be a lane.
 
-    `own_s` says what the prompt itself takes on a lane, and is asked only of lanes that could still be the
-    earliest if it took no more than `least_own_s` there.
+    `own_s` returns what the prompt itself takes on a lane. It is called only for lanes that could still be
+    the earliest if the prompt took no more than `least_own_s` there.
     """
     level = level_s(lanes, ahead_tokens)
     best_wait_s = best_own_s = float("inf")

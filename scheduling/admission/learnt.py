@@ -1,4 +1,4 @@
-"""What was seen of late: how far predictions were off, and how long outputs get."""
+"""Recent experience: how far predictions were off, and how long outputs get."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from itertools import chain
 WINDOW = 64
 MAX_AGE_S = 15.0
 ENOUGH = 8
-"""Own samples from which a bucket speaks for itself."""
+"""Samples that a bucket needs to be used alone."""
 BUCKETS = 16
 PRIOR = (0.6, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.8)
-"""Believed of observed / predicted until enough was seen: the formulas leave out hand-over and network."""
+"""Assumed observed / predicted until there are enough samples: the formulas leave out hand-over and
+network."""
 
 
 class _Window:
@@ -33,13 +34,13 @@ class _Window:
             self._drop()
 
     def fresh(self, now: float) -> list[float]:
-        """In order of size; not to be changed."""
+        """Return the fresh samples in order of size; the caller must not change the list."""
         while self._samples and now - self._samples[0][0] > self._max_age_s:
             self._drop()
         return self.ordered
 
     def oldest_at(self, now: float) -> float:
-        """When the oldest fresh sample came; infinite without any."""
+        """Return when the oldest fresh sample came; infinite without any."""
         self.fresh(now)
         return self._samples[0][0] if self._samples else math.inf
 
@@ -49,13 +50,13 @@ class _Window:
 
 
 class LearntRatios:
-    """Quantiles of observed / predicted, bucketed by size: of what was predicted, or of the batch.
+    """Quantiles of observed / predicted, bucketed by size: of the predicted time, or of the batch.
 
-    What formulas leave out is a part of a short wait and nothing of a long one, so a bucket that has seen
-    little asks those next to it, and not all.
+    The time that formulas leave out matters for a short wait, and hardly for a long one. So a bucket with few
+    samples uses those of its neighbours, not all.
 
-    Samples age: were they kept, a bad minute would refuse everything, and nothing admitted could ever prove
-    that it is over.
+    Samples expire. If they were kept, a bad minute would refuse everything, and no admitted request could
+    ever show that it is over.
     """
 
     def __init__(self) -> None:
@@ -74,23 +75,21 @@ class LearntRatios:
         self._oldest_at = min(self._oldest_at, now)
 
     def knows_enough(self, now: float) -> bool:
-        """It speaks from what was seen, not from what is believed."""
+        """Return True if there are enough samples to do without the prior."""
         return len(self._all.fresh(now)) >= ENOUGH
 
     def _nearest(self, bucket: int, now: float) -> list[float]:
-        """The bucket's samples, with those of its neighbours as far out as it takes to have enough."""
+        """Return the bucket's samples, with those of as many neighbours as it takes to have enough."""
         found = self._buckets[bucket].fresh(now)
         for distance in range(1, BUCKETS):
             if len(found) >= ENOUGH:
                 break
-            near = (bucket - distance, bucket + distance)
-            found = sorted(
-                chain(found, *(self._buckets[one].fresh(now) for one in near if 0 <= one < BUCKETS))
-            )
+            near = [place for place in (bucket - distance, bucket + distance) if 0 <= place < BUCKETS]
+            found = sorted(chain(found, *(self._buckets[place].fresh(now) for place in near)))
         return found
 
     def quantiles(self, size: float, now: float) -> tuple[float, float]:
-        """The 10 % and 90 % quantiles for a request of this size."""
+        """Return the 10 % and 90 % quantiles for a request of this size."""
         if now - self._oldest_at > MAX_AGE_S:
             self._known.clear()
             self._oldest_at = min(bucket.oldest_at(now) for bucket in self._buckets)
@@ -109,12 +108,13 @@ def _bucket(size: float) -> int:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """The smallest sample that at least a share q does not exceed: it errs to the late side."""
+    """Return the smallest sample that at least a share q does not exceed: it errs to the late side."""
     return ordered[min(len(ordered) - 1, math.ceil(q * (len(ordered) + 1)) - 1)]
 
 
 FIXED_AGE_S = 60.0
-"""What an idle fleet takes besides changes slowly; but what a bad minute taught is forgotten after one."""
+"""The fixed time of an idle fleet changes slowly, but samples of a bad minute are forgotten after a
+minute."""
 FIXED_ENOUGH = 4
 FIXED_QUANTILE = 0.75
 
@@ -141,7 +141,7 @@ class FixedTime:
         self._oldest_at = math.inf
 
     def add(self, size: float, observed_s: float, predicted_s: float, now: float) -> None:
-        """Learn from one that had an idle fleet; `predicted_s` is without any fixed time."""
+        """Learn from a request that had an idle fleet; `predicted_s` is without any fixed time."""
         if math.isfinite(observed_s) and math.isfinite(predicted_s):
             self._buckets[_bucket(size)].add(max(0.0, observed_s - predicted_s), now)
             self._known.clear()
@@ -159,7 +159,7 @@ class FixedTime:
         return found
 
     def _find(self, bucket: int, now: float) -> float:
-        """The bucket's own samples, with those of shorter prompts as far down as it takes to have enough."""
+        """Return the quantile over the bucket and as many buckets of shorter prompts as are needed."""
         found: list[float] = []
         for shorter in range(bucket, -1, -1):
             found = sorted((*found, *self._buckets[shorter].fresh(now)))
@@ -174,7 +174,7 @@ LENGTH_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class OutputLengths:
-    """Mean output length, learnt; before the first end, what people ask chat models for."""
+    """The mean output length of recent outputs; before the first ends, a usual one for chats."""
 
     mean_tokens: float = 128.0
 
@@ -183,5 +183,5 @@ class OutputLengths:
         self.mean_tokens += LENGTH_WEIGHT * (output_tokens - self.mean_tokens)
 
     def expected(self, max_tokens: int, *, ignore_eos: bool) -> float:
-        """Tokens a choice will probably have."""
+        """Return the tokens that a choice will probably have."""
         return float(max_tokens) if ignore_eos else min(float(max_tokens), self.mean_tokens)

@@ -1,16 +1,16 @@
-"""Fair shares by prompt length: past its capacity, who refuses what does not fit in time refuses the long.
+"""Fair shares by prompt length: under overload, refusing what does not fit in time refuses long prompts.
 
-A short prompt still fits where a long one no longer does, and each one taken moves the next long one further
-out of reach: of what comes at twice a fleet's capacity, the longest tenth got next to nothing. Dropping the
-largest leaves the most in time (Moore, 1968), so fairness costs requests, and is asked for only where it is
-missing. Of the latest requests it is kept how long they were and whether they were admitted. While a tenth of
-them by length is starved, a shorter prompt, of a tenth served better than the mean, is judged as if it were
-longer by one of the starved: it is refused sooner, and leaves the room that a long one needs when it comes.
-The starved, and whoever gets less than the mean, are judged as they are.
+A short prompt still fits where a long one no longer does, and each short one accepted leaves less room for
+the next long one. At twice a fleet's capacity, the longest tenth of prompts got next to nothing. Dropping the
+largest leaves the most in time (Moore, 1968), so fairness costs requests, and applies only where it is
+missing. The lengths of the latest requests are kept, with whether they were admitted. While a tenth of them
+by length is starved, a shorter prompt, of a tenth served better than the mean, is judged as if it were longer
+by a starved one. It is refused sooner, and leaves the room that the next long prompt needs. Starved prompts,
+and those of tenths below the mean, are judged as they are.
 
-Nobody is held back where admitted work is below `GATE` of what the fleet computes, nor while `NEARLY_ALL` are
-admitted: a fleet that can serve all must not refuse any. And what could not be in time even in an empty fleet
-is not to be told of here, since no room left would help it.
+Nothing is held back while admitted work is below `GATE` of what the fleet computes, or while `NEARLY_ALL` are
+admitted: a fleet that can serve all must not refuse any. Requests that would be late even in an empty fleet
+must not be recorded here, since no room would help them.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from collections import deque
 WINDOW = 256
 """Requests remembered."""
 MAX_AGE_S = 60.0
-"""No longer than this: what was refused before a quiet minute says nothing about now."""
+"""Refusals before a quiet minute say nothing about the present."""
 ENOUGH = 60
-"""Requests from which shares are spoken of: six in each part."""
+"""Requests needed to compute shares: six in each part."""
 PARTS = 10
 GATE = 0.4
-"""Admitted work per second, by what the fleet computes without pause. Promises of first tokens leave it idle
-between prompts: where these are tight, a fleet refuses a third of what comes at 0.6 of its rate."""
+"""Admitted work per second, as a share of what the fleet computes without pause. Promises of first tokens
+leave it idle between prompts: with tight ones, a fleet refuses a third of the requests at 0.6 of its rate."""
 NEARLY_ALL, FEWER = 0.9, 0.75
-"""Shares of all that are admitted: above the first no part is starved, from the second down in earnest."""
+"""Admitted shares of all requests: above the first no part counts as starved, from the second down the limit
+for starved parts applies in full."""
 STARVED = 0.7
-"""A part is starved that gets less than this of the mean. The aim is half: it is reached from above, since
-room that is left is not always used by whom it was left for."""
+"""A part is starved if its share is below this much of the mean. The aim is half; the limit is higher, since
+long prompts do not always use the room that is left for them."""
 
 
 class LengthShares:
-    """Who asked of late, by length, and which of them were admitted. Times are seconds.
+    """The latest prompts by length, and which of them were admitted. Times are seconds.
 
-    Each call takes time in `WINDOW`, however many have asked.
+    The time of a call depends on `WINDOW`, not on the number of requests so far.
     """
 
     def __init__(self) -> None:
         self._newest: deque[tuple[float, tuple[int, int]]] = deque()
         self._ordered: list[tuple[int, int]] = []
-        """Tokens, and which request it was of all."""
+        """(tokens, number of the request), ascending."""
         self._admitted = bytearray()
-        """A flag for each, in the same order."""
+        """A flag for each entry of `_ordered`."""
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._ordered)
 
     def decided(self, tokens: int, now: float, *, admitted: bool) -> None:
-        """A prompt of so many tokens was judged."""
+        """Record the decision on a prompt."""
         self._count += 1
         entry = tokens, self._count
         place = bisect_left(self._ordered, entry)
@@ -63,9 +64,9 @@ class LengthShares:
         self._forget(now)
 
     def held_back(self, tokens: int, load: float, now: float) -> int:
-        """Tokens that a prompt is to be judged longer by; 0 where it is judged as it is.
+        """Return the tokens to add to a prompt's length when it is judged; usually 0.
 
-        `load` is the admitted work per second, by what the fleet computes.
+        `load` is the admitted work per second, as a share of what the fleet computes.
         """
         self._forget(now)
         count = len(self._ordered)

@@ -1,14 +1,14 @@
-"""What a request would experience: its time to first token, its time per token, and its longest gap.
+"""Predict a request's time to first token, its time per token, and its longest gap.
 
     TTFT = max(prefill work ahead / prefill rate, wait for a decode slot) + rest of the step + own prompt
     TPOT = cost of the decode steps it will join
-    ITL  = the longest step that its worker must run, nineteen times of twenty
+    ITL  = the 95 % quantile of the longest step that its worker must run
 
-TTFT and TPOT are then scaled by quantiles of observed / predicted, so that what the formulas leave out
-(hand-over, network, neighbours on the same cores) is learnt instead of assumed. All times are seconds.
+TTFT and TPOT are then scaled by quantiles of observed / predicted, so the factors that the formulas leave out
+(hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
-Each worker is looked at when it has changed (`prefill_speed`, `decode_speed`), the fleet summed up of that
-(`capacity_of`), and asked often (`predict`, independent of the number of workers).
+A worker is examined when it has changed (`prefill_speed`, `decode_speed`). The fleet's capacity is a sum over
+the workers (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NO_LIMIT_S = float("inf")
 
 @value
 class PrefillView:
-    """A worker that computes prompts; the decodes are those that share its steps."""
+    """A worker that computes prompts; `num_decodes` and `decode_context` are of the decodes in its steps."""
 
     cost: CostModel
     token_budget: int
     num_decodes: int = 0
     decode_context: int = 0
     limit_s: float = NO_LIMIT_S
-    """Longest step that its policy builds for the sake of those decodes."""
+    """The longest step that its policy builds, because of those decodes."""
 
 
 @value
@@ -48,48 +48,49 @@ class DecodeView:
     free_blocks: int
     mean_remaining_tokens: float
     mean_blocks: float
-    """Blocks that come free when one sequence ends."""
+    """Blocks that one sequence frees when it ends."""
     prefill: PrefillView | None = None
-    """How it computes prompts besides; None when it never does."""
+    """The same worker as one that computes prompts; None if it never does."""
 
 
 @value
 class PrefillSpeed:
-    """What a worker that computes prompts adds to its fleet."""
+    """One worker's contribution to the fleet's prefill capacity."""
 
     view: PrefillView
     chunk: int
     """Prompt tokens of a full step."""
     step_s: float
-    """That step."""
+    """Duration of a full step."""
     rate: float
     """Prompt tokens per second."""
 
 
 @value
 class DecodeSpeed:
-    """What a worker that decodes adds to its fleet."""
+    """One worker's contribution to the fleet's decode capacity."""
 
     view: DecodeView
     next_step_s: float
-    """A decode step once one more sequence has joined."""
+    """Duration of a decode step once one more sequence has joined."""
     ends_per_s: float
 
 
 @value
 class Capacity:
-    """A fleet in a few numbers."""
+    """A fleet's capacity in a few numbers."""
 
     prefill_rate: float
     """Prompt tokens per second, all workers together."""
     num_computing: int
     quickest: PrefillView
-    """The worker that computes a lone prompt soonest."""
+    """The worker that computes a lone prompt fastest."""
     step_s: float
-    """A full step of that worker."""
+    """Duration of a full step of that worker."""
     num_decoding: int
     free_seqs: int
-    """Below 0: so many must end before there is a seat, since promises leave fewer than are taken."""
+    """Free seats. Below 0: as many sequences must end before a seat is free, since promises allow fewer than
+    are running."""
     free_blocks: int
     blocks_per_end: float
     ends_per_s: float
@@ -106,7 +107,7 @@ class RequestCost:
     blocks: int
     num_seqs: int
     waited_s: float = 0.0
-    """Seconds since the router's receipt: the time of tokenising and its line is a known part of the TTFT."""
+    """Seconds since the router received it: tokenising and waiting for it are a known part of the TTFT."""
 
 
 @value
@@ -119,7 +120,7 @@ class QueueAhead:
 
 @value
 class Prediction:
-    """Medians by the formulas, before any learnt ratio; of the longest gap the 95 % quantile."""
+    """Medians by the formulas, before any learnt ratio; for the longest gap the 95 % quantile."""
 
     ttft_s: float
     tpot_s: float
@@ -129,45 +130,47 @@ class Prediction:
     """Sequences in the decode steps it would join."""
     itl_s: float = 0.0
     waits_for_slot: bool = False
-    """Decode workers are full, or will be by its turn: then it is their ends that it waits for."""
+    """Decode workers are full, or will be by its turn, so it waits for sequences to end."""
     fixed_s: float = 0.0
-    """The part of ttft_s that was learnt of idle fleets instead."""
+    """The part of ttft_s that was learnt from requests on an idle fleet."""
     waited_s: float = 0.0
     """Seconds already over at the prediction; not part of ttft_s."""
 
 
 def prefill_speed(view: PrefillView) -> PrefillSpeed:
-    """How fast it computes prompts."""
+    """Return how fast a worker computes prompts."""
     chunk = chunk_tokens(view)
     step_s = mixed_step_s(view, chunk)
     return PrefillSpeed(view, chunk, step_s, chunk / step_s)
 
 
 def decode_speed(view: DecodeView) -> DecodeSpeed:
-    """How fast it decodes."""
+    """Return how fast a worker decodes."""
     return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), _ends_per_s(view))
 
 
 def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) -> Capacity:
-    """Sum a fleet up: at least one worker for each part."""
-    quickest = min(prefill, key=lambda one: one.step_s / one.chunk)
+    """Sum up a fleet; each of the two must contain a worker."""
+    quickest = min(prefill, key=lambda speed: speed.step_s / speed.chunk)
     return Capacity(
-        prefill_rate=sum(one.rate for one in prefill),
+        prefill_rate=sum(speed.rate for speed in prefill),
         num_computing=len(prefill),
         quickest=quickest.view,
         step_s=quickest.step_s,
         num_decoding=len(decode),
-        free_seqs=free_seats([one.view.seq_capacity - one.view.num_seqs for one in decode]),
-        free_blocks=sum(one.view.free_blocks for one in decode),
-        blocks_per_end=max(one.view.mean_blocks for one in decode),
-        ends_per_s=sum(one.ends_per_s for one in decode),
+        free_seqs=free_seats([speed.view.seq_capacity - speed.view.num_seqs for speed in decode]),
+        free_blocks=sum(speed.view.free_blocks for speed in decode),
+        blocks_per_end=max(speed.view.mean_blocks for speed in decode),
+        ends_per_s=sum(speed.ends_per_s for speed in decode),
         roomiest=min(decode, key=attrgetter("next_step_s")).view,
     )
 
 
 def free_seats(by_worker: Sequence[int]) -> int:
-    """Seats of all workers, where a crowded one takes none from another. Where all are crowded, the least
-    crowded is free first; of all that end, it has one in as many as there are workers.
+    """Return the free seats of all workers; an overcrowded worker does not reduce the seats of others.
+
+    If all are overcrowded, the least crowded one is free first. It has one in n of the sequences that end on
+    n workers, hence the factor.
     """
     free = sum(seats for seats in by_worker if seats > 0)
     return free or max(by_worker) * len(by_worker)
@@ -176,7 +179,7 @@ def free_seats(by_worker: Sequence[int]) -> int:
 def predict(
     request: RequestCost, ahead: QueueAhead, capacity: Capacity, prefill_load: float = 0.0
 ) -> Prediction:
-    """Predict one request. `prefill_load` is the share of time in which prompts are computed."""
+    """Predict a request. `prefill_load` is the share of time in which prompts are computed."""
     slot_s = slot_wait_s(request, ahead, capacity)
     wait_s = max(prefill_wait_s(ahead, capacity), slot_s)
     view = capacity.roomiest
@@ -200,8 +203,8 @@ def predict(
 
 
 def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: float) -> float:
-    """The longest step that the worker cannot avoid: a step rule that knows the limit cuts to one grain."""
-    assert view.prefill is not None, "asked only of workers that compute prompts"
+    """Return the longest step that the worker cannot avoid: under a limit, prompts are cut to one grain."""
+    assert view.prefill is not None, "called only for workers that compute prompts"
     if view.prefill.limit_s == NO_LIMIT_S:
         return max(step_s, full_s)
     cost, grain = view.cost, GRAIN_TOKENS
@@ -211,7 +214,7 @@ def _least_mixed_s(view: DecodeView, batch_size: int, step_s: float, full_s: flo
 
 
 def chunk_tokens(view: PrefillView) -> int:
-    """Prompt tokens of a full step: what the budget and the step's limit leave, at least a grain."""
+    """Return the prompt tokens of a full step: what budget and time limit leave, at least a grain."""
     room = max(1, view.token_budget - view.num_decodes)
     if view.limit_s == NO_LIMIT_S:
         return room
@@ -226,18 +229,18 @@ def chunk_tokens(view: PrefillView) -> int:
 
 
 def _largest(square: float, linear: float, limit: float) -> float:
-    """The largest x from 0 with square · x² + linear · x ≤ limit."""
+    """Return the largest x ≥ 0 with square · x² + linear · x ≤ limit."""
     if limit <= 0:
         return 0.0
-    # Of the two forms of the root this one takes no difference of nearly equal numbers.
+    # This form of the root does not subtract nearly equal numbers.
     slope = linear + math.sqrt(linear * linear + 4 * square * limit)
     return 2 * limit / slope if slope else NO_LIMIT_S
 
 
 def mixed_step_s(view: PrefillView, chunk: int) -> float:
-    """A step of the decodes that share the worker and one chunk without context before it.
+    """Return the duration of a step with the worker's decodes and one chunk without context before it.
 
-    A worker that measured nothing yet may call steps free; none takes less than a microsecond.
+    It is at least a microsecond, since a worker that has measured nothing yet may report steps as free.
     """
     cost = view.cost
     a0, c1, c3, c4, c5, _ = cost.coefficients
@@ -247,13 +250,13 @@ def mixed_step_s(view: PrefillView, chunk: int) -> float:
 
 
 def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
-    """Until the prompts before this one are computed, with the rest of the step that runs."""
+    """Return the time until the prompts ahead are computed, including the rest of the running step."""
     busy = ahead.tokens > 0 or capacity.quickest.num_decodes > 0
     return (capacity.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
 
 
 def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> float:
-    """Until enough running sequences have ended for everyone ahead and this one."""
+    """Return the time until enough running sequences have ended for all requests ahead and this one."""
     seqs_short = ahead.requests + request.num_seqs - capacity.free_seqs
     mean_blocks = capacity.blocks_per_end or float(request.blocks)
     blocks_short = request.blocks + ahead.requests * mean_blocks - capacity.free_blocks
@@ -270,7 +273,7 @@ def _ends_per_s(view: DecodeView) -> float:
 
 
 def decode_step_s(view: DecodeView, batch_size: int) -> float:
-    """A decode step of this many sequences with the context they have on average."""
+    """Return the duration of a decode step of this many sequences with the worker's mean context."""
     a0, c1, c3, c4, _, _ = view.cost.coefficients
     mean_context = view.context_tokens / view.num_seqs if view.num_seqs else 0.0
     over = max(0.0, batch_size - view.cost.knee_tokens)
@@ -278,7 +281,7 @@ def decode_step_s(view: DecodeView, batch_size: int) -> float:
 
 
 def own_prefill_s(request: RequestCost, view: PrefillView) -> float:
-    """The request's own prompt, chunk by chunk; the sum over its chunks in closed form."""
+    """Return the time to compute the request's own prompt: the sum over its chunks, in closed form."""
     cost, chunk = view.cost, chunk_tokens(view)
     a0, c1, c3, c4, c5, c6 = cost.coefficients
     total, done = request.prompt_tokens, min(request.cached_tokens, request.prompt_tokens - 1)
@@ -293,7 +296,7 @@ def own_prefill_s(request: RequestCost, view: PrefillView) -> float:
 
 
 def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:
-    """Most sequences whose decode step stays within `tpot_s`; at least 1, or nothing would ever run."""
+    """Return the most sequences whose decode step stays within `tpot_s`; at least 1, or nothing would run."""
     a0, c1, c3, c4, _, _ = view.cost.coefficients
     slope = c1 + c4 * (view.context_tokens / view.num_seqs if view.num_seqs else 0.0)
     knee = view.cost.knee_tokens
@@ -301,7 +304,7 @@ def seq_capacity(view: DecodeView, max_seqs: int, tpot_s: float) -> int:
     if most > knee:
         most = max(knee, _largest(0.0, slope + c3, tpot_s - a0 + c3 * knee))
     limit = max(1, min(max_seqs, int(min(most, max_seqs))))
-    # The closed form rounds otherwise than the sum that steps are judged by.
+    # The closed form may round differently from the sum that steps are judged by.
     if limit < max_seqs and decode_step_s(view, limit + 1) <= tpot_s:
         return limit + 1
     if limit > 1 and decode_step_s(view, limit) > tpot_s:

@@ -4,20 +4,19 @@ Each tenant has a counter of the work admitted for it, divided by its weight:
 
     charge = (prompt tokens + OUTPUT_WEIGHT · expected output tokens) / weight
 
-A tenant that comes back from idleness is lifted to the least counter among the active ones, so that idleness
-earns no credit; what it is ahead by, it stays ahead by until the others have caught up, so that idleness pays
-no debt either (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, which orders requests by
-these counters).
+When an idle tenant comes back, its counter is raised to the least counter among the active ones, so idleness
+earns no credit. A lead is kept until the others have caught up, so idleness pays no debt either (Sheng et
+al., "Fairness in Serving Large Language Models", OSDI 2024, which orders requests by these counters).
 
-Here the counters decide at admission: the further a tenant is ahead of the least active other one, the
-shorter the queue that it may still join. With a short queue, or alone, nobody is limited, so that no capacity
-lies idle for fairness. With a long one, those who ask for more than their share meet at one lead, and split
-what is left by weight. Nobody counts as further behind than a band: who asks for less than its share falls
-behind for ever, and is owed nothing for it. How long a queue is depends on who asks: what is short for a
-request that can wait is long for one that cannot.
+Here the counters decide at admission: the larger a tenant's lead over the least served active one, the
+shorter the queue that it may still join. With a short queue, or alone, no tenant is limited, so no capacity
+is idle for the sake of fairness. With a long queue, tenants that ask for more than their share end up with
+the same lead, and split the rest by weight. A lag counts up to a band at most: a tenant that asks for less
+than its share falls behind forever, and is owed nothing for it. Whether a queue is long depends on the
+request: the same queue may be short for a request that can wait, and long for one that cannot.
 
-Two tenants that keep asking stay within the allowed lead and one request's charge of each other, per weight,
-as long as both together fit into the band.
+Two tenants that keep asking stay within the allowed lead plus one request's charge of each other, per weight,
+as long as both fit into the band.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from scheduling.value import value
 OUTPUT_WEIGHT = 2.0
 """A generated token costs about two of a prompt's, as in the paper."""
 ACTIVE_MS = 10_000
-"""A tenant that asked for nothing for so long is idle."""
+"""A tenant is idle after this long without a request."""
 MAX_DEBTS = 1000
-"""Idle tenants remembered because they are ahead; beyond, the smallest leads are forgotten."""
+"""Idle tenants remembered because they have a lead; beyond, the smallest leads are forgotten."""
 BAND_S = 4.0
-"""Seconds of the whole fleet's work that a tenant counts as ahead by at most: several large requests."""
+"""The largest lead that counts, in seconds of the whole fleet's work: several large requests."""
 FREE_S, FULL_S = 1.0, 2.0
-"""Seconds of prompt work waiting in the queue or at workers: up to the first any tenant may join, from the
-second only the least served one."""
+"""Seconds of prompt work that waits in the queue or at workers: up to the first, any tenant may join; from
+the second on, only the least served one."""
 FREE_PART, FULL_PART = 0.125, 0.375
-"""The same as shares of the requested TTFT, used where they are shorter: past the second the least served
+"""The same limits as shares of the requested TTFT, used where shorter: past the second, the least served
 tenant must still find room within the TTFT."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 
 @value
 class TenantWeights:
-    """How much of the fleet each tenant is entitled to, against the others. From 0.001 to 1000."""
+    """The relative share of the fleet that each tenant is entitled to, from 0.001 to 1000."""
 
     by_tenant: Mapping[str, float] = field(default_factory=dict)
     default: float = 1.0
@@ -58,7 +57,7 @@ class TenantWeights:
             _check_weight(f"by_tenant[{tenant!r}]", weight)
 
     def of(self, tenant: str) -> float:
-        """The tenant's own weight, or everybody's."""
+        """Return the tenant's own weight, or the default."""
         return self.by_tenant.get(tenant, self.default)
 
 
@@ -68,7 +67,7 @@ def _check_weight(name: str, weight: float) -> None:
 
 
 def virtual_tokens(prompt_tokens: int, output_tokens: float, weight: float) -> float:
-    """A request's charge: its work in prompt tokens, divided by its tenant's weight."""
+    """Return a request's charge: its work in prompt tokens, divided by its tenant's weight."""
     _check_weight("weight", weight)
     return (prompt_tokens + OUTPUT_WEIGHT * output_tokens) / weight
 
@@ -86,19 +85,20 @@ def allowed_lead(waiting_s: float, band: float, patience_s: float = math.inf) ->
 
 @value
 class Standing:
-    """Where a tenant stands, in virtual tokens: after its charge, or uncharged where it is over its share."""
+    """A tenant's counters in virtual tokens: after its charge, or uncharged if it is over its share."""
 
     counter: float
     least: float | None
-    """What it is measured by: the least counter among the other active tenants, or what is a band behind the
-    greatest, if that is more. None where there are no others."""
+    """The counter that it is compared with: the least among the other active tenants, or the greatest minus
+    the band, whichever is more. None if there are no others."""
     others: int
     """Active tenants besides this one."""
     is_over: bool
 
     def catch_up_s(self, lead: float, rate: float) -> float:
-        """Seconds until the least of the others is within `lead` of it, if these share `rate` virtual
-        tokens per second evenly; 0 within its share.
+        """Return the seconds until the others have caught up to within `lead`; 0 within its share.
+
+        They are assumed to share `rate` virtual tokens per second evenly.
         """
         if self.least is None:
             return 0.0
@@ -106,12 +106,12 @@ class Standing:
 
 
 def is_over_share(counter: float, least: float | None, lead: float) -> bool:
-    """Whether a tenant is ahead of the least active other one by more than `lead` virtual tokens."""
+    """Return True if a tenant is more than `lead` virtual tokens ahead of the least served active one."""
     return least is not None and counter - least > lead
 
 
 def check_charge(tokens: float, lead: float = 0.0, band: float = math.inf) -> None:
-    """`ValueError` for what would let a counter fall, or be lost."""
+    """Raise `ValueError` for values that would lower a counter or make it invalid."""
     if not 0 <= tokens < math.inf:
         raise ValueError(f"tokens is {tokens}; accepted: finite, from 0")
     if not lead >= 0:
@@ -129,8 +129,8 @@ class _Active:
 class TokenCounters:
     """The counters of one fleet's tenants. Times are milliseconds of a clock that never runs backwards.
 
-    Kept are the active tenants and those idle ones that are ahead of them. Once nobody is active, all is
-    forgotten: there is nobody left to be fair to.
+    They keep the active tenants, and the idle ones that are ahead of them. Once no tenant is active, all are
+    forgotten: there is no other tenant to be fair to.
     """
 
     def __init__(self) -> None:
@@ -143,13 +143,13 @@ class TokenCounters:
     def charge(
         self, tenant: str, tokens: float, lead: float, now_ms: int, band: float = math.inf
     ) -> Standing:
-        """Charge a request, unless its tenant is ahead by more than `lead`; either way that is active."""
+        """Charge a request unless its tenant leads by more than `lead`; it is active either way."""
         check_charge(tokens, lead, band)
         self._forget(now_ms)
-        least = min((one.counter for name, one in self._active.items() if name != tenant), default=None)
+        least = min((other.counter for name, other in self._active.items() if name != tenant), default=None)
         mine = self._active.get(tenant)
         counter = max(self._debts.pop(tenant, 0.0), least or 0.0) if mine is None else mine.counter
-        floor = max((one.counter for one in self._active.values()), default=0.0) - band
+        floor = max((active.counter for active in self._active.values()), default=0.0) - band
         counter = max(counter, floor)
         if least is not None:
             least = max(least, floor)
@@ -160,7 +160,7 @@ class TokenCounters:
         return Standing(counter, least, len(self._active) - 1, is_over)
 
     def refund(self, tenant: str, tokens: float, now_ms: int) -> None:
-        """Take back the charge of a request that was not admitted in the end; of an idle tenant, nothing."""
+        """Take back the charge of a request that was not admitted in the end. An idle tenant gets nothing."""
         check_charge(tokens)
         self._forget(now_ms)
         mine = self._active.get(tenant)
@@ -168,12 +168,12 @@ class TokenCounters:
             mine.counter -= min(tokens, mine.counter)
 
     def _forget(self, now_ms: int) -> None:
-        idle = {name: one.counter for name, one in self._active.items() if one.until_ms <= now_ms}
+        idle = {name: active.counter for name, active in self._active.items() if active.until_ms <= now_ms}
         for name in idle:
             del self._active[name]
         self._debts |= idle
-        # Nobody active: every lead is over nobody.
-        least = min((one.counter for one in self._active.values()), default=math.inf)
+        # Without active tenants, there is no one to be ahead of.
+        least = min((active.counter for active in self._active.values()), default=math.inf)
         self._debts = {name: lead for name, lead in self._debts.items() if lead > least}
         if len(self._debts) > MAX_DEBTS:
             largest = sorted((lead, name) for name, lead in self._debts.items())[-MAX_DEBTS:]

@@ -1,16 +1,17 @@
-"""Which waiting requests give up being in time when not all can be, so that the most are.
+"""Choose the waiting requests that give up being in time when not all can be, so that the most are in time.
 
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
-Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). Where it does
-not fit, dropping the largest of those due by then, each time one would be late, leaves the most in time
-(Moore, "An n Job, One Machine Sequencing Algorithm for Minimizing the Number of Late Waitings", 1968).
+Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). If it does not
+fit, dropping the largest request due by then, each time one would be late, leaves the most in time (Moore,
+"An n Job, One Machine Sequencing Algorithm for Minimizing the Number of Late Jobs", 1968).
 
-One of `tokens` work is done, at the latest, when a fleet of m workers and total rate μ has done all before it
-and one worker, of rate μ / m, its own (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969):
+A request is done, at the latest, when a fleet of m workers and total rate μ has done all work ahead of it and
+one worker, of rate μ / m, its own (Graham, "Bounds on Multiprocessing Timing Anomalies", 1969):
 
     Σ work ahead / μ + own work · m / μ   =   (Σ work, its own included, + own work · (m - 1)) / μ
 
-Classes are planned from high to low, each behind what the higher ones keep, but for the share of batch.
+Classes are planned from high to low, each behind the requests that higher ones keep, except for batch's
+share.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from scheduling.request import SloClass
 from scheduling.value import value
 
 BATCH_SHARE = 0.05
-"""Of prefill tokens, that batch has whatever else waits."""
+"""The share of prefill tokens that batch always gets, whatever else waits."""
 
 
 @value
 class Service:
-    """What works the jobs off."""
+    """The workers that do the jobs."""
 
     now: float
     rate: float
     """Tokens per second of all workers."""
     num_workers: int
     start_tokens: float = 0.0
-    """Before any of the jobs: bound to workers, or others'."""
+    """Work before any of the jobs: bound to workers, or of other routers."""
 
 
 @value
@@ -46,16 +47,16 @@ class Plan:
     shed: tuple[str, ...] = ()
     """Requests at risk: their callers prefer a late answer to a refusal."""
     broken: tuple[str, ...] = ()
-    """Accepted: a promise is broken, so that the most others are kept."""
+    """Accepted requests: these promises are broken, so that the most others are kept."""
     late: tuple[str, ...] = ()
-    """Requests that would be late, and for which no other request may give up its time."""
+    """Requests that would be late, and for which no other request may give up its place."""
 
 
 def plan(jobs: Iterable[Waiting], service: Service, *, may_break: bool = False) -> Plan:
     """Make the full plan. With `may_break`, after capacity died, accepted requests give up too, after all
     requests at risk.
     """
-    lanes: dict[SloClass, list[Waiting]] = {one: [] for one in SloClass}
+    lanes: dict[SloClass, list[Waiting]] = {slo_class: [] for slo_class in SloClass}
     for job in jobs:
         lanes[job.slo_class].append(job)
     shed: list[str] = []
@@ -74,7 +75,7 @@ def plan(jobs: Iterable[Waiting], service: Service, *, may_break: bool = False) 
 
 
 class _Pace:
-    """When jobs of one class are done, behind what is reserved."""
+    """When jobs of one class are done, behind the work that higher classes reserved."""
 
     def __init__(self, service: Service, slo_class: SloClass, reserved: float, *, batch_waits: bool) -> None:
         self._now, self._reserved = service.now, reserved
@@ -85,7 +86,7 @@ class _Pace:
         self._start = service.start_tokens
 
     def done_at(self, tokens: int, own: int) -> float:
-        """When one is done that is the last of `tokens` of its class."""
+        """Return when a job of `own` tokens is done that is the last of `tokens` of its class."""
         own_extra = own * self._own_share
         at = (self._reserved + tokens + own_extra) / self._rate
         if self._floor_rate:
@@ -96,12 +97,14 @@ class _Pace:
 def _moore(
     lane: Sequence[Waiting], pace: _Pace, *, may_break: bool
 ) -> tuple[list[Waiting], list[Waiting], int]:
-    """Victims, those that stay late, and the tokens that are kept, of one class in order of due times."""
+    """Return one class's victims, the jobs that stay late, and the tokens kept; `lane` is in order of due
+    times.
+    """
     tokens = 0
     victims: list[Waiting] = []
     late: list[Waiting] = []
     largest: list[tuple[bool, int, int]] = []
-    """A heap; a request let go for its own length stays in it until it comes up."""
+    """A heap; a job dropped for its own length stays in it until it comes up."""
     gone: set[int] = set()
     for place, job in enumerate(lane):
         tokens += job.tokens
@@ -132,13 +135,13 @@ def _moore(
 
 
 class BatchFloor:
-    """Sees to batch's share: while batch waits, every other token computed owes it a little."""
+    """Guards batch's share: while batch waits, every other token computed owes it a little."""
 
     def __init__(self) -> None:
         self.owed_tokens = 0.0
 
     def dispatched(self, slo_class: SloClass, tokens: int, *, batch_waits: bool) -> None:
-        """So many tokens went to a worker. What batch could not use is not saved up for it."""
+        """Count tokens sent to a worker. Batch saves up nothing while it does not wait."""
         if slo_class is SloClass.BATCH:
             self.owed_tokens = max(0.0, self.owed_tokens - tokens)
         elif batch_waits:

@@ -27,7 +27,7 @@ class Trials:
     def wait_s(self, prompt_tokens: int, slo: Slo, now: float) -> float:
         """Return the seconds until such a request may be tried; 0 if it may now.
 
-        A trial says nothing of shorter prompts, nor of a request that leaves more time.
+        A trial says nothing about shorter prompts, or about requests with a longer TTFT limit.
         """
         is_like_the_last = prompt_tokens >= self._tokens and _ttft_ms(slo) <= self._ttft_ms
         return max(0.0, self._until - now) if is_like_the_last else 0.0

@@ -1,12 +1,12 @@
-"""A worker's running estimate of its steps: how far to trust it, its band, and what a new fit is made from.
+"""A worker's running estimate of its step costs: its trust, its band, and the samples for a new fit.
 
-Pure and cheap: some microseconds a step. The fit itself (`scheduling.cost.cost_fit.fit`), which takes
-milliseconds, is its owner's to run, elsewhere:
+It is pure and cheap: some microseconds a step. The owner runs the fit itself
+(`scheduling.cost.cost_fit.fit`), which takes milliseconds, elsewhere:
 
-    told = estimator.observe(shape, seconds)        # each step; not None: tell the others
+    changed = estimator.observe(shape, seconds)     # each step; publish the model unless it is None
     if estimator.needs_fit:
         fitted = fit(estimator.take_samples())      # on another thread
-        told = estimator.adopt(fitted)
+        changed = estimator.adopt(fitted)
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from scheduling.cost.cost_model import WILD, CostModel, Sample, StepShape, is_usable, quantile
 
 WINDOW = 256
-"""Recent steps that the band is drawn from and trust is judged by."""
+"""The number of recent steps that band and trust depend on."""
 MIN_JUDGED = 32
 MEDIAN_OFF = 0.07
 MIN_COVERED = 0.85
 REFRESH_EVERY = WINDOW
-"""Steps between two drawings of the band, each of which is judged by the steps that come after it."""
+"""Steps between two updates of the band; each band is judged by the steps after it."""
 FIT_EVERY = 1024
 FIT_EVERY_UNTRUSTED = 64
 PER_BUCKET = 8
@@ -32,7 +32,7 @@ PER_BUCKET = 8
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """On one step, by what was told before it ran."""
+    """The judgement on one step by the model that was published before it ran."""
 
     is_slow: bool
     is_fast: bool
@@ -42,12 +42,12 @@ class _Verdict:
 class CostEstimator:
     """Follows the steps of one worker.
 
-    It is trusted until, over the last `WINDOW` steps, the median of actual / predicted is off by more than
-    MEDIAN_OFF or q95 holds for fewer than MIN_COVERED of them, each judged by the model that was told when it
-    ran; and again when a new fit, or the steps themselves, have put that right.
+    The model is trusted until, over the last `WINDOW` steps, the median of actual / predicted is off by more
+    than MEDIAN_OFF or q95 holds for fewer than MIN_COVERED of them. Each step is judged by the model that was
+    published when it ran. Trust returns when a new fit, or the steps themselves, are within these limits.
 
-    Samples are kept by the octave of tokens and of context they fall in, the latest few of each, so that an
-    hour of equal steps does not push out what is known of the others.
+    The latest few samples are kept for each octave of tokens and of context, so that an hour of equal steps
+    does not push out the others.
     """
 
     def __init__(self, model: CostModel, samples: Iterable[Sample] = ()) -> None:
@@ -63,7 +63,7 @@ class CostEstimator:
 
     @property
     def model(self) -> CostModel:
-        """As the others were told it last."""
+        """The model published last."""
         return self._model
 
     @property
@@ -71,10 +71,10 @@ class CostEstimator:
         return self._since_fit >= (FIT_EVERY if self._model.is_trusted else FIT_EVERY_UNTRUSTED)
 
     def observe(self, shape: StepShape, seconds: float) -> CostModel | None:
-        """Take a step in; the model, when the others should be told of a change.
+        """Take a step in, and return the model if it changed and should be published.
 
-        A step that is not finite or not above 0 is dropped. One that is wildly apart from what was predicted
-        counts against the trust and is kept out of fit and band.
+        A step that is not finite or not above 0 is dropped. A step that is wildly off the prediction counts
+        against the trust and is kept out of fit and band.
         """
         if not is_usable(shape, seconds):
             return None
@@ -92,17 +92,17 @@ class CostEstimator:
         return self._refresh() if self._since_refresh >= REFRESH_EVERY else None
 
     def take_samples(self) -> list[Sample]:
-        """All that is kept, for a fit; the next is due so many steps later."""
+        """Return all samples for a fit, and restart the count of steps until the next one."""
         self._since_fit = 0
         return [sample for bucket in self._buckets.values() for sample in bucket]
 
     def adopt(self, fitted: CostModel) -> CostModel:
-        """Believe a fit, brought to the level of the recent steps; the model to tell the others.
+        """Adopt a fit, scaled to the level of the recent steps, and return the model to publish.
 
-        The fit knows how costs differ between steps, out of samples of any age; how fast the machine is right
-        now, the recent steps know better.
+        The fit uses samples of any age and gives how costs differ between steps. The recent steps show better
+        how fast the machine is right now.
         """
-        # Without trust the earlier steps are of a machine that is no more.
+        # Without trust, the machine has changed since the earlier steps.
         num_recent = WINDOW if self._model.is_trusted else FIT_EVERY_UNTRUSTED
         steps = [(shape, seconds) for shape, seconds, _ in self._recent][-num_recent:]
         predictions = ((seconds, fitted.predict(shape)) for shape, seconds in steps)
@@ -114,7 +114,7 @@ class CostEstimator:
         return self._model
 
     def _restart(self, model: CostModel, steps: Iterable[Sample]) -> None:
-        """Judge a model by some steps as if it had been there when they ran."""
+        """Judge a model by some steps as if it had been published when they ran."""
         self._recent.clear()
         self._verdicts.clear()
         self._num_slow = self._num_fast = self._num_covered = 0
@@ -129,7 +129,7 @@ class CostEstimator:
         self._since_refresh = 0
 
     def _refresh(self) -> CostModel | None:
-        """Every so often: the band as it is by now, and whether trust has come back."""
+        """Update band and trust, and return the model if it changed."""
         self._since_refresh = 0
         model = replace(self._with_band(), is_trusted=self._deserves_trust)
         changed = model != self._model
@@ -150,7 +150,7 @@ class CostEstimator:
         return not is_off and self._num_covered >= MIN_COVERED * judged
 
     def _judge(self, ratio: float) -> None:
-        """The median is above a value exactly when most are: three counts say what a sort would."""
+        """Judge a step. Counts are enough: the median is above a value exactly when most steps are."""
         if len(self._verdicts) == WINDOW:
             self._count(self._verdicts[0], -1)
         verdict = _Verdict(ratio > 1 + MEDIAN_OFF, ratio < 1 - MEDIAN_OFF, ratio <= self._model.ratio_q95)

@@ -13,24 +13,24 @@ from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, Sample, is_u
 Array = NDArray[np.float64]
 
 MIN_SAMPLES = 2 * NUM_COEFFICIENTS
-# A step that took this many times longer or shorter than the fit says is not what the fit is about.
+# A step this many times longer or shorter than the fit is an outlier.
 TRIM = 4.0
 PASSES = 3
 KNEES = (0, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def fit(samples: Iterable[Sample], previous: CostModel | None = None) -> CostModel | None:
-    """The model of least squared relative error over the knees of a grid; `previous` if there is too little.
+    """Return the model of least squared relative error over a grid of knees; `previous` with too few samples.
 
     Samples that are not finite and above 0 are dropped at once, outliers in a second pass. Errors are
-    relative, so that a step of 1 ms counts as much as one of 100 ms. Takes some 10 ms.
+    relative, so that a step of 1 ms counts as much as one of 100 ms. A fit takes some 10 ms.
     """
     usable = [(shape, measured) for shape, measured in samples if is_usable(shape, measured)]
     if len(usable) < MIN_SAMPLES:
         return previous
     sizes = np.array([shape.sizes for shape, _ in usable], dtype=np.float64)
     seconds = np.array([measured for _, measured in usable])
-    # A glitch near zero would outweigh everything else; once there is a fit, it says what is near zero.
+    # A glitch near zero would outweigh everything else; the first fit then shows what is near zero.
     scale = np.maximum(seconds, np.quantile(seconds, 0.1) / 2)
     kept = np.ones(len(usable), dtype=bool)
     model: CostModel | None = None
@@ -55,20 +55,20 @@ def _fit_knees(sizes: Array, seconds: Array, scale: Array) -> CostModel:
         columns = _columns(sizes, knee) / scale[:, None]
         coefficients = nnls(columns, seconds / scale)
         error = float(np.square(columns @ coefficients - seconds / scale).sum())
-        # Knees that the samples cannot tell apart differ by rounding: the lowest of them promises least.
+        # Knees that the samples cannot distinguish differ by rounding: the lowest of them promises least.
         if error < best_error * (1 - 1e-9):
             best_error, best = error, CostModel(tuple(coefficients.tolist()), float(knee))
     return best
 
 
 def _columns(sizes: Array, knee: float) -> Array:
-    """[samples, NUM_COEFFICIENTS]: what each coefficient is multiplied with."""
+    """Return the factor of each coefficient: [samples, NUM_COEFFICIENTS]."""
     num_tokens, num_seqs, *rest = sizes.T
     return np.stack([np.ones(len(sizes)), num_seqs, np.maximum(0.0, num_tokens - knee), *rest], axis=1)
 
 
 def nnls(columns: Array, target: Array) -> Array:
-    """The x ≥ 0 that minimises |columns @ x - target|.
+    """Return the x ≥ 0 that minimises |columns @ x - target|.
 
     The active-set method of Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23: columns
     enter the free set by the steepest gradient and leave it when the unconstrained solution makes them
@@ -92,14 +92,14 @@ def nnls(columns: Array, target: Array) -> Array:
 
 
 def _restrict(unit: Array, target: Array, x: Array, free: NDArray[np.bool_]) -> Array:
-    """Least squares over the free columns; those that would turn negative on the way leave `free`."""
+    """Solve least squares over the free columns; columns that would turn negative on the way leave `free`."""
     while free.any():
         wanted = np.zeros_like(x)
         wanted[free] = np.linalg.lstsq(unit[:, free], target, rcond=None)[0]
         blocking = free & (wanted <= 0)
         if not blocking.any():
             return wanted
-        # x is feasible: go towards the solution until the first free column reaches 0.
+        # x is feasible: move towards the solution until the first free column reaches 0.
         step = float((x[blocking] / np.maximum(x[blocking] - wanted[blocking], 1e-300)).min())
         x = np.maximum(x + step * (wanted - x), 0.0)
         free &= ~(blocking & (x <= 1e-15))

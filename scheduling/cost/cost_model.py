@@ -1,12 +1,13 @@
-"""What a step costs, in seconds, by what it computes.
+"""The cost of a step in seconds, as a function of what it computes.
 
     t = a0 + c1·B + c3·max(0, n - k) + c4·Σctx_decode + c5·Σ chunk·(ctx + chunk/2) + c6·Σ ctx_chunk
 
-n tokens in B sequences; k the knee, up to which a step's time is the weights' and more tokens are free; the
-decodes' contexts are read once, a chunk's by each of its queries (c5, half of its own triangle) and once more
-where the paged pool is gathered (c6). Every coefficient is at least 0, so the cost never falls as a step
-grows and can be inverted by bisection. Workers measure it, routers and the simulator use it:
-`cost_estimator` follows a worker's steps, `cost_fit` has the fit, which needs numpy.
+n is the number of tokens and B the number of sequences. k is the knee: up to it, a step takes the time to
+read the weights, and more tokens are free. The decodes' contexts are read once, a chunk's context by each of
+its queries (c5, half of its own triangle) and once more where the paged pool is gathered (c6). Every
+coefficient is at least 0, so the cost never falls as a step grows and can be inverted by bisection. Workers
+measure it, routers and the simulator use it: `cost_estimator` follows a worker's steps, `cost_fit` has the
+fit, which needs numpy.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from dataclasses import replace
 from scheduling.value import value
 
 NUM_COEFFICIENTS = 6
-# What a debugger, a suspended laptop or a broken clock measures says nothing of the next step.
+# The time of a step under a debugger, on a suspended laptop or by a broken clock says nothing about the next.
 WILD = 100.0
-"""A step that took this many times more or less than predicted."""
+"""A step is ignored if it took this many times more or less than predicted."""
 
 
 @value
 class StepShape:
-    """What of a step its cost depends on.
+    """The sizes of a step that its cost depends on.
 
     num_tokens       tokens computed, decodes and chunks together
     num_seqs         sequences they belong to
@@ -44,7 +45,7 @@ class StepShape:
 
     @classmethod
     def of(cls, num_decodes: int, decode_context: int, chunks: Iterable[tuple[int, int]]) -> StepShape:
-        """The shape of some decodes and some (context before it, tokens) chunks."""
+        """Return the shape of some decodes and some chunks, each given as (context before it, tokens)."""
         num_tokens, num_seqs, attention, context = num_decodes, num_decodes, 0.0, 0
         for before, tokens in chunks:
             num_tokens += tokens
@@ -55,7 +56,7 @@ class StepShape:
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """All that costs something."""
+        """All sizes that cost something."""
         return (
             self.num_tokens,
             self.num_seqs,
@@ -65,7 +66,7 @@ class StepShape:
         )
 
     def with_chunk(self, context: int, tokens: int) -> StepShape:
-        """This step with one more chunk in it."""
+        """Return this step with one more chunk in it."""
         return StepShape(
             self.num_tokens + tokens,
             self.num_seqs + 1,
@@ -81,13 +82,13 @@ Sample = tuple[StepShape, float]
 
 
 def is_usable(shape: StepShape, seconds: float) -> bool:
-    """Whether this can have been a step: finite, and of more than no time."""
+    """Return True if this can have been a step: finite, and longer than 0 seconds."""
     return 0 < seconds < math.inf and all(0 <= size < math.inf for size in shape.sizes)
 
 
 @value
 class CostModel:
-    """One worker's steps: (a0, c1, c3, c4, c5, c6), k, and the quantiles of actual / predicted around it."""
+    """One worker's step costs: (a0, c1, c3, c4, c5, c6), k, and the quantiles of actual / predicted."""
 
     coefficients: tuple[float, ...]
     knee_tokens: float
@@ -95,7 +96,7 @@ class CostModel:
     ratio_q50: float = 1.0
     ratio_q95: float = 1.0
     is_trusted: bool = True
-    """Close enough to what steps took of late to build steps on; otherwise a fixed budget is kept to."""
+    """Close enough to recent steps to size steps by it; otherwise steps keep to a fixed budget."""
 
     def __post_init__(self) -> None:
         if len(self.coefficients) != NUM_COEFFICIENTS:
@@ -113,7 +114,7 @@ class CostModel:
             raise ValueError(f"ratios q10, q50, q95 are {ratios}; accepted: finite, above 0, not falling")
 
     def predict(self, shape: StepShape) -> float:
-        """The middle of what such steps take, in seconds, before the ratios."""
+        """Return the seconds that such a step takes, before the ratios."""
         a0, c1, c3, c4, c5, c6 = self.coefficients
         return (
             a0
@@ -125,13 +126,13 @@ class CostModel:
         )
 
     def predict_q95(self, shape: StepShape) -> float:
-        """Seconds that 19 of 20 such steps stay within."""
+        """Return the seconds that 19 of 20 such steps stay within."""
         return self.predict(shape) * self.ratio_q95
 
     def max_tokens(self, shape: StepShape, limit_s: float, *, most: int, context: int = 0) -> int:
-        """The longest chunk, 0 to `most` tokens after `context`, with which `shape` stays within `limit_s`.
+        """Return the longest chunk after `context`, 0 to `most` tokens, with which `shape` fits `limit_s`.
 
-        19 times of 20, that is: by `predict_q95`.
+        It fits by `predict_q95`, so in 19 of 20 cases.
         """
         low, high = 0, max(0, most)
         while low < high:
@@ -143,7 +144,7 @@ class CostModel:
         return low
 
     def with_ratios(self, ratios: Iterable[float]) -> CostModel:
-        """The same costs with the quantiles of some actual / predicted; wild ones are left out."""
+        """Return the same costs with the quantiles of some actual / predicted; wild ones are left out."""
         ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
         if not ordered:
             return self
@@ -156,5 +157,5 @@ UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The one of `ordered`, which rises and is not empty, that a share `q` stays within."""
+    """Return the element of `ordered`, ascending and not empty, that a share `q` does not exceed."""
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]

@@ -1,7 +1,7 @@
-"""A worker on paper: a device that serves a model, with what its steps cost and what its memory holds.
+"""A worker's profile: a device that serves a model, with its step costs and its memory.
 
-The simulator and the timed engine work from one instead of computing. Kept as JSON, written for people:
-every coefficient has a name, and `measured` and `derived` say where the numbers are from.
+The simulator and the timed engine use a profile instead of computing. It is stored as JSON for people to
+read: every coefficient has a name, and `measured` and `derived` say where the numbers come from.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _COST = (*COEFFICIENTS, "knee_tokens", "ratio_q10", "ratio_q50", "ratio_q95")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Raises ValueError naming the field, its value and what it accepts.
+    """A profile; raises ValueError naming the field, its value and what it accepts.
 
     num_blocks           KV blocks of `block_size` tokens that fit beside the weights
     token_budget         most tokens of one step
     max_context          most tokens of one sequence, prompt and output
     handoff_bytes_per_s  KV from one such worker to another
     swap_bytes_per_s     KV to the host's memory, and back
-    weights_fingerprint  "" where the profile holds for any weights of that shape
-    host                 what the numbers are of
+    weights_fingerprint  "" if the profile holds for any weights of that shape
+    host                 the machine that was measured
     """
 
     name: str
@@ -79,7 +79,7 @@ class Profile:
         return self.block_size * self.kv_bytes_per_token
 
     def check_model(self, model_name: str) -> None:
-        """Raises ValueError for a model that this profile does not describe."""
+        """Raise ValueError for a model that this profile does not describe."""
         if model_name != self.model_name:
             raise ValueError(
                 f"profile {self.name!r} is of model {self.model_name!r}, not {model_name!r}; "
@@ -88,10 +88,7 @@ class Profile:
 
 
 def parse(text: str) -> Profile:
-    """The profile that `dump` wrote, or a person.
-
-    Raises ValueError naming the field, what it is and what would be accepted.
-    """
+    """Read a profile that `dump` or a person wrote; raise ValueError naming the field and what it accepts."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -106,7 +103,7 @@ def parse(text: str) -> Profile:
 
 
 def dump(profile: Profile) -> str:
-    """As `parse` reads it."""
+    """Return the JSON that `parse` reads."""
     fields = asdict(profile) | {"cost": cost_fields(profile.cost)}
     order = ("name", "model_name", "host", *_NOTES, *_COUNTS, *_RATES, "weights_fingerprint", "cost")
     document = {"format": FORMAT} | {field: fields[field] for field in order}
@@ -114,7 +111,7 @@ def dump(profile: Profile) -> str:
 
 
 def parse_cost(value: object) -> CostModel:
-    """The cost model that `cost_fields` wrote; raises ValueError naming the field."""
+    """Read the fields that `cost_fields` wrote; raise ValueError naming the field."""
     fields = _object("cost", value)
     _check_keys("cost", fields, _COST)
     numbers = {field: _number(f"cost.{field}", fields[field]) for field in _COST}
@@ -128,7 +125,7 @@ def parse_cost(value: object) -> CostModel:
 
 
 def cost_fields(cost: CostModel) -> dict[str, float]:
-    """A cost model by name, for JSON."""
+    """Return a cost model as named fields, for JSON."""
     return dict(zip(COEFFICIENTS, cost.coefficients, strict=True)) | {
         "knee_tokens": cost.knee_tokens,
         "ratio_q10": cost.ratio_q10,

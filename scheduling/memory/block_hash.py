@@ -1,6 +1,6 @@
 """Chained identity of KV blocks: equal hashes mean equal weights, layout, salt and tokens up to the end.
 
-blake2b with 128 bits: unlike a checksum it cannot be forged between tenants.
+The hash is blake2b with 128 bits: unlike a checksum, it cannot be forged between tenants.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ HASH_BYTES = 16
 
 
 def chain_root(fingerprint: str, salt: bytes) -> bytes:
-    """The hash every chain of one model and one salt starts from."""
+    """Return the hash that every chain of one model and one salt starts from."""
     return hashlib.blake2b(fingerprint.encode() + b"\0" + salt, digest_size=HASH_BYTES).digest()
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The identity of one block (full or partial) that follows `parent`."""
+    """Return the identity of a block (full or partial) that follows `parent`."""
     return hashlib.blake2b(parent + array.array("I", token_ids).tobytes(), digest_size=HASH_BYTES).digest()
 
 
@@ -31,5 +31,5 @@ def each_hash(root: bytes, token_ids: Sequence[int], block_size: int) -> Iterato
 
 
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
-    """Hashes of all full blocks of `token_ids`, first to last."""
+    """Return the hashes of all full blocks of `token_ids`, first to last."""
     return list(each_hash(root, token_ids, block_size))

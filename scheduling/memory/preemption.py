@@ -1,15 +1,15 @@
-"""Who gives up its KV blocks when running sequences need some, and by which means.
+"""Choose the sequence that gives up its KV blocks when running ones need some, and by which means.
 
-    cost(RECOMPUTE) = what computing its tokens again adds to steps that are full:
+    cost(RECOMPUTE) = time that computing its tokens again adds to steps that are full:
                       c1 + c3·T + c5·T²/2 seconds for T tokens
     cost(SWAP)      = 2 · bytes / bandwidth: to host memory, and back
     price           = cost / min(blocks freed, blocks needed)
 
-The least price goes, among those whose slack survives it: slack ≥ cost + the wait for blocks to come back.
-Where nobody's does, the least price of all; what costs the same is decided by the fewest tokens, then by the
-latest arrival. Recomputing and swapping are compared as in Kwon et al., "Efficient Memory Management for
-Large Language Model Serving with PagedAttention", SOSP 2023, which fixes one of them; here each victim's
-cheaper one is taken.
+The victim is the sequence of the least price among those whose slack survives it: slack ≥ cost + the wait for
+blocks to come back. If no slack survives, it is the least price of all. Ties go to the fewest tokens, then to
+the latest arrival. Recomputing and swapping are compared as in Kwon et al., "Efficient Memory Management for
+Large Language Model Serving with PagedAttention", SOSP 2023, which fixes one of them; here the cheaper one is
+chosen for each victim.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ class Means(enum.Enum):
     """How a victim comes back."""
 
     RECOMPUTE = "recompute"
-    """Its tokens are computed again, as far as the prefix cache has forgotten them."""
+    """Its tokens are computed again, unless they are still in the prefix cache."""
     SWAP = "swap"
     """Its blocks are copied to host memory, and back."""
 
 
 @value
 class VictimView:
-    """A sequence, or choices that share a prompt, that could give its blocks up."""
+    """A sequence, or choices that share a prompt, that could give up its blocks."""
 
     handle: int
     num_tokens: int
-    """To be computed again, were it recomputed."""
+    """Tokens to compute again if it is recomputed."""
     num_freed_blocks: int
-    """Those that nobody else references, and those promised to it."""
+    """Blocks that no other sequence references, and blocks promised to it."""
     num_swap_blocks: int
-    """To be copied, were it swapped."""
+    """Blocks to copy if it is swapped."""
     arrival: int
     """Its place in the order of arrival."""
     slack_s: float = math.inf
-    """Until its next token is due; 0 where it is late, infinite without a promise."""
+    """Seconds until its next token is due; 0 if it is late, infinite without a promise."""
     can_swap: bool = True
-    """Whether it runs, and host memory has room for its blocks."""
+    """It runs, and host memory has room for its blocks."""
 
 
 @value
 class SwapSpeed:
-    """What swapping depends on."""
+    """Size and speed that swapping depends on."""
 
     block_bytes: int
     bytes_per_s: float
@@ -67,7 +67,7 @@ class SwapSpeed:
 
 @value
 class Preemption:
-    """The victim, its means, and what that is predicted to cost."""
+    """The victim, its means, and the predicted cost."""
 
     handle: int
     means: Means
@@ -77,9 +77,9 @@ class Preemption:
 def choose(
     victims: Sequence[VictimView], needed: int, cost: CostModel, swap: SwapSpeed, *, wait_s: float = 0.0
 ) -> Preemption | None:
-    """The next to give up its blocks while `needed` more are wanted; None where nobody would free any.
+    """Choose the next victim while `needed` more blocks are wanted; None if no sequence would free any.
 
-    `wait_s` is for how long a victim would be without blocks, as far as that is known.
+    `wait_s` is how long a victim would be without blocks, as far as that is known.
     """
     if needed < 1:
         raise ValueError(f"needed is {needed}; accepted: at least 1")
@@ -97,7 +97,7 @@ def choose(
 
 
 def recompute_s(num_tokens: int, cost: CostModel) -> float:
-    """What computing a context of `num_tokens` adds to steps whose weights are paid for already."""
+    """Return the seconds that computing a context of `num_tokens` adds to steps at the knee."""
     full = StepShape(math.ceil(cost.knee_tokens), 0, 0, 0.0, 0)
     return cost.predict(full.with_chunk(0, num_tokens)) - cost.predict(full)
 

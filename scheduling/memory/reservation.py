@@ -1,4 +1,4 @@
-"""How many KV blocks sequences take: at most, and by what is expected of their lengths."""
+"""How many KV blocks sequences need: at most, and as expected from the lengths of recent outputs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 
 DEVIATION = 0.75
-"""Standard deviation of an output by its expectation: between lognormal lengths (0.6) and exponential (1)."""
+"""Standard deviation of an output length divided by its mean: between lognormal (0.6) and exponential (1)."""
 
 
 def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) -> int:
-    """Blocks that `n` choices of one prompt hold at most, each after `max_tokens` output tokens.
+    """Return the most blocks that `n` choices of one prompt hold, each after `max_tokens` output tokens.
 
-    One arithmetic for the router's leases and the worker's own. Full blocks of the prompt are shared by the
-    choices. The last token of a choice ends it before its KV is written, so a choice stores
+    The router's leases and the worker use the same arithmetic. The choices share full blocks of the prompt.
+    The last token of a choice ends it before its KV is written, so a choice stores
     `prompt_tokens + max_tokens - 1` tokens. For a resumed request pass the original prompt and `max_tokens`:
     tokens that moved from output to computed context do not change the sum.
     """
@@ -30,9 +30,9 @@ def blocks_needed(prompt_tokens: int, max_tokens: int, n: int, block_size: int) 
 
 
 class LengthQuantiles:
-    """The last `window` output lengths, and what they say of an output that is not over yet."""
+    """The last `window` output lengths, to predict how long a running output gets."""
 
-    # With fewer examples the longest output is assumed: a wrong guess costs computed work.
+    # With fewer examples the longest output is assumed: a guess that is too low costs computed work.
     MIN_EXAMPLES = 8
 
     def __init__(self, window: int = 512) -> None:
@@ -43,16 +43,16 @@ class LengthQuantiles:
         self._sorted: list[int] = []
 
     def observe(self, num_tokens: int) -> None:
-        """An output ended by itself after `num_tokens`."""
+        """Learn from an output that ended by itself after `num_tokens`."""
         if len(self._recent) == self._window:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
         self._recent.append(num_tokens)
         insort(self._sorted, num_tokens)
 
     def remaining(self, num_so_far: int, limit: int, share: float) -> int:
-        """Tokens still to come, 1 to `limit - num_so_far`, such that a share of 0 to 1 stays within.
+        """Return the tokens still to come that a share of outputs does not exceed, 1 to `limit - num_so_far`.
 
-        Of the outputs longer than `num_so_far`, that is: P(total ≤ x | total > so far) ≥ share.
+        Only outputs longer than `num_so_far` count: P(total ≤ x | total > so far) ≥ share.
         """
         begin = bisect_right(self._sorted, num_so_far)
         num_longer = len(self._sorted) - begin
@@ -64,25 +64,25 @@ class LengthQuantiles:
 
 
 def spread(index: int) -> float:
-    """A share of 0 to 1 for the index-th sequence, such that any run of indexes covers 0 to 1 evenly.
+    """Return a share from 0 to 1 for the index-th sequence; any run of indexes covers 0 to 1 evenly.
 
-    The fractions of multiples of the golden ratio: the least clustered of all such sequences (Knuth, "The Art
-    of Computer Programming" 3, 6.4).
+    It is the fraction of a multiple of the golden ratio: the least clustered of all such sequences (Knuth,
+    "The Art of Computer Programming" 3, 6.4).
     """
     return (index * 0.6180339887498949) % 1.0
 
 
 def peak_blocks(sequences: Iterable[tuple[float, int]], block_size: int) -> int:
-    """The most blocks that running sequences will hold at one time, if each runs as long as expected.
+    """Return the most blocks that running sequences will hold at one time, if each runs as long as expected.
 
-    A sequence is (blocks it holds, tokens still to come); all get a token per step, and give their blocks
-    back when they end. The most is held just before one ends, so each end is looked at. To that comes one
-    standard deviation of the sum, the lengths taken as independent.
+    A sequence is (blocks it holds, tokens still to come). All get a token per step, and give their blocks
+    back when they end. The peak is just before a sequence ends, so each end is examined. One standard
+    deviation of the sum is added, with the lengths taken as independent.
 
     A sum of one high quantile per sequence would keep half of the pool for outputs that never get that long,
-    and ignores that the short ones make room for the long ones: Gong et al., "Past-Future Scheduler for LLM
-    Serving under SLA Guarantees", ASPLOS 2025. There lengths are drawn at random from what was seen; here
-    `spread` gives each sequence its own quantile, which needs no randomness and less of a margin.
+    and ignore that short outputs make room for long ones: Gong et al., "Past-Future Scheduler for LLM Serving
+    under SLA Guarantees", ASPLOS 2025. There, lengths are drawn at random from past outputs; here, `spread`
+    gives each sequence its own quantile, which needs no randomness and less of a margin.
     """
     peak = held = squares = 0.0
     for count, (blocks, remaining) in enumerate(sorted(sequences, key=_by_remaining, reverse=True), 1):

@@ -1,4 +1,8 @@
-"""The ways to serve, by name; each in a file of its own that names its paper."""
+"""The policies by name: each says how a step is filled, and how its fleet queues requests and makes promises.
+
+`policy` has the type, and each policy has a file: `static`, `dynamic`, `orca`, `prefill_first` and `chunked`
+are baselines that name their paper or origin; `slack` is Baton's own. They may import only `scheduling`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ DEFAULT = SLACK.name
 
 
 def by_name(name: str) -> Policy:
-    """Raises ValueError for a name that is not one of `NAMES`."""
+    """Return a policy; raise ValueError for a name that is not one of `NAMES`."""
     if name not in _ALL:
         raise ValueError(f"policy is {name!r}; accepted: {', '.join(NAMES)}")
     return _ALL[name]

@@ -1,8 +1,8 @@
 """Stall-free batching with a fixed number of tokens as the budget.
 
-Decodes are never paused for prefill and a prompt is cut to what the budget leaves, so that no step is longer
-than its budget allows: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with
-Sarathi-Serve", OSDI 2024.
+Decodes are never paused for prefill, and a prompt is cut to what the budget leaves, so no step is longer than
+its budget allows: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve",
+OSDI 2024.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:
-    """Every decode, then chunks in order until the budget is used."""
+    """Run every decode, then chunks in order until the budget is used."""
     return StepPlan(view.decodes.num_seqs, fill_to_budget(view))
 
 

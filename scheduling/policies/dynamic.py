@@ -1,4 +1,4 @@
-"""Dynamic batching: as static, but a batch closes when it is full or when its oldest has waited enough.
+"""Dynamic batching: like static, but a batch closes when it is full or its oldest has waited long enough.
 
 Crankshaw et al., "Clipper: A Low-Latency Online Prediction Serving System", NSDI 2017; since then the
 dynamic batcher of model servers.
@@ -11,11 +11,12 @@ from scheduling.policies.policy import Order, Policy
 from scheduling.step import StepPlan, StepView
 
 WINDOW_S = 0.05
-"""Longest that a request waits for company; about a prompt's own time, so it at most doubles that."""
+"""The longest time that a request waits for others; about the time of a prompt, so it at most doubles
+that."""
 
 
 def plan(view: StepView) -> StepPlan:
-    """All that runs; when nothing does, the next batch once it is closed by size or by its window."""
+    """Run all decodes; without any, the next batch once it is closed by size or by its window."""
     wait_s = _open_for_s(view)
     if wait_s > 0 and not view.decodes.num_seqs:
         return StepPlan(0, wait_s=wait_s)
@@ -23,7 +24,7 @@ def plan(view: StepView) -> StepPlan:
 
 
 def _open_for_s(view: StepView) -> float:
-    """How much longer the next batch may be joined; 0 when it is closed, or has no member."""
+    """Return how much longer the next batch may be joined; 0 if it is closed, or has no member."""
     if not view.waiting or sum(work.num_seqs for work in view.waiting) >= view.max_seqs:
         return 0.0
     return max(0.0, WINDOW_S - max(work.waited_s for work in view.waiting))

@@ -1,4 +1,4 @@
-"""What a policy decides, besides its name: the step, the order, and what is promised."""
+"""The type of a policy: how it fills steps, in which order it serves, and whether it makes promises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.step import StepPlan, StepView
 
 
 class Order(enum.Enum):
-    """Who goes first in the fleet's queue."""
+    """The order of the fleet's queue."""
 
     ARRIVAL = "arrival"
     DUE = "due"
@@ -26,12 +26,13 @@ class Policy:
     plan: Callable[[StepView], StepPlan]
     order: Order
     promises: bool
-    """Admits by SLO and sheds; otherwise everyone is taken, and no latency is promised."""
+    """It admits by SLO and sheds load; otherwise it accepts every request and promises no latency."""
     binds_at_arrival: bool
-    """To the worker with the least work, as the paper does; otherwise when a worker has capacity."""
+    """A request is bound at arrival to the worker with the least work, as in the papers; otherwise when a
+    worker has capacity."""
     reserves_maximum: bool
-    """A sequence starts only when its longest output fits; otherwise when its expected one does."""
+    """A sequence starts only if its longest output fits; otherwise if its expected output does."""
     placement: Placement = Placement.DISAGGREGATED
-    """Where prompts are computed unless another is named. A baseline uses the prefill workers it is
-    given; without any it computes prompts where they decode, as in its paper.
+    """Where prompts are computed by default. A baseline uses the prefill workers it is given; without any it
+    computes prompts where they decode, as in its paper.
     """

@@ -1,8 +1,8 @@
-"""Prompts before decodes: while any prompt waits a step computes whole prompts only, and decodes pause.
+"""Prompts before decodes: while any prompt waits, a step computes whole prompts only, and decodes pause.
 
-The scheduler of the first vLLM: Kwon et al., "Efficient Memory Management for Large Language Model Serving
-with PagedAttention", SOSP 2023. Best time to first token of an unloaded engine; each burst of prompts is a
-gap in everybody's stream.
+This is the scheduler of the first vLLM: Kwon et al., "Efficient Memory Management for Large Language Model
+Serving with PagedAttention", SOSP 2023. It has the best time to first token of an unloaded engine, but each
+burst of prompts is a gap in every stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:
-    """Whole prompts in order; every decode when none waits."""
+    """Run whole prompts in order; if none waits, every decode."""
     if view.waiting:
         return StepPlan(0, whole_prompts(view, num_decodes=0))
     return StepPlan(view.decodes.num_seqs)

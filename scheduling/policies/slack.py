@@ -1,14 +1,14 @@
-"""Baton's own: a step lasts as long as the promises of the running decodes allow, and is filled to that.
+"""Baton's own policy: a step is filled until it lasts as long as the promises of the running decodes allow.
 
-Stall-free like Sarathi-Serve (Agrawal et al., OSDI 2024), but its budget is time: the slack until the next
-token that anybody was promised, at most the longest gap the strictest promise stands. A strict reader in the
-batch makes chunks short, a patient batch makes them long, and no number has to be tuned.
+It is stall-free like Sarathi-Serve (Agrawal et al., OSDI 2024), but its budget is time: the slack until the
+next promised token is due, and at most the longest gap that the strictest promise allows. A strict promise in
+the batch makes chunks short, a batch without strict promises makes them long, and no number has to be tuned.
 
-All slack is spent at once, for two reasons. What a sequence has left over when it ends serves nobody. And a
-token before its time is a dear one: by Little's law the batch is as large as tokens are slow, and the weights
-are read once for all of it, so a fleet carries most when every token comes just as promised. Nothing is
-borrowed from tokens to come either: in simulation on an H200's costs that gained nothing once admission keeps
-the queue short, and it breaks promises of short outputs.
+All slack is spent at once, for two reasons. Slack that a sequence has left when it ends is of no use. And an
+early token is expensive: by Little's law the batch grows as tokens get slower, and the weights are read once
+for the whole batch, so a fleet carries most when every token comes just in time. Nothing is borrowed from
+later tokens: in simulation on an H200's costs that gained nothing once admission keeps the queue short, and
+it breaks promises of short outputs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from scheduling.policies.policy import Order, Policy
 from scheduling.step import NO_LIMIT_S, StepPlan, StepView
 
 ARRIVAL_S = 0.05
-"""Longest step without decodes: an arrival can get in after it."""
+"""The longest step without decodes, after which a new arrival can be computed."""
 
 
 def plan(view: StepView) -> StepPlan:
-    """Every decode, then chunks in order while the step still fits.
+    """Run every decode, then chunks in order while the step still fits.
 
-    The fixed budget alone holds where nothing was promised, and where costs are not known well enough.
+    Only the fixed budget limits it if nothing was promised, or if costs are not known well enough.
     """
     limit_s = duration_s(view)
     if (
@@ -39,7 +39,7 @@ def plan(view: StepView) -> StepPlan:
 
 
 def duration_s(view: StepView) -> float:
-    """The longest this step may last; infinite where decodes run and nothing was promised to any."""
+    """Return the longest this step may last; infinite if decodes run and none has a promise."""
     if view.decodes.num_seqs == 0:
         return ARRIVAL_S
     return min(view.decodes.slack_s, view.decodes.gap_limit_s)

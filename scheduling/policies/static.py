@@ -1,8 +1,8 @@
-"""Static batching: a batch is taken when nothing runs, and nothing joins it until its last member has ended.
+"""Static batching: a batch starts when nothing runs, and nothing joins it until its last member has ended.
 
-What inference servers did before iteration-level scheduling; the baseline of Yu et al., "Orca: A Distributed
-Serving System for Transformer-Based Generative Models", OSDI 2022. Kinder than the original in one thing: a
-member that has ended is no longer computed.
+Inference servers did this before iteration-level scheduling; it is the baseline of Yu et al., "Orca: A
+Distributed Serving System for Transformer-Based Generative Models", OSDI 2022. It differs from the original
+in one point, to its advantage: a member that has ended is no longer computed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.step import StepPlan, StepView
 
 
 def plan(view: StepView) -> StepPlan:
-    """All that runs; when nothing does, the prompts of the next batch, all in one step."""
+    """Run all decodes; without any, the prompts of the next batch, all in one step."""
     if view.decodes.num_seqs:
         return StepPlan(view.decodes.num_seqs)
     return StepPlan(0, whole_batch(view))
