@@ -5,12 +5,12 @@
     ├── ValidationError      a field is wrong: field, value, accepted           INVALID_ARGUMENT
     ├── ModelNotFound        another model than the fleet's                     NOT_FOUND
     ├── DuplicateRequest     the id is taken by other content                   ALREADY_EXISTS
-    ├── StaleSession         a later call holds the request                     ABORTED
+    ├── Superseded         a later call holds the request                     ABORTED
     ├── DeadlineExpired      the deadline was over before the prompt was there  DEADLINE_EXCEEDED
-    ├── SloRefused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
+    ├── Refused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
     ├── Overloaded           something bounded is full                          RESOURCE_EXHAUSTED
     ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
-    ├── Forbidden            the credential does not allow this                 PERMISSION_DENIED
+    ├── NotAllowed            the credential does not allow this                 PERMISSION_DENIED
     ├── Unavailable          nobody can serve this now                          UNAVAILABLE
     ├── UnknownMethod        there is no such call                              UNIMPLEMENTED
     └── InternalError        a bug of the router                                INTERNAL
@@ -133,7 +133,7 @@ class DuplicateRequest(RouterError):
         self.request_id = request_id
 
 
-class StaleSession(RouterError):
+class Superseded(RouterError):
     """Later calls hold the request: this one's session is older, or too many calls attached after it."""
 
     def __init__(self, session: int, current: int) -> None:
@@ -158,7 +158,7 @@ class DeadlineExpired(RouterError):
         self.deadline_ms = deadline_ms
 
 
-class SloRefused(RouterError):
+class Refused(RouterError):
     """The promise asked for would probably be broken."""
 
     def __init__(self, decision: Decision, retry_after_s: float) -> None:
@@ -186,7 +186,7 @@ class Unauthenticated(RouterError):
     """Whose call it is was not proved. The sentence never repeats what came."""
 
 
-class Forbidden(RouterError):
+class NotAllowed(RouterError):
     """The credential is good, but not for this."""
 
 

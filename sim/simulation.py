@@ -15,7 +15,7 @@ from router.core.capacity.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Arrived, StepReported, WorkerJoined
 from router.core.state import CoreConfig
-from router.errors import SloRefused
+from router.errors import Refused
 from scheduling.memory.preemption import SwapSpeed
 from scheduling.request import FinishReason, SamplingParams, Slo, SloClass, StopRules
 from sim.clock import Clock
@@ -190,7 +190,7 @@ class Simulation:
         record, error = self._records[action.listener - 1], action.error
         record.error = f"{type(error).__name__}: {error}"
         record.refused_for = (
-            error.decision.cause.value if isinstance(error, SloRefused) else type(error).__name__
+            error.decision.cause.value if isinstance(error, Refused) else type(error).__name__
         )
 
     def finished(self, action: RequestEnded) -> None:

@@ -25,7 +25,7 @@ from router.core.actions import (
 )
 from router.core.session.session import TokenLogprobs
 from router.core.session.slo_attainment import kept
-from router.errors import SloRefused
+from router.errors import Refused
 from router.preprocess.chat_template import ChatOptions
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Path
@@ -286,7 +286,7 @@ def _ms(start: float, end: float) -> float:
     return (end - start) * 1000
 
 
-def refusal_to_pb(error: SloRefused) -> errors_pb2.SloRefusal:
+def refusal_to_pb(error: Refused) -> errors_pb2.SloRefusal:
     """What could have been promised."""
     decision = error.decision
     return errors_pb2.SloRefusal(

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from router.api.convert import refusal_to_pb
-from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
+from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "baton.v1"
@@ -84,9 +84,9 @@ def _details(
     details: list[Message] = [_info(error, fields)]
     if fields and code in _ABOUT_FIELDS:
         details.append(_bad_request(fields, sentence))
-    if isinstance(error, SloRefused | Overloaded | Unavailable) and error.retry_after_s is not None:
+    if isinstance(error, Refused | Overloaded | Unavailable) and error.retry_after_s is not None:
         details.append(_retry_info(error.retry_after_s))
-    if isinstance(error, SloRefused):
+    if isinstance(error, Refused):
         details.append(refusal_to_pb(error))
     return details
 

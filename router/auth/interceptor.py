@@ -10,7 +10,7 @@ import grpc.aio
 from router.api.answering import end_with
 from router.auth.auth import Door
 from router.auth.principal import set_caller
-from router.errors import Forbidden, Reason, RouterError
+from router.errors import NotAllowed, Reason, RouterError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -36,7 +36,9 @@ class DoorInterceptor(grpc.aio.ServerInterceptor):
             try:
                 principal = self._door.authenticate(handler_call_details.invocation_metadata or ())
                 if method.startswith(OPERATORS) and not principal.operator:
-                    raise Forbidden(Reason.OPERATORS_ONLY, "watching and draining the fleet is for operators")
+                    raise NotAllowed(
+                        Reason.OPERATORS_ONLY, "watching and draining the fleet is for operators"
+                    )
             except RouterError as error:
                 self._refused(error)
                 return _refusing(error, await continuation(handler_call_details))

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from router.api.validation import RawRequest
-from router.errors import Forbidden, Reason
+from router.errors import NotAllowed, Reason
 from scheduling.admission.budgets import UNLIMITED, Budget
 from scheduling.request import SloClass
 
@@ -38,12 +38,12 @@ def caller() -> Principal | None:
 
 
 def tenant_of_call(named: str) -> str:
-    """The caller's; the request's own word counts only where the door has no lock. Raises `Forbidden`."""
+    """The caller's; the request's own word counts only where the door has no lock. Raises `NotAllowed`."""
     principal = caller()
     if principal is None:
         return named
     if named not in ("", principal.tenant):
-        raise Forbidden(
+        raise NotAllowed(
             Reason.TENANT_NOT_ALLOWED,
             "tenant is not the credential's; accepted: leave it empty",
             fields=("tenant",),
@@ -52,14 +52,14 @@ def tenant_of_call(named: str) -> str:
 
 
 def as_caller(raw: RawRequest) -> RawRequest:
-    """The request as its caller may make it. Raises `Forbidden`."""
+    """The request as its caller may make it. Raises `NotAllowed`."""
     principal = caller()
     if principal is None:
         return raw
     slo_class = SloClass(raw.slo_class) if raw.slo_class in set(SloClass) else SloClass.STANDARD
     if slo_class not in principal.classes:
         allowed = ", ".join(sorted(one.name.lower() for one in principal.classes))
-        raise Forbidden(
+        raise NotAllowed(
             Reason.SLO_CLASS_NOT_ALLOWED,
             f"slo.slo_class is {slo_class.name.lower()}; this credential allows: {allowed}",
             fields=("slo.slo_class",),

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from router.core.events import Timer
 from router.core.session.session import TokenLogprobs
-from router.errors import RouterError, SloRefused
+from router.errors import Refused, RouterError
 from scheduling.admission.admission import Verdict
 from scheduling.columns import PromptLogprobs
 from scheduling.request import FinishReason, Matched, Part, Path, ReceiveKind, SequenceSpec, SloClass
@@ -50,7 +50,7 @@ class TellQuoted:
     verdict: Verdict
     promise: Promise
     prompt_tokens: int
-    refused: SloRefused | None = None
+    refused: Refused | None = None
 
 
 @value

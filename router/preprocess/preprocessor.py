@@ -59,7 +59,7 @@ class Preprocessor:
     async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> Checked:
         """Validate and tokenise; raises `RouterError`.
 
-        With `can_refuse` also `SloRefused`, if the line before the tokenizer alone makes it late.
+        With `can_refuse` also `Refused`, if the line before the tokenizer alone makes it late.
         """
         facts = self._facts
         check_before_tokenising(raw, facts)

@@ -23,7 +23,7 @@ from typing import Any
 from router.core.actions import Action
 from router.core.events import Event
 from router.core.state import CoreConfig
-from router.errors import RouterError, SloRefused
+from router.errors import Refused, RouterError
 from router.replay.codec import Codec
 from scheduling import policies
 from scheduling.policies.policy import Policy
@@ -56,7 +56,7 @@ encode_event, decode_event = _codec.of(Event)
 encode_config, decode_config = _codec.of(CoreConfig)
 SCHEMA = _codec.schema
 """The fields of every type that a recording holds."""
-_encode_action, _ = Codec(dict.fromkeys((RouterError, SloRefused), (_told, _untold))).of(Action)
+_encode_action, _ = Codec(dict.fromkeys((RouterError, Refused), (_told, _untold))).of(Action)
 
 
 def digest(actions: Sequence[Action]) -> str:

@@ -19,7 +19,7 @@ from router.core.actions import Action
 from router.core.core import RouterCore
 from router.core.events import Event
 from router.core.state import CoreConfig
-from router.errors import Overloaded, Reason, RouterError, SloRefused, Unavailable
+from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from router.replay.codec import Codec
 from router.replay.recording import decode_config, decode_event, encode_config, encode_event
 from scheduling.admission.admission import Decision
@@ -104,7 +104,7 @@ def current_schema() -> Schema:
         "tuple", "Reason", "str", ["list", "str"], ["optional", "int"], ["optional", "float"],
         ["optional", "Decision"],
     ]  # fmt: skip
-    schema = Schema(special={Policy: "Policy", RouterError: error, SloRefused: error})
+    schema = Schema(special={Policy: "Policy", RouterError: error, Refused: error})
     for hint in (CoreConfig, Event, Action, Decision):
         schema.add(hint)
     schema.enums["Reason"] = sorted(reason.name for reason in Reason)
@@ -112,8 +112,8 @@ def current_schema() -> Schema:
 
 
 def _encode_error(error: RouterError) -> Row:
-    retry_after_s = error.retry_after_s if isinstance(error, SloRefused | Overloaded | Unavailable) else None
-    decision = encode_decision(error.decision) if isinstance(error, SloRefused) else None
+    retry_after_s = error.retry_after_s if isinstance(error, Refused | Overloaded | Unavailable) else None
+    decision = encode_decision(error.decision) if isinstance(error, Refused) else None
     return [
         error.reason.name, str(error), list(error.fields), error.limit, retry_after_s,
         decision,
@@ -128,6 +128,6 @@ encode_decision, _ = Codec().of(Decision)
 _encode_action, _ = Codec(
     {
         Policy: (lambda policy: policy.name, by_name),
-        **dict.fromkeys((RouterError, SloRefused), (_encode_error, _never_decoded)),
+        **dict.fromkeys((RouterError, Refused), (_encode_error, _never_decoded)),
     }
 ).of(Action)

@@ -19,7 +19,7 @@ from router.core.session import ending
 from router.core.session.awaiting import check_worth_waiting, queue_full
 from router.core.session.session import Group, Phase, Session
 from router.core.state import RouterState
-from router.errors import Reason, RouterError, SloRefused, Unavailable
+from router.errors import Reason, Refused, RouterError, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
@@ -145,7 +145,7 @@ def _refuse(
 ) -> None:
     wait_s = come_back_in_s(state, judgement, request, session.slo, group.key)
     ending.leave_queue(state, group)
-    turn_away(state, session, SloRefused(judgement.decision, wait_s))
+    turn_away(state, session, Refused(judgement.decision, wait_s))
 
 
 def _wait_for_fleet(state: RouterState, session: Session) -> None:

@@ -22,7 +22,7 @@ from router.core.capacity.prefixes import held_by_all
 from router.core.events import QuoteAsked
 from router.core.session.awaiting import no_worker
 from router.core.state import RouterState
-from router.errors import RouterError, SloRefused
+from router.errors import Refused, RouterError
 from scheduling.admission.admission import Verdict, rather_late
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.memory.reservation import blocks_needed
@@ -60,7 +60,7 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     )
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        refused = SloRefused(decision, would_come_back_in_s(state, judgement, request, slo))
+        refused = Refused(decision, would_come_back_in_s(state, judgement, request, slo))
     return TellQuoted(event.listener, decision.verdict, promise, prompt, refused)
 
 

@@ -18,7 +18,7 @@ from router.errors import (
     DuplicateRequest,
     Reason,
     RouterError,
-    StaleSession,
+    Superseded,
     Unavailable,
     ValidationError,
 )
@@ -47,7 +47,7 @@ def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
     if event.digest != known.digest or not same_seed:
         raise DuplicateRequest(event.request_id)
     if event.session < known.number:
-        raise StaleSession(event.session, known.number)
+        raise Superseded(event.session, known.number)
     received = {one.choice: one.token_ids for one in event.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
     first = known.received_prompt_logprobs
@@ -55,7 +55,7 @@ def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
     if knows and not known.given_up:
         return False
     if event.session == known.number > 0:
-        raise StaleSession(event.session, known.number)
+        raise Superseded(event.session, known.number)
     # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
     # was given up here while another router had it, and its end was nobody's wish.
     ending.abandon(state, known)
@@ -77,7 +77,7 @@ def _attach(state: RouterState, session: Session, event: Arrived) -> None:
         ending.supersede(state, session, event.session)
     elif len(session.listeners) >= MAX_CALLS:
         oldest = next(iter(session.listeners))
-        state.do(Reject(oldest, StaleSession(session.number, session.number)))
+        state.do(Reject(oldest, Superseded(session.number, session.number)))
         state.unlisten(session, oldest)
     session.number = event.session
     state.listen(listener, session, event.resume_grace_s)

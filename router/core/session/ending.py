@@ -20,7 +20,7 @@ from router.core.queue.queueing import give_back, release
 from router.core.session.session import Group, Phase, Session
 from router.core.session.slo_attainment import kept
 from router.core.state import RouterState
-from router.errors import Reason, RouterError, StaleSession, Unavailable
+from router.errors import Reason, RouterError, Superseded, Unavailable
 from scheduling.request import FinishReason
 
 
@@ -122,7 +122,7 @@ def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
 
 def supersede(state: RouterState, session: Session, number: int) -> None:
     """End the calls of earlier sessions: a later one takes the request over."""
-    turn_away(state, session, StaleSession(session.number, number))
+    turn_away(state, session, Superseded(session.number, number))
 
 
 def withdraw(state: RouterState, session: Session) -> None:

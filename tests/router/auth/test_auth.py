@@ -19,7 +19,7 @@ from router.api.validation import RawRequest
 from router.auth.auth import Bill, Door, Patience
 from router.auth.principal import Principal, as_caller, set_caller, tenant_of_call
 from router.auth.rules import DoorFileUnusable, read_rules
-from router.errors import Forbidden, Overloaded, Unauthenticated, Unavailable
+from router.errors import NotAllowed, Overloaded, Unauthenticated, Unavailable
 from scheduling.admission.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
 from state.connection import Connection
@@ -204,11 +204,11 @@ async def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> 
     assert as_caller(RawRequest(slo_class=int(SloClass.BATCH))).tenant == "acme"
     assert as_caller(named).tenant == "acme"
     assert as_caller(RawRequest()).tenant == "acme", "a request without a class is a standard one"
-    with pytest.raises(Forbidden, match=r"slo_class is interactive.*allows: batch, standard"):
+    with pytest.raises(NotAllowed, match=r"slo_class is interactive.*allows: batch, standard"):
         as_caller(RawRequest(slo_class=int(SloClass.INTERACTIVE)))
-    with pytest.raises(Forbidden, match="tenant"):
+    with pytest.raises(NotAllowed, match="tenant"):
         as_caller(RawRequest(tenant="other"))
-    with pytest.raises(Forbidden, match="tenant"):
+    with pytest.raises(NotAllowed, match="tenant"):
         tenant_of_call("other")
 
 

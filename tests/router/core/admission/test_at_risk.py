@@ -12,7 +12,7 @@ from router.core.actions import Action, ChargeTenant, Dequeue, Enqueue, Reject, 
 from router.core.capacity.fleet import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Charged, Enqueued, QueueWasFull, StepReported
-from router.errors import SloRefused
+from router.errors import Refused
 from scheduling.admission.admission import Cause
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
@@ -106,7 +106,7 @@ def test_where_it_would_break_the_promise_of_another_it_waits_behind_it() -> Non
     assert not [one for one in ask(core, 1, 50, Slo(ttft_ms=400), 0) if isinstance(one, Reject)]
     hasty = Slo(ttft_ms=300)
     (refused,) = [one.error for one in ask(core, 2, 200, hasty, 0) if isinstance(one, Reject)]
-    assert isinstance(refused, SloRefused)
+    assert isinstance(refused, Refused)
     assert refused.decision.cause is Cause.OTHERS
     told = ask(core, 3, 200, replace(hasty, allow_at_risk=True), 0)
     assert not [one for one in told if isinstance(one, Reject)]

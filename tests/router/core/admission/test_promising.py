@@ -13,7 +13,7 @@ from router.core.capacity.fleet import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Enqueued, StepReported, WorkerJoined
 from router.core.state import TTFT_SCALE, CoreConfig
-from router.errors import SloRefused
+from router.errors import Refused
 from scheduling.admission.admission import Verdict
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.columns import TokenColumns
@@ -107,7 +107,7 @@ def test_what_tokenising_took_counts_as_it_is(waited_s: float, is_kept: bool) ->
         assert accepted.promise.predicted_ttft_ms == pytest.approx(1000 * waited_s + 20)
     else:
         [refused] = [one.error for one in told if isinstance(one, Reject)]
-        assert isinstance(refused, SloRefused)
+        assert isinstance(refused, Refused)
         assert refused.decision.attainable_ttft_ms == pytest.approx(1000 * waited_s + 20, abs=1)
 
 

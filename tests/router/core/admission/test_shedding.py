@@ -21,7 +21,7 @@ from router.core.admission import shedding
 from router.core.capacity.fleet import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Charged, Enqueued, StepReported, Timer, TimerFired, TimerKind, WorkerLost
-from router.errors import SloRefused
+from router.errors import Refused
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -140,7 +140,7 @@ def test_a_tenant_over_its_share_is_refused_what_it_asks_to_be_promised() -> Non
     asked = Slo(ttft_ms=50_000)
     told = ask(core_with(bound=100), 1, 10, asked, 100, over)
     (rejected,) = [one for one in told if isinstance(one, Reject)]
-    assert isinstance(rejected.error, SloRefused)
+    assert isinstance(rejected.error, Refused)
     within = ask(core_with(bound=100), 1, 10, asked, 100)
     assert [one for one in within if isinstance(one, TellAccepted)]
 

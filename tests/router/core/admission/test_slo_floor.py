@@ -15,7 +15,7 @@ from router.core.admission.slo_floor import Bare, bare, impossible
 from router.core.capacity.fleet import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
-from router.errors import Reason, SloRefused, ValidationError
+from router.errors import Reason, Refused, ValidationError
 from scheduling.admission.prediction import (
     DecodeView,
     PrefillView,
@@ -174,7 +174,7 @@ def test_load_makes_a_refusal_and_never_an_impossibility() -> None:
     load = WorkerLoad(running=4, waiting=9, pending_prefill_tokens=5000, free_blocks=64)
     tell(busy, *(StepReported(facts.key, TokenColumns(), load) for facts in (ONE, TWO)))
     assert any(isinstance(one, TellAccepted) for one in told(idle, Slo(ttft_ms=10)))
-    assert any(isinstance(one, SloRefused) for one in told(busy, Slo(ttft_ms=10)))
+    assert any(isinstance(one, Refused) for one in told(busy, Slo(ttft_ms=10)))
 
 
 def test_who_promises_nothing_turns_nothing_away() -> None:

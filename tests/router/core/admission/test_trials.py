@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.core.actions import AskGrants, Reject, TellAccepted
 from router.core.capacity.fleet import WorkerLoad
 from router.core.events import Enqueued, StepReported
-from router.errors import SloRefused
+from router.errors import Refused
 from scheduling.admission.trials import PAUSE_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -46,7 +46,7 @@ class OneByOne:
         told = tell(self.core, event, Enqueued(f"t/{name}/0", 0, 0), now=self.now)
         errors = [one.error for one in told if isinstance(one, Reject)]
         if errors:
-            assert isinstance(errors[0], SloRefused), errors[0]
+            assert isinstance(errors[0], Refused), errors[0]
             return errors[0].retry_after_s
         assert any(isinstance(one, TellAccepted) for one in told)
         if not any(isinstance(one, AskGrants) for one in told):  # it takes another place in the queue first

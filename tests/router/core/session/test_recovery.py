@@ -35,7 +35,7 @@ from router.core.events import (
     WorkerLost,
 )
 from router.core.session.recovery import DOUBT_S
-from router.errors import StaleSession
+from router.errors import Superseded
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason
 from state.records import Settled
@@ -232,7 +232,7 @@ def test_a_session_that_went_on_elsewhere_ends_here() -> None:
 def test_a_client_of_an_older_session_is_told_that_it_is() -> None:
     core = core_of("slack")
     (reject,) = [one for one in tell(core, superseded(core)) if isinstance(one, Reject)]
-    assert isinstance(reject.error, StaleSession)
+    assert isinstance(reject.error, Superseded)
 
 
 def test_a_client_that_has_come_back_is_served_on() -> None:
