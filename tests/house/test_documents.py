@@ -1,4 +1,4 @@
-"""What the documents name exists: commands, files, folders and links."""
+"""Everything that the documents name exists: commands, flags, metrics, targets, files, folders and links."""
 
 import re
 
@@ -6,8 +6,15 @@ import pytest
 
 from tools.house.source_tree import ROOT, packages
 
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+DOCUMENTS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
 FOLDERS = packages() | {"docker", "proto", "requirements", "tests"}
+FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+PROGRAM = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(baton [a-z]+|python -m [\w.]+(?: [a-z][a-z-]+)?)")
 
 
 def _text(document: str) -> str:
@@ -15,11 +22,10 @@ def _text(document: str) -> str:
 
 
 def _quoted(document: str) -> set[str]:
-    """Everything between backticks, and every line of a fenced block."""
+    """Return everything between backticks, and every line of a fenced block."""
     text = _text(document)
-    fenced = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
-    return {*inline, *(line for block in fenced for line in block.splitlines())}
+    fenced = (line for _, _, block in FENCE.findall(text) for line in block.splitlines())
+    return {*fenced, *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))}
 
 
 def _targets() -> set[str]:
@@ -27,36 +33,96 @@ def _targets() -> set[str]:
     return set(re.findall(r"^\.PHONY: (\S+)$", makefile, flags=re.MULTILINE))
 
 
+def _configured(pattern: str) -> set[str]:
+    """Return what docs/configuration.md lists; another test compares that page with the parsers."""
+    return set(re.findall(pattern, _text("docs/configuration.md"), flags=re.MULTILINE))
+
+
+def _commands() -> set[str]:
+    return _configured(r"^### `(baton [a-z]+|python -m [^`]+)`")
+
+
+def _is_documented(quoted: str) -> bool:
+    found = PROGRAM.match(quoted)
+    return found is not None and bool({found[1], found[1].rpartition(" ")[0]} & _commands())
+
+
+def _anchors(document: str) -> set[str]:
+    """Return the anchors of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", _text(document)), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_named_make_target_exists(document: str) -> None:
-    named = {match[1] for quoted in _quoted(document) if (match := re.match(r"make ([a-z][a-z-]*)", quoted))}
-    assert named
+    quoted = _quoted(document)
+    named = {target for text in quoted for target in re.findall(r"^make ([a-z][a-z-]*)", text)}
     assert named <= _targets()
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md", "docs/errors.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_named_path_exists(document: str) -> None:
-    named = {name for name in _quoted(document) if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", name)}
-    paths = {name for name in named if "/" in name and name.split("/")[0] in FOLDERS}
-    missing = {name for name in paths if not (ROOT / name).exists()}
-    assert paths
-    assert not missing
+    words = {word.strip("…,;:\"'()") for quoted in _quoted(document) for word in quoted.split()}
+    paths = {
+        word
+        for word in words
+        if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", word) and word.split("/")[0] in FOLDERS
+    }
+    written = {path for _, path, _ in FENCE.findall(_text(document))}
+    assert not {path for path in paths - written if not (ROOT / path).exists()}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "docs/security.md", "docs/errors.md"])
-def test_every_relative_link_leads_somewhere(document: str) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", _text(document))
-    missing = [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
-    assert not missing
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_within_the_checkout_leads_somewhere(document: str) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)", _text(document)):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / document).parent.joinpath(path) if path else ROOT / document
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(str(target.resolve().relative_to(ROOT))), link
 
 
-def test_every_described_make_target_is_one_that_the_makefile_has() -> None:
-    assert {"setup", "demo", "test", "lint", "check", "proto", "bench", "demo-model"} <= _targets()
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_named_command_exists(document: str) -> None:
+    known = _commands()
+    for command in (match[1] for quoted in _quoted(document) if (match := PROGRAM.match(quoted))):
+        program, module = command.split()[0], command.split()[-1]
+        if program == "python" and command not in known:
+            module = command.split()[2]
+            path = ROOT / module.replace(".", "/")
+            assert (
+                path.with_suffix(".py").exists() or (path / "__main__.py").exists() or module == "pytest"
+            ), command
+        elif program == "baton":
+            assert command in known, command
 
 
-def test_the_readme_shows_every_package_of_the_house() -> None:
-    missing = {package for package in packages() if f"`{package}/`" not in _text("README.md")}
-    assert not missing
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_named_flag_exists(document: str) -> None:
+    known = _configured(r"(--[a-z][a-z-]*)") | {"--help"}
+    ours = {quoted for quoted in _quoted(document) if quoted.startswith("--") or _is_documented(quoted)}
+    assert {flag for text in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)} <= known
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_named_metric_exists(document: str) -> None:
+    known = set(re.findall(r"`(baton_\w+)`", _text("docs/metrics.md")))
+    assert {name for quoted in _quoted(document) for name in re.findall(r"\bbaton_\w+", quoted)} <= known
+
+
+def test_the_makefile_has_the_targets_that_ci_and_readers_need() -> None:
+    assert {"setup", "demo", "test", "lint", "check", "proto", "docs", "bench", "demo-model"} <= _targets()
+
+
+def test_the_map_of_the_folders_names_every_package() -> None:
+    map_of_folders = _text("ARCHITECTURE.md")
+    assert not {package for package in packages() if f"`{package}/`" not in map_of_folders}
+
+
+def test_the_documents_are_linked_from_the_readme() -> None:
+    readme = _text("README.md")
+    assert not [
+        document for document in DOCUMENTS if document != "README.md" and f"]({document})" not in readme
+    ]
 
 
 def test_ci_runs_what_the_readme_names() -> None:

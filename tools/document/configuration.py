@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import benchmarks.__main__
 import benchmarks.gpu.__main__
@@ -58,7 +58,9 @@ def _services() -> Iterator[_Command]:
 
 
 def _measurements() -> Iterator[_Command]:
-    yield from _subcommands(benchmarks.__main__.flags(tuple(COMMANDS)), "python -m benchmarks")
+    for command in _subcommands(benchmarks.__main__.flags(tuple(COMMANDS)), "python -m benchmarks"):
+        is_bench = command.name.endswith(" bench")
+        yield replace(command, name="baton bench") if is_bench else command
     yield _command("python -m benchmarks.gpu", benchmarks.gpu.__main__.flags())
 
 
