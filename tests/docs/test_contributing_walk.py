@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -58,14 +59,26 @@ def run(command: str, copy: Path) -> str:
     return done.stdout
 
 
-def rows(table: str) -> list[str]:
-    """The lines without the width that the longest name gives to their columns."""
-    return [" ".join(line.split()) for line in table.splitlines() if line.strip()]
+def rows(table: str) -> list[list[str]]:
+    return [line.split() for line in table.splitlines() if line.strip()]
+
+
+def is_like(stated: list[str], printed: list[str]) -> bool:
+    """Return whether two rows agree; numbers may differ by as much as a host's rounding makes of them."""
+    return len(stated) == len(printed) and all(map(_agree, stated, printed))
+
+
+def _agree(stated: str, printed: str) -> bool:
+    try:
+        numbers = float(stated.rstrip("%")), float(printed.rstrip("%"))
+    except ValueError:
+        return stated == printed
+    return math.isclose(*numbers, rel_tol=0.05, abs_tol=1.0)
 
 
 def test_the_walk_does_what_it_says(tmp_path: Path) -> None:
     copy_checkout(tmp_path)
-    printed: list[str] = []
+    printed: list[list[str]] = []
     kinds = set()
     for block in blocks():
         kinds.add(block.kind)
@@ -77,6 +90,6 @@ def test_the_walk_does_what_it_says(tmp_path: Path) -> None:
             case "sh":
                 printed = rows(run(block.text, tmp_path))
             case "text":
-                missing = [row for row in rows(block.text) if row not in printed]
-                assert not missing, "\n".join(["the walk prints instead:", *printed])
+                for row in rows(block.text):
+                    assert any(is_like(row, found) for found in printed), (row, printed)
     assert kinds == {"python", "diff", "sh", "text"}
