@@ -10,22 +10,35 @@ from baton.types import Sampling, Slo, SloClass, Stop
 
 def add_sampling_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("sampling")
-    group.add_argument("--temperature", type=decimal, metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=unsigned, metavar="K", help="keep the K most likely tokens")
     group.add_argument(
-        "--top-p", type=decimal, metavar="P", help="keep the smallest set of tokens with probability P"
+        "--temperature", type=decimal, metavar="T", help="0 always takes the most likely token (1)"
     )
     group.add_argument(
-        "--min-p", type=decimal, metavar="P", help="drop tokens below P times the most likely one"
+        "--top-k", type=unsigned, metavar="K", help="keep the K most likely tokens; 0 keeps all (0)"
     )
     group.add_argument(
-        "--repetition-penalty", type=decimal, metavar="X", help="applied to tokens of prompt and answer"
+        "--top-p", type=decimal, metavar="P", help="keep the smallest set of tokens with probability P (1)"
     )
     group.add_argument(
-        "--presence-penalty", type=decimal, metavar="X", help="subtracted once from each token of the answer"
+        "--min-p", type=decimal, metavar="P", help="drop tokens below P times the most likely one (0)"
     )
     group.add_argument(
-        "--frequency-penalty", type=decimal, metavar="X", help="subtracted for each occurrence in the answer"
+        "--repetition-penalty",
+        type=decimal,
+        metavar="X",
+        help="divides logits of tokens in prompt and answer (1)",
+    )
+    group.add_argument(
+        "--presence-penalty",
+        type=decimal,
+        metavar="X",
+        help="subtracted from logits of tokens in the answer (0)",
+    )
+    group.add_argument(
+        "--frequency-penalty",
+        type=decimal,
+        metavar="X",
+        help="subtracted for each occurrence in the answer (0)",
     )
     group.add_argument(
         "--logit-bias",
@@ -65,7 +78,7 @@ def add_sampling_flags(command: argparse.ArgumentParser) -> None:
 
 def add_stop_flags(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("stopping")
-    group.add_argument("--max-tokens", type=unsigned, metavar="N", help="the most tokens of an answer")
+    group.add_argument("--max-tokens", type=unsigned, metavar="N", help="the most tokens of an answer (256)")
     group.add_argument(
         "--min-tokens", type=unsigned, default=0, metavar="N", help="the fewest tokens of an answer (0)"
     )
