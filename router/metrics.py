@@ -25,7 +25,7 @@ from router.core.actions import (
     RequestRefused,
     RequestShed,
 )
-from router.core.session.slo_attainment import Kept, kept
+from router.core.session.slo_attainment import SloAttainment, attained
 from scheduling.request import FinishReason
 
 NAMESPACE = "baton"
@@ -206,10 +206,10 @@ def is_good(outcome: Outcome) -> bool:
     return _kept(outcome).all
 
 
-def _kept(outcome: Outcome) -> Kept:
+def _kept(outcome: Outcome) -> SloAttainment:
     ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
     tpot_ms = None if outcome.tpot_s is None else outcome.tpot_s * 1000
-    return kept(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000)
+    return attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000)
 
 
 def _outcome_name(outcome: Outcome) -> str:

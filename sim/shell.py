@@ -20,10 +20,10 @@ from router.core.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
-    SendHandOver,
-    SendLend,
+    SendPreCopy,
     SendPrefill,
     SendReceive,
+    SendStopAndCopy,
     SetTimer,
     Settle,
     TellAccepted,
@@ -52,7 +52,7 @@ FOREVER_S = 1e9
 """No simulated router dies, so leases need no renewing."""
 
 
-_TO_WORKERS = (SendPrefill, SendReceive, SendDecode, SendCancel, SendLend, SendHandOver, SendDrain)
+_TO_WORKERS = (SendPrefill, SendReceive, SendDecode, SendCancel, SendPreCopy, SendStopAndCopy, SendDrain)
 
 
 class Audience(Protocol):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reporting.quantiles import rank
 from router.core.actions import Reject, RequestEnded, TellAccepted
-from router.core.capacity.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Arrived, StepReported, WorkerJoined
 from router.core.state import CoreConfig

@@ -21,8 +21,8 @@ from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
 from router.core.actions import Action, ChargeTenant, Enqueue, SendDecode, Settle
-from router.core.admission.shedding import full_plan
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.admission.shed import full_plan
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     Arrived,

@@ -42,7 +42,7 @@ from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
 from router.core.capacity.fleet import Worker
 from router.core.events import StepReported
-from router.core.session.delivery import choice_of, fault_of
+from router.core.session.deliver import choice_of, fault_of
 from scheduling.columns import TokenColumns
 from services.rpc.numbering import Incoming
 
@@ -175,7 +175,7 @@ def _us(call: Callable[[], object]) -> float:
 
 
 def _book(worker: Worker, incoming: Incoming, tokens: TokenColumns) -> None:
-    """As `router.core.session.delivery` does, row by row, and nothing else of what it does."""
+    """As `router.core.session.deliver` does, row by row, and nothing else of what it does."""
     incoming.take(incoming.taken + 1)
     for row, handle in enumerate(tokens.handles):
         group = worker.groups.get(handle)

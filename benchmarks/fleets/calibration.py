@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.fleets.recorded import EVERYTHING, Window
 from router.core.actions import Enqueue, SendDecode, SendPrefill
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.events import Arrived, Enqueued, StepReported, WorkerJoined
 from router.replay.replay import Decided, replay
 from scheduling.cost.cost_model import CostModel

@@ -24,7 +24,7 @@ from router.core.actions import (
     TellRetrying,
 )
 from router.core.session.session import TokenLogprobs
-from router.core.session.slo_attainment import kept
+from router.core.session.slo_attainment import attained
 from router.errors import Refused
 from router.preprocess.chat_template import ChatOptions
 from scheduling.columns import PromptLogprobs
@@ -270,7 +270,7 @@ def _delivery(outcome: Outcome, first_handed_at: float | None, handed_at: float)
     ttft_ms = _ms(marks.received_at, first_at)
     tpot_ms = outcome.tpot_s * 1000 if outcome.tpot_s is not None else None
     max_gap_ms = outcome.max_gap_s * 1000
-    was_kept = kept(outcome.promise, ttft_ms, tpot_ms, max_gap_ms)
+    was_kept = attained(outcome.promise, ttft_ms, tpot_ms, max_gap_ms)
     return inference_pb2.Delivery(
         ttft_ms=ttft_ms,
         tpot_ms=tpot_ms,

@@ -288,7 +288,7 @@ class SendCancel:
 
 
 @value
-class SendLend:
+class SendPreCopy:
     """The first blocks of a choice that runs on are offered."""
 
     worker_key: str
@@ -298,7 +298,7 @@ class SendLend:
 
 
 @value
-class SendHandOver:
+class SendStopAndCopy:
     """A group is stopped, and the blocks of its choices are offered."""
 
     worker_key: str
@@ -386,7 +386,9 @@ class StoreChanged:
     reason: str
 
 
-WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
+WorkerCommand = (
+    SendPrefill | SendReceive | SendDecode | SendCancel | SendPreCopy | SendStopAndCopy | SendDrain
+)
 
 StoreAction = (
     Enqueue

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from scheduling.admission.shares import Standing
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape

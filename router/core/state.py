@@ -1,39 +1,38 @@
-"""All that the core knows, and the actions it has decided on so far."""
+"""All that the core knows, and the actions it has decided on so far.
+
+`RouterState` belongs to the handlers of events. Decisions are made from parts of it: `judge` and `predictor`
+for admission, `choice` for workers; these know the fleet and what was learnt, and change nothing.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from router.core.actions import Action, ReleaseCredit, ReleaseLease
+from router.core.admission.judge import Judge
+from router.core.admission.learnt import Learnt
+from router.core.admission.predict import Predictor
 from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.fleet_capacity import FleetCapacity
-from router.core.dispatch.moves import Move
+from router.core.dispatch.choice import WorkerChoice
 from router.core.queue.waiting import WaitingGroups
-from router.core.session.session import Group, Phase, Session
-from scheduling.admission.admission import AdmittedLoad, Decision, Spread
-from scheduling.admission.class_shares import ClassShares
-from scheduling.admission.learnt import FixedTime, LearntRatios, OutputLengths
-from scheduling.admission.length_shares import LengthShares
-from scheduling.admission.prediction import Prediction
+from router.core.session.session import IN_QUEUE, Group, Move, Phase, Session
+from scheduling.admission.admission import Decision
 from scheduling.admission.shares import TenantWeights
 from scheduling.admission.shedding import BatchFloor
-from scheduling.admission.trials import Trials
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
-from scheduling.request import Slo, SloClass
-from scheduling.roles import Roles
+from scheduling.request import Slo
 from state.records import QueueStatus
 
 EVEN = TenantWeights()
-TTFT_SCALE = 64_000.0
-"""Ratios are bucketed by powers of two from 64 units on: a millisecond of what was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """What the core is told at its start."""
+    """The settings of one core."""
 
     router_id: str
     policy: Policy = SLACK
@@ -43,7 +42,7 @@ class CoreConfig:
     max_retained: int = 1024
     weights: TenantWeights = EVEN
     serves_without_store: bool = False
-    """Whether newcomers are served by what this router alone knows while the store is away, or refused."""
+    """While the store is away, newcomers are served by what this router alone knows; otherwise refused."""
     no_worker_grace_s: float = 30.0
     """How long an admitted request waits for a worker that could run it, and a newcomer for any decode worker
     after the last one was lost."""
@@ -51,7 +50,7 @@ class CoreConfig:
 
 @dataclass(slots=True)
 class Counters:
-    """Since the router started; as `Counters` in `fleet.proto`."""
+    """Counts since the router started: the message `Counters` of `fleet.proto`."""
 
     accepted: int = 0
     refused: int = 0
@@ -62,53 +61,6 @@ class Counters:
     retried_attempts: int = 0
     ttft_promises_kept: int = 0
     ttft_promises_broken: int = 0
-    shed: int = 0
-    promises_given_up: int = 0
-    preempted: int = 0
-    migrated: int = 0
-
-
-@dataclass(slots=True)
-class Learnt:
-    """What admission has learnt from those it admitted."""
-
-    ttft: LearntRatios = field(default_factory=LearntRatios)
-    ttft_after_slot: LearntRatios = field(default_factory=LearntRatios)
-    """Of those that waited for a decode slot: ends of outputs are harder to foresee than prompts."""
-    fixed: FixedTime = field(default_factory=FixedTime)
-    tpot: LearntRatios = field(default_factory=LearntRatios)
-    lengths: dict[SloClass, OutputLengths] = field(
-        default_factory=lambda: {one: OutputLengths() for one in SloClass}
-    )
-    admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
-    by_class: ClassShares = field(default_factory=ClassShares)
-    by_length: dict[SloClass, LengthShares] = field(
-        default_factory=lambda: {one: LengthShares() for one in SloClass}
-    )
-    trials: Trials = field(default_factory=Trials)
-    virtual_finish: float = 0.0
-
-    def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
-        """Learn from a request that got its first token `observed_s` after the router's receipt."""
-        observed_s -= predicted.waited_s
-        if predicted.wait_s == 0:
-            bare_s = predicted.ttft_s - predicted.fixed_s
-            self.fixed.add(bare_s * TTFT_SCALE, observed_s, bare_s, now)
-        learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
-        learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
-
-    def fixed_s(self, own_s: float, now: float) -> float:
-        """Return the time that a first token takes beyond `own_s`, the time to compute its prompt."""
-        return self.fixed.seconds(own_s * TTFT_SCALE, now)
-
-    def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
-        """What to judge such a prediction by."""
-        after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
-        learnt = self.ttft_after_slot if after_slot else self.ttft
-        return Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
-
-
-IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
 
 
 class RouterState:
@@ -117,79 +69,92 @@ class RouterState:
     def __init__(self, config: CoreConfig) -> None:
         self.config = config
         self.now = 0.0
-        self.out: list[Action] = []
-        self.fleet = Fleet(config.placement)
+        self.actions: list[Action] = []
+        self.counters = Counters()
+
+        # Sessions and groups
         self.live: dict[tuple[str, str], Session] = {}
         self.by_sid: dict[int, Session] = {}
         self.by_listener: dict[int, Session] = {}
         self.retained: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        """Sessions that have ended, oldest first."""
+        self.awaiting: dict[int, Session] = {}
+        """Sessions without groups that wait for a decode worker to come back, in order of arrival, by sid."""
+        self.lacking_logprobs: set[int] = set()
+        """Sessions, by sid, whose prompt log-probabilities are requested and have not all arrived."""
         self.groups: dict[str, Group] = {}
         self.waiting = WaitingGroups()
         self.stranded: dict[str, Group] = {}
-        self.awaiting: dict[int, Session] = {}
-        """By sid, in order of arrival: sessions without groups that wait for a decode worker to come back."""
+        self.moves: dict[str, Move] = {}
+        """The moves away from draining workers, by group key."""
+
+        # Workers, and the decisions about them
+        policy = config.policy
+        self.fleet = Fleet(config.placement)
+        self.learnt = Learnt()
+        self.capacity = FleetCapacity(policy, self.fleet, self.learnt.tpot)
+        self.predictor = Predictor(policy, self.fleet, self.capacity, self.learnt, self.waiting)
+        self.judge = Judge(policy, self.fleet, self.capacity, self.learnt, self.waiting, self.predictor)
+        self.choice = WorkerChoice(policy, self.fleet, self.capacity, self.learnt)
+        self.batch_floor = BatchFloor()
         self.served_at = float("-inf")
         """When a decode worker that takes new work was last connected."""
-        self.untold: set[int] = set()
-        """Sessions, by sid, whose prompt log-probabilities are requested and have not all arrived."""
-        self.moves: dict[str, Move] = {}
-        """By group: what is on its way from a worker that drains."""
-        self.capacity = FleetCapacity(self)
-        self.counters = Counters()
-        self.learnt = Learnt()
+        self.seat_taken_at = float("-inf")
+        """When a running group last lost its seat to a group of a higher class."""
+
+        # The store
         self.queue = QueueStatus(0, 0)
         self.store_reachable = True
+        self.must_take_holds = False
+        """The store has forgotten what is held, and could not be told."""
         self.to_dequeue: set[str] = set()
-        """Left in the queue by groups that ended while the store was away."""
+        """Places in the queue of groups that ended while the store was away."""
         self.to_release: dict[ReleaseCredit | ReleaseLease, None] = {}
-        """An ordered set: what the store did not hear of while it was away."""
-        self.batch_floor = BatchFloor()
-        self.roles = Roles()
+        """An ordered set: releases that the store missed while it was away."""
+
+        # What is due after this event
+        self.offer_due = False
+        """Capacity came free, or something new waits for it: offer free capacity to the queue."""
         self.plan_wanted = False
         self.planned_at = float("-inf")
         self.capacity_died = False
         """A worker has gone, or takes nothing new, since a plan last kept every promise."""
-        self.made_way_at = float("-inf")
-        """When a running group last gave way to one of a higher class."""
         self.leaving = False
-        self.chores_set = False
-        self.forget_set = False
-        self.grants_wanted = False
+
         self._last_sid = 0
         self._last_handle = 0
 
-    def do(self, action: Action) -> None:
-        """Decide on an action."""
-        self.out.append(action)
-
     def next_sid(self) -> int:
-        """Names a session within this router."""
+        """Return a new name for a session within this router."""
         self._last_sid += 1
         return self._last_sid
 
     def next_handle(self) -> int:
-        """Names one attempt of one group on every stream of this router."""
+        """Return a new name for one attempt of one group on every stream of this router."""
         self._last_handle += 1
         return self._last_handle
 
+    # Sessions
+
     def find(self, tenant: str, request_id: str) -> Session | None:
-        """The session of this name, running or remembered."""
+        """Return the session of this name, running or remembered."""
         name = (tenant, request_id)
         return self.live.get(name) or self.retained.get(name)
 
     def open_session(self, session: Session) -> None:
-        """Take a session in."""
-        self.retained.pop(session.name, None)
-        self.live[session.name] = session
+        """Add a session."""
+        name = session.name
+        self.retained.pop(name, None)
+        self.live[name] = session
         self.by_sid[session.sid] = session
         if session.lacks_prompt_logprobs:
-            self.untold.add(session.sid)
+            self.lacking_logprobs.add(session.sid)
 
     def close_session(self, session: Session, *, remember: bool) -> None:
-        """The session is over; a remembered one can still be attached to for a while."""
+        """End a session; calls can still attach to a remembered one for a while."""
         del self.live[session.name]
         self.awaiting.pop(session.sid, None)
-        self.untold.discard(session.sid)
+        self.lacking_logprobs.discard(session.sid)
         if remember:
             self.retained[session.name] = session
             if len(self.retained) > self.config.max_retained:
@@ -200,7 +165,7 @@ class RouterState:
 
     @property
     def forget_at(self) -> float:
-        """When the oldest remembered session has been kept long enough; there is one."""
+        """Return when the oldest remembered session has been kept long enough; there is one."""
         ended_at = next(iter(self.retained.values())).timeline.ended_at
         assert ended_at is not None, "only what has ended is remembered"
         return ended_at + self.config.retention_s
@@ -212,29 +177,25 @@ class RouterState:
             self.by_sid.pop(oldest.sid, None)
 
     def listen(self, listener: int, session: Session, grace_s: float) -> None:
-        """Add the call to those that receive the session's events."""
+        """Add a call to those that receive the session's events."""
         session.listeners[listener] = grace_s
         self.by_listener[listener] = session
 
     def unlisten(self, session: Session, listener: int) -> float:
-        """Remove the call from those that receive the session's events, and return its grace."""
+        """Remove a call from those that receive the session's events, and return its grace."""
         del self.by_listener[listener]
         return session.listeners.pop(listener)
 
     def unlisten_all(self, session: Session) -> None:
-        """Nobody hears of the session."""
+        """Remove all calls of the session."""
         for listener in list(session.listeners):
             self.unlisten(session, listener)
 
-    def join(self, worker: Worker) -> None:
-        """A worker is connected; grants to it may have been settled while it was not."""
-        settling = (group for group in self.groups.values() if group.phase is Phase.SETTLING)
-        worker.coming_tokens = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
-        self.fleet.join(worker)
+    # Groups
 
     def promise(self, session: Session, decision: Decision, aim: Slo) -> None:
         """Set what was decided on a session, and the SLO that the fleet aims at for it."""
-        waiting = [group for group in session.groups if group in self.waiting]
+        waiting = [group for group in session.groups if group.phase in IN_QUEUE]
         for group in waiting:
             self.waiting.remove(group)
         session.decision, session.aim = decision, aim
@@ -242,7 +203,7 @@ class RouterState:
             self.waiting.add(group, self.now)
 
     def move(self, group: Group, phase: Phase) -> None:
-        """The group goes on to another phase: the one place that does this."""
+        """Take a group to another phase; nothing else sets a phase."""
         was_waiting, waits = group.phase in IN_QUEUE, phase in IN_QUEUE
         if group.phase is Phase.SETTLING:
             self.fleet.expect(group.prefill_key, -group.work_tokens)
@@ -257,3 +218,30 @@ class RouterState:
             self.stranded[group.key] = group
         else:
             self.stranded.pop(group.key, None)
+
+    def release_credit(self, group: Group) -> None:
+        """Return the group's prompt credit, once: the prompt is computed, or the attempt is over."""
+        if group.credit_on is not None:
+            self.actions.append(ReleaseCredit(group.key, group.credit_on))
+            group.credit_on = None
+            self.offer_due = True
+
+    def release(self, group: Group) -> None:
+        """Return all that the group holds of the store, once."""
+        self.release_credit(group)
+        if group.lease_on is not None:
+            self.actions.append(ReleaseLease(group.key, group.lease_on))
+            group.lease_on = None
+            self.offer_due = True
+
+    # Workers
+
+    def join(self, worker: Worker) -> None:
+        """Add a worker; grants to it may have been settled while it was not connected."""
+        settling = (group for group in self.groups.values() if group.phase is Phase.SETTLING)
+        worker.coming_tokens = sum(group.work_tokens for group in settling if group.prefill_key == worker.key)
+        self.fleet.join(worker)
+
+    def lose_capacity(self) -> None:
+        """Want a plan, since a worker is gone or takes nothing new."""
+        self.plan_wanted = self.capacity_died = True

@@ -8,13 +8,13 @@ from router.core.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
-    SendHandOver,
-    SendLend,
+    SendPreCopy,
     SendPrefill,
     SendReceive,
+    SendStopAndCopy,
     WorkerCommand,
 )
-from router.core.capacity.fleet import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
@@ -39,14 +39,14 @@ def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
             return worker_pb2.WorkRequest(decode=worker_pb2.Decode(sequence=spec_to_pb(spec)))
         case SendCancel(_, handles):
             return worker_pb2.WorkRequest(cancel=worker_pb2.Cancel(handles=handles))
-        case SendLend() | SendHandOver():
+        case SendPreCopy() | SendStopAndCopy():
             return _offer_to_pb(command)
         case SendDrain():
             return worker_pb2.WorkRequest(drain=worker_pb2.Drain())
 
 
-def _offer_to_pb(command: SendLend | SendHandOver) -> worker_pb2.WorkRequest:
-    if isinstance(command, SendLend):
+def _offer_to_pb(command: SendPreCopy | SendStopAndCopy) -> worker_pb2.WorkRequest:
+    if isinstance(command, SendPreCopy):
         part = _part_to_pb(command.part)
         lend = worker_pb2.Lend(handle=command.handle, part=part, num_blocks=command.num_blocks)
         return worker_pb2.WorkRequest(lend=lend)

@@ -301,7 +301,7 @@ class Shell:
         """Whether a request that comes now could run; the health service then reports SERVING."""
         state = self.core.state
         has_queue = self.discovery.store_answers or state.config.serves_without_store
-        return has_queue and state.fleet.serves() and not state.leaving
+        return has_queue and state.fleet.serves and not state.leaving
 
     # Life
 

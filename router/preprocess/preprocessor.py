@@ -21,7 +21,7 @@ from router.api.validation import (
     prompt_field,
 )
 from router.auth.limits import Limits, prompt_bytes
-from router.core.dispatch.dispatching import cache_salt
+from router.core.dispatch.dispatch import cache_salt
 from router.core.events import Arrived, Received
 from router.errors import ValidationError
 from router.links.shell import Shell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import StepReported
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason

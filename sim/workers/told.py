@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import SequenceFailed, StepReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape

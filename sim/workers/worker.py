@@ -17,12 +17,12 @@ from router.core.actions import (
     SendCancel,
     SendDecode,
     SendDrain,
-    SendHandOver,
-    SendLend,
+    SendPreCopy,
     SendPrefill,
     SendReceive,
+    SendStopAndCopy,
 )
-from router.core.capacity.fleet import WorkerFacts
+from router.core.capacity.worker_facts import WorkerFacts
 from router.core.events import SequenceFailed, StepReported
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.memory.preemption import SwapSpeed
@@ -43,7 +43,9 @@ from sim.workers.step_log import StepLog
 from sim.workers.step_times import StepTimes
 
 LONGEST_STRETCH = 512
-WorkerCommand = SendPrefill | SendReceive | SendDecode | SendCancel | SendLend | SendHandOver | SendDrain
+WorkerCommand = (
+    SendPrefill | SendReceive | SendDecode | SendCancel | SendPreCopy | SendStopAndCopy | SendDrain
+)
 
 
 class Surroundings(Protocol):
@@ -161,7 +163,7 @@ class SimWorker:
                     sequence = self.queues.all.get((router, handle))
                     if sequence is not None:
                         self._end(sequence)
-            case SendDrain() | SendLend() | SendHandOver():
+            case SendDrain() | SendPreCopy() | SendStopAndCopy():
                 pass  # nothing drains in a simulation
 
     def _enter(self, router: int, spec: SequenceSpec, goal: Goal) -> None:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.fleets.calibration import overheads, profile, worker_facts
 from benchmarks.fleets.fidelity import Medians, Repetition, errors, outside
 from benchmarks.fleets.recorded import Window
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import WorkerJoined
 from sim.spec import Overheads
 from tests.benchmarks.test_recorded import COST, FACTS, arrived, write

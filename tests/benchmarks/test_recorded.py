@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.fleets.recorded import Window, costs, step_samples, timed_steps, trace
 from benchmarks.fleets.recordings import TRACE_SUFFIX, write_traces
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Arrived, Event, StepReported, WorkerJoined
 from router.core.state import CoreConfig

@@ -96,9 +96,9 @@ FAILURES = (
         "an aborted prefill left decode running on KV that was missing",
         (
             Guard(
-                "router/core/session/recovery.py",
-                "are ignored there.\n    ending.detach(state, group, tell_workers=True)\n",
-                "are ignored there.\n    ending.detach(state, group, tell_workers=False)\n",
+                "router/core/session/recover.py",
+                "are ignored there.\n    finish.detach(state, group, tell_workers=True)\n",
+                "are ignored there.\n    finish.detach(state, group, tell_workers=False)\n",
                 "tests/router/core/session/test_letting_go.py::test_no_decode_runs_on_kv_of_a_prefill_that_failed",
             ),
         ),
@@ -109,13 +109,13 @@ FAILURES = (
         "a prefill worker that died or was restarted took healthy decode down with it",
         (
             Guard(
-                "router/core/session/recovery.py",
+                "router/core/session/recover.py",
                 "elif worker.draining or _was_handed_over(group, worker):",
                 "elif worker.draining:",
                 "tests/router/core/session/test_letting_go.py::test_a_dead_prefill_worker_takes_no_healthy_decode_along",
             ),
             Guard(
-                "router/core/session/recovery.py",
+                "router/core/session/recover.py",
                 "group.prefill_key = None  # should it come back under this key,",
                 "pass  #",
                 "tests/router/core/test_step_reports.py"
@@ -155,8 +155,8 @@ FAILURES = (
         "a failed prefill pinned a decode slot for 300 s",
         (
             Guard(
-                "router/core/session/ending.py",
-                "    release(state, group)\n    state.move(group, Phase.ENDED)\n",
+                "router/core/session/finish.py",
+                "    state.release(group)\n    state.move(group, Phase.ENDED)\n",
                 "    state.move(group, Phase.ENDED)\n",
                 "tests/router/core/session/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
             ),
@@ -168,14 +168,14 @@ FAILURES = (
         "a client that went before its first token did not stop the prefill; the next request waited 54.7 s",
         (
             Guard(
-                "router/core/session/arrival.py",
+                "router/core/session/arrive.py",
                 "    else:\n        _give_up(state, session)\n\n\n",
                 "\n\n",
                 "tests/router/core/session/test_letting_go.py"
                 "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
             ),
             Guard(
-                "router/core/session/ending.py",
+                "router/core/session/finish.py",
                 "        leave_queue(state, group)\n    move = state.moves.pop(group.key, None)\n",
                 "        pass\n    move = state.moves.pop(group.key, None)\n",
                 "tests/router/core/session/test_letting_go.py::test_nothing_starts_for_a_client_that_went_while_it_waited",
@@ -194,7 +194,7 @@ FAILURES = (
                 "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
             ),
             Guard(
-                "router/core/core.py",
+                "router/core/chores.py",
                 "            if worker.draining:\n                clear(state, worker)\n            elif",
                 "            if",
                 "tests/router/core/dispatch/test_draining.py"
@@ -227,7 +227,7 @@ FAILURES = (
                 "tests/state/test_store.py::test_the_queue_never_grows_past_its_bound",
             ),
             Guard(
-                "router/core/admission/admitting.py",
+                "router/core/admission/admit.py",
                 "    turn_away(state, group.session, queue_full(state))\n",
                 "    strand(state, group)\n",
                 "tests/router/core/session/test_letting_go.py"
@@ -241,8 +241,8 @@ FAILURES = (
         "a high priority waited behind a low one when all slots were taken",
         (
             Guard(
-                "router/core/core.py",
-                "        make_way(state)\n",
+                "router/core/chores.py",
+                "        preempt_seat(state)\n",
                 "",
                 "tests/router/core/dispatch/test_seat_preemption.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),

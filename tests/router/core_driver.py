@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from router.core.actions import Action, AskGrants, SendDecode, Settle
-from router.core.admission.promising import NO_HITS, Judgement
-from router.core.admission.quoting import judge_quote
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.admission.judge import Judgement
+from router.core.admission.predict import NO_HITS
+from router.core.admission.quote import judge_quote
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     Arrived,
@@ -69,7 +70,8 @@ def judged(
 ) -> Judgement:
     """Return the judgement that a quote of this request is made on."""
     core.state.now = now
-    return judge_quote(core.state, ask, slo, ahead, hits)
+    _, judgement = judge_quote(core.state, ask, slo, ahead, hits)
+    return judgement
 
 
 def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: int = 0) -> list[Action]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from router.core.actions import AskGrants, Settle
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.events import Enqueued, Granted
 from scheduling.request import FinishReason, SequenceSpec
 from state.records import DecodeRoom, QueueEntry, Settled, Settlement

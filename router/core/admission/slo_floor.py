@@ -1,11 +1,11 @@
-"""SLOs that no fleet of these workers could meet, however idle: they are wrong, not refused.
+"""SLOs below the time that a request takes alone on an idle worker: they are wrong, not refused.
 
-A refusal says "not now", and the client comes back; for what could never be met it would come back in vain.
-So load is left out here altogether, and every doubt counts for the caller: the quickest worker, the quickest
-costs that it has ever told, the quickest of ten such steps, a prompt that shares them with nobody, whatever
-part of it may be cached, and no time besides. While the workers stay, the limit only falls: neither a slow
-spell nor costs that are not trusted for a while change the answer. Nothing is impossible while a worker has
-measured nothing.
+A refusal says "not now", and the client comes back; with an SLO that no worker could ever meet it would come
+back in vain. The floor therefore leaves out all load, and every doubt counts for the caller: the quickest
+worker, the quickest costs that this worker ever reported, the quickest of ten such steps, a prompt that
+shares these steps with nobody and is cached as far as any worker has it, and no other time. While the workers
+stay, the floor only falls: neither a slow spell nor costs that are not trusted for a while change it. There
+is no floor while a worker has measured nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from router.core.capacity.fleet import Fleet, Worker
+from router.errors import Reason, ValidationError
 from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.cost.quickest import early_s
-from scheduling.request import Slo
+from scheduling.request import MAX_SLO_MS, Slo
 from scheduling.value import value
 
 
 @value
-class Bare:
-    """What a request takes at the very least, in seconds; 0 where that is not known."""
+class SloFloor:
+    """The least time that a request takes, in seconds; 0 where it is not known."""
 
     ttft_s: float = 0.0
     step_s: float = 0.0
@@ -30,8 +32,8 @@ class Bare:
 
 
 @value
-class Impossible:
-    """A field of the SLO, what was asked for, and the least that could be met."""
+class BelowFloor:
+    """A field of an SLO, the value it has, and the least value that could be met."""
 
     field: str
     value_ms: int
@@ -42,30 +44,51 @@ Known = Sequence[CostModel]
 """The quickest costs a worker has reported (`scheduling.cost.quickest`); empty before it reported any."""
 
 
-def bare(request: RequestCost, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]) -> Bare:
-    """Return the least by what workers told: those that compute prompts, with their token budgets, and those
-    that decode.
+def slo_floor(
+    cost: RequestCost, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]
+) -> SloFloor:
+    """Return the floor by the costs of the workers that compute prompts, each with its token budget, and of
+    the workers that decode.
     """
     ttft_s = step_s = 0.0
     if computing and all(known for known, _ in computing):
         ttft_s = min(
-            cost.ratio_q10 * own_prefill_s(request, PrefillView(cost, room))
-            for known, room in computing
-            for cost in known
+            model.ratio_q10 * own_prefill_s(cost, PrefillView(model, budget))
+            for known, budget in computing
+            for model in known
         )
     if decoding and all(decoding):
-        alone = StepShape.of(1, request.prompt_tokens, ())
-        step_s = min(early_s(cost, alone) for known in decoding for cost in known)
-    return Bare(ttft_s, step_s)
+        alone = StepShape.of(1, cost.prompt_tokens, ())
+        step_s = min(early_s(model, alone) for known in decoding for model in known)
+    return SloFloor(ttft_s, step_s)
 
 
-def impossible(slo: Slo, least: Bare) -> Impossible | None:
-    """The first field that asks for less than the least."""
+def floor_of(cost: RequestCost, computing: Sequence[Worker], decoding: Sequence[Worker]) -> SloFloor:
+    """Return the floor of these workers."""
+    budgets = [(worker.quickest, worker.facts.token_budget) for worker in computing]
+    return slo_floor(cost, budgets, [worker.quickest for worker in decoding])
+
+
+def below_floor(slo: Slo, floor: SloFloor) -> BelowFloor | None:
+    """Return the first field that asks for less than the floor."""
     for field, asked_ms, least_s in (
-        ("slo.ttft_ms", slo.ttft_ms, least.ttft_s),
-        ("slo.tpot_ms", slo.tpot_ms, least.step_s),
-        ("slo.itl_ms", slo.itl_ms, least.step_s),
+        ("slo.ttft_ms", slo.ttft_ms, floor.ttft_s),
+        ("slo.tpot_ms", slo.tpot_ms, floor.step_s),
+        ("slo.itl_ms", slo.itl_ms, floor.step_s),
     ):
         if asked_ms is not None and asked_ms < least_s * 1000:
-            return Impossible(field, asked_ms, math.ceil(least_s * 1000))
+            return BelowFloor(field, asked_ms, math.ceil(least_s * 1000))
     return None
+
+
+def check_slo(cost: RequestCost, slo: Slo, fleet: Fleet) -> None:
+    """Raise ValidationError for an SLO below the floor of every worker of the fleet."""
+    computing, decoding = fleet.computing, fleet.decoding
+    # If one worker can meet the SLO, so can the fleet: the first worker mostly settles it.
+    found = below_floor(slo, floor_of(cost, computing[:1], decoding[:1]))
+    found = found and below_floor(slo, floor_of(cost, computing, decoding))
+    if found is not None:
+        accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
+        raise ValidationError(
+            found.field, found.value_ms, accepted, Reason.SLO_IMPOSSIBLE, limit=found.least_ms
+        )

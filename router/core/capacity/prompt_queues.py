@@ -1,6 +1,6 @@
-"""Prompts bound to the workers that compute them: who has room for more, and when each would be free.
+"""Prompts bound to the workers that compute them: which workers have room for more, and when each is free.
 
-Kept by worker: only those whose bound prompts have moved since somebody asked are looked at again.
+Only workers whose bound prompts have changed since the last question are looked at again.
 """
 
 from __future__ import annotations
@@ -14,64 +14,60 @@ from scheduling.admission.lanes import Lane
 
 @dataclass(frozen=True, slots=True)
 class PromptQueue:
-    """A worker that computes prompts, as those see it that come to it."""
+    """How a worker computes the prompts bound to it, in arrival order at the worker."""
 
     rate: float
     """Tokens per second."""
     half_step_s: float
-    """Until the step that runs is over, where it computes a prompt."""
+    """Expected rest of a running step that computes a prompt."""
     half_decode_s: float
-    """The same where it computes none; 0 where nothing runs."""
+    """Expected rest of a running step that computes none; 0 where nothing runs."""
     limit: int
-    """Tokens from which on nothing more is bound to it."""
+    """Tokens from which on nothing more is bound to the worker."""
 
     def wait_s(self, bound_tokens: int) -> float:
-        """Until what is bound to it is computed."""
+        """Return the time until so many bound tokens are computed."""
         return bound_tokens / self.rate + self.half_step_s if bound_tokens else self.half_decode_s
 
 
 class PromptQueues:
-    """Those of a fleet's open workers, in the fleet's order."""
+    """The prompt queues of the workers that a fleet gives prompts, in the fleet's order."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._queues: dict[str, PromptQueue] = {}
+        self.by_worker: dict[str, PromptQueue] = {}
         self._lanes: dict[str, Lane] = {}
         self._roomy: dict[str, Worker] = {}
-        """Those below their limit."""
+        """Workers below their limit."""
         self._places: dict[str, int] = {}
 
-    def __getitem__(self, worker_key: str) -> PromptQueue:
-        """How it works off the prompts bound to it."""
-        return self._queues[worker_key]
-
     def begin(self, workers: Sequence[Worker]) -> None:
-        """Other workers compute prompts than before; each is to be `put`, in this order."""
+        """Start again with other workers; each is then `put`, in this order."""
         self._places = {worker.key: place for place, worker in enumerate(workers)}
-        for known in (self._queues, self._lanes, self._roomy, self._fleet.stirred):
+        for known in (self.by_worker, self._lanes, self._roomy, self._fleet.dirty):
             known.clear()
 
     def put(self, worker: Worker, queue: PromptQueue) -> None:
-        """It works them off like this from now on."""
-        self._queues[worker.key] = queue
+        """Set how a worker computes its prompts from now on."""
+        self.by_worker[worker.key] = queue
         self._look_at(worker, queue)
 
     def lanes(self) -> list[Lane]:
-        """When each is free."""
+        """Return when each worker is free."""
         self._catch_up()
         return list(self._lanes.values())
 
     def free(self) -> list[Worker]:
-        """Those that have capacity to offer."""
+        """Return the workers that have capacity to offer."""
         self._catch_up()
         free = [worker for worker in self._roomy.values() if not worker.asking]
-        return sorted(free, key=lambda one: self._places[one.key])
+        return sorted(free, key=lambda worker: self._places[worker.key])
 
     def _catch_up(self) -> None:
-        stirred = self._fleet.stirred
-        while stirred:
-            key, _ = stirred.popitem()
-            self._look_at(self._fleet.workers[key], self._queues[key])
+        dirty = self._fleet.dirty
+        while dirty:
+            key, _ = dirty.popitem()
+            self._look_at(self._fleet.workers[key], self.by_worker[key])
 
     def _look_at(self, worker: Worker, queue: PromptQueue) -> None:
         bound = worker.bound_tokens

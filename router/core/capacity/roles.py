@@ -1,26 +1,25 @@
-"""What workers spend their time on, and the role weights that follow from it."""
+"""What decode workers spend their time on, and the role weights that follow from it."""
 
 from __future__ import annotations
 
 import math
 
-from router.core.capacity.fleet import DECODE, PREFILL, Worker
+from router.core.capacity.fleet import Fleet, Worker
 from router.core.events import StepReported
-from router.core.state import RouterState
 from scheduling.cost.cost_model import StepShape
-from scheduling.roles import MixedLoad, rebalance
+from scheduling.roles import MixedLoad, Roles, rebalance
 
 WINDOW_S = 10.0
 
 
-def observe(state: RouterState, worker: Worker, event: StepReported) -> None:
-    """Take a step into the averages. What happened between two reports is taken to be like the last step."""
-    since_s, worker.reported_at = state.now - worker.reported_at, state.now
-    shape = event.shape
-    if shape is None or event.step_s <= 0 or not math.isfinite(since_s):
+def observe(worker: Worker, report: StepReported, now: float) -> None:
+    """Take a step into the averages; all the time since the last report counts as spent like this step."""
+    since_s, worker.reported_at = now - worker.reported_at, now
+    shape = report.shape
+    if shape is None or report.step_s <= 0 or not math.isfinite(since_s):
         return
-    is_busy = event.load.running > 0 or event.load.pending_prefill_tokens > 0
-    busy = 1.0 if is_busy else min(1.0, event.step_s / max(since_s, event.step_s))
+    is_busy = report.load.running > 0 or report.load.pending_prefill_tokens > 0
+    busy = 1.0 if is_busy else min(1.0, report.step_s / max(since_s, report.step_s))
     decode = _decode_part(worker, shape) * busy
     weight = 1 - math.exp(-since_s / WINDOW_S)
     worker.decode_share += weight * (decode - worker.decode_share)
@@ -28,7 +27,7 @@ def observe(state: RouterState, worker: Worker, event: StepReported) -> None:
 
 
 def _decode_part(worker: Worker, shape: StepShape) -> float:
-    """The share of a step that its decodes alone would have taken."""
+    """Return the share of a step that its decodes alone would have taken."""
     if shape.num_tokens == shape.num_decodes:
         return 1.0
     if shape.num_decodes == 0:
@@ -38,16 +37,16 @@ def _decode_part(worker: Worker, shape: StepShape) -> float:
     return min(1.0, alone / whole) if whole > 0 else 0.0
 
 
-def rebalance_roles(state: RouterState) -> None:
-    """Move the weights, if the fleet has been out of balance for long."""
+def rebalanced(fleet: Fleet, now: float) -> Roles:
+    """Return the fleet's role weights, moved if the fleet has been out of balance for long."""
     mixed = [
-        MixedLoad(one.key, _share(one.prefill_share), _share(one.decode_share))
-        for one in state.fleet.open(DECODE)
+        MixedLoad(worker.key, _share(worker.prefill_share), _share(worker.decode_share))
+        for worker in fleet.decoding
     ]
-    dedicated = [_share(one.prefill_share) for one in state.fleet.open(PREFILL)]
-    state.roles = rebalance(state.roles, mixed, dedicated, state.now)
+    dedicated = [_share(worker.prefill_share) for worker in fleet.prefilling]
+    return rebalance(fleet.roles, mixed, dedicated, now)
 
 
 def _share(average: float) -> float:
-    """Sums of roundings may leave the range by a hair."""
+    """Return the average within 0 and 1: sums of roundings may leave that range slightly."""
     return min(1.0, max(0.0, average))

@@ -1,30 +1,34 @@
-"""While Redis is away, by configuration: newcomers are taken and placed by what this router alone knows.
+"""Serves without the store: groups are placed by what this router alone knows.
 
-Each router then sees its own queue only. What several of them promise of the same workers is not added up,
-and no tenant is held to its share; workers keep the last word on memory, so the worst is another attempt.
+Each router then sees only its own queue. What several of them promise of the same workers is not added up,
+and no tenant is held to its share. Workers keep the last word on memory, so the worst is another attempt.
 """
 
 from __future__ import annotations
 
-from router.core.dispatch.dispatching import dispatch_unleased
+from router.core.capacity.worker_facts import PREFILL
+from router.core.dispatch.dispatch import dispatch
 from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.admission.prediction import QueueAhead
 from scheduling.ordering import due_at
 
 
-def work_before(state: RouterState, group: Group) -> QueueAhead:
-    """What of this router waits for a worker and goes before a newcomer. Who rests is passed."""
-    mine = _turn(group)
-    ready = [one for one in state.stranded.values() if one is not group and one.rests_until <= state.now]
-    earlier = [one.work_tokens for one in ready if _turn(one) <= mine]
+def work_ahead(state: RouterState, group: Group) -> QueueAhead:
+    """Return the work that waits in this router ahead of a newcomer; groups that rest do not count."""
+    own = _turn(group)
+    ready = [
+        other for other in state.stranded.values() if other is not group and other.rests_until <= state.now
+    ]
+    earlier = [other.work_tokens for other in ready if _turn(other) <= own]
     return QueueAhead(sum(earlier), len(earlier))
 
 
 def serve_stranded(state: RouterState) -> None:
-    """Bring on its way what is in no queue: by class, then by due time, until somebody finds no room.
+    """Dispatch stranded groups by class, then by due time.
 
-    Without the configuration only what clients already hear of, whom waiting for the store would stop.
+    Only groups whose clients receive tokens already are served, since waiting for the store would stop their
+    streams; newcomers too if `serves_without_store` is set.
     """
     for group in sorted(state.stranded.values(), key=_turn):
         is_started = group.attempt > 0 or group.session.number > 0
@@ -32,7 +36,7 @@ def serve_stranded(state: RouterState) -> None:
             continue
         if not is_started and not (state.config.serves_without_store and _has_free_worker(state)):
             continue
-        dispatch_unleased(state, group)
+        _dispatch_unleased(state, group)
 
 
 def _turn(group: Group) -> tuple[int, float, str]:
@@ -41,7 +45,24 @@ def _turn(group: Group) -> tuple[int, float, str]:
 
 
 def _has_free_worker(state: RouterState) -> bool:
-    """Whether a worker takes more prompts: bound late, as with the store."""
+    """Return True if a worker takes more prompts: requests are bound late, as with the store."""
     return any(
-        worker.bound_tokens < state.capacity.prompt_queue(worker).limit for worker in state.fleet.computing
+        worker.bound_tokens < state.capacity.prompt_queue(worker, state.now).limit
+        for worker in state.fleet.computing
     )
+
+
+def _dispatch_unleased(state: RouterState, group: Group) -> None:
+    """Dispatch a group without a lease, to the first worker for which there is a decode worker with room."""
+    computing = sorted(
+        state.fleet.computing,
+        key=lambda worker: (worker.key in group.avoided, worker.bound_tokens, worker.key),
+    )
+    if computing and computing[0].facts.role == PREFILL:
+        computing = computing[:1]
+    for prefill in computing:
+        found = state.choice.decoder(group, prefill, state.now)
+        if found is not None:
+            group.prefill_key, group.decode_key = prefill.key, found.worker_key
+            dispatch(state, group)
+            return

@@ -1,11 +1,11 @@
-"""The groups of this router that are in the fleet's queue: kept in order, summed up, never searched."""
+"""The groups of this router that are in the fleet's queue: kept in order and summed up, never searched."""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from operator import itemgetter
+from dataclasses import dataclass
 
 from router.core.session.session import Group, Phase
 from scheduling.admission.admission import Verdict
@@ -13,141 +13,143 @@ from scheduling.admission.backlog import Backlog, Stake, Waiting
 from scheduling.request import SloClass
 
 LEAST_STALE = 64
-"""Entries of a line that may be of groups which left, before the line is made anew."""
+"""Entries of a line that may be stale, because their groups left, before the line is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A group in the queue, as it was when it came in; `number` counts those that came before."""
+
+    group: Group
+    entry: Waiting
+    number: int
 
 
 class WaitingGroups:
-    """Who waits. A group is in at most once, and what is kept of it is what it was when it came in."""
+    """The groups that wait, each once."""
 
     def __init__(self) -> None:
         self.backlog = Backlog()
-        self.by_tenant: dict[str, int] = {}
-        self._groups: dict[str, tuple[Group, Waiting, int]] = {}
-        """With how many came before."""
-        self._came = 0
+        self._places: dict[str, _Place] = {}
+        self._num_came = 0
         self._paces_ms: list[int] = []
-        self._lines: dict[SloClass, list[tuple[float, str]]] = {one: [] for one in SloClass}
+        self._lines: dict[SloClass, list[tuple[float, str]]] = {slo_class: [] for slo_class in SloClass}
+        """Heaps of due times and keys, by class; entries of groups that left are dropped at the head."""
         self._asked: list[tuple[float, str]] = []
-        """A heap of when places were asked for; those asked for again since are dropped as they come up."""
-        self._at_risk: dict[SloClass, list[tuple[int, str]]] = {one: [] for one in SloClass}
-        """Their tokens and keys, ascending."""
+        """A heap of the times at which places were asked for; outdated entries are dropped at the head."""
+        self._at_risk: dict[SloClass, list[tuple[int, str]]] = {slo_class: [] for slo_class in SloClass}
+        """Tokens and keys of groups at risk, ascending."""
 
     def __len__(self) -> int:
-        return len(self._groups)
-
-    def __contains__(self, group: Group) -> bool:
-        return group.key in self._groups
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Group]:
-        return (group for group, _, _ in self._groups.values())
+        return (place.group for place in self._places.values())
 
     def add(self, group: Group, now: float) -> None:
-        """It asks for a place, or has one."""
-        assert group.key not in self._groups, "a group waits once"
-        session = group.session
-        one = Waiting(group.key, session.slo.slo_class, group.due_at, group.work_tokens, _stake_of(group))
-        self._came += 1
-        self._groups[group.key] = group, one, self._came
-        self.backlog.add(one, now)
-        self.by_tenant[session.tenant] = self.by_tenant.get(session.tenant, 0) + 1
-        if session.aim.pace_ms is not None:
-            insort(self._paces_ms, session.aim.pace_ms)
-        self._stand_in_line(one)
+        """Add a group that asks for a place, or has one."""
+        assert group.key not in self._places, "a group waits once"
+        slo_class, pace_ms = group.session.slo.slo_class, group.session.aim.pace_ms
+        entry = Waiting(group.key, slo_class, group.due_at, group.work_tokens, _stake_of(group))
+        self._num_came += 1
+        self._places[group.key] = _Place(group, entry, self._num_came)
+        self.backlog.add(entry, now)
+        if pace_ms is not None:
+            insort(self._paces_ms, pace_ms)
+        self._stand_in_line(entry)
         self.asked(group)
-        if one.stake is Stake.AT_RISK:
-            insort(self._at_risk[one.slo_class], (one.tokens, one.key))
-
-    def _stand_in_line(self, one: Waiting) -> None:
-        line = self._lines[one.slo_class]
-        heapq.heappush(line, (one.due_at, one.key))
-        if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(one.slo_class):
-            # Only from its own class: other classes may have many more waiting requests.
-            line[:] = [entry for entry in dict.fromkeys(line) if self._stands(entry)]
-            heapq.heapify(line)
-
-    def _stands(self, entry: tuple[float, str]) -> bool:
-        """Return whether an entry of a line is still current for a waiting group."""
-        due_at, key = entry
-        found = self._groups.get(key)
-        return found is not None and found[1].due_at == due_at
-
-    def asked(self, group: Group) -> None:
-        """It has asked for its place as of `group.asked_at`."""
-        heapq.heappush(self._asked, (group.asked_at, group.key))
-
-    def take_unheard(self, now: float, least_s: float, most: int) -> list[Group]:
-        """At most so many of those that have a place and asked for it so long ago, first who asked first.
-
-        In the order they came; each is told once for each time it has asked.
-        """
-        asked, kept = self._asked, []
-        due: dict[str, tuple[Group, Waiting, int]] = {}
-        while asked and len(due) < most and now - asked[0][0] >= least_s:
-            at, key = heapq.heappop(asked)
-            found = self._groups.get(key)
-            if found is None or found[0].asked_at != at or key in due:
-                continue
-            if found[0].phase is Phase.WAITING:
-                due[key] = found
-            else:
-                kept.append((at, key))
-        for one in kept:
-            heapq.heappush(asked, one)
-        return [group for group, _, _ in sorted(due.values(), key=itemgetter(2))]
+        if entry.stake is Stake.AT_RISK:
+            insort(self._at_risk[slo_class], (entry.tokens, entry.key))
 
     def remove(self, group: Group) -> None:
-        """It waits no longer."""
-        _, one, _ = self._groups.pop(group.key)
-        self.backlog.remove(one)
-        if one.stake is Stake.AT_RISK:
-            line = self._at_risk[one.slo_class]
-            del line[bisect_left(line, (one.tokens, one.key))]
-        tenant, pace_ms = group.session.tenant, group.session.aim.pace_ms
-        self.by_tenant[tenant] -= 1
-        if self.by_tenant[tenant] == 0:
-            del self.by_tenant[tenant]
+        """Remove a group that waits no longer."""
+        entry = self._places.pop(group.key).entry
+        self.backlog.remove(entry)
+        if entry.stake is Stake.AT_RISK:
+            line = self._at_risk[entry.slo_class]
+            del line[bisect_left(line, (entry.tokens, entry.key))]
+        pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             del self._paces_ms[bisect_left(self._paces_ms, pace_ms)]
 
+    def _stand_in_line(self, entry: Waiting) -> None:
+        line = self._lines[entry.slo_class]
+        heapq.heappush(line, (entry.due_at, entry.key))
+        if len(line) > LEAST_STALE + 2 * self.backlog.requests_of(entry.slo_class):
+            # Compared with its own class only: other classes may have many more waiting requests.
+            line[:] = [found for found in dict.fromkeys(line) if self._is_current(found)]
+            heapq.heapify(line)
+
+    def _is_current(self, entry: tuple[float, str]) -> bool:
+        """Return True if an entry of a line still belongs to a waiting group."""
+        due_at, key = entry
+        place = self._places.get(key)
+        return place is not None and place.entry.due_at == due_at
+
+    def asked(self, group: Group) -> None:
+        """Note that a group asked for its place at `group.asked_at`."""
+        heapq.heappush(self._asked, (group.asked_at, group.key))
+
+    def take_unconfirmed(self, now: float, least_s: float, most: int) -> list[Group]:
+        """Take the groups that have a place and last asked for it at least this long ago.
+
+        At most `most` are taken, the longest ago first, and returned in the order in which they came. A group
+        is taken once for each time it has asked.
+        """
+        asked, kept = self._asked, []
+        due: dict[str, _Place] = {}
+        while asked and len(due) < most and now - asked[0][0] >= least_s:
+            at, key = heapq.heappop(asked)
+            place = self._places.get(key)
+            if place is None or place.group.asked_at != at or key in due:
+                continue
+            if place.group.phase is Phase.WAITING:
+                due[key] = place
+            else:
+                kept.append((at, key))
+        for entry in kept:
+            heapq.heappush(asked, entry)
+        return [place.group for place in sorted(due.values(), key=lambda place: place.number)]
+
     @property
     def entries(self) -> Iterator[Waiting]:
-        """All of them, as plans see them."""
-        return (one for _, one, _ in self._groups.values())
+        """Return all groups as plans see them."""
+        return (place.entry for place in self._places.values())
 
     @property
     def head(self) -> Group | None:
-        """Who of this router goes first."""
-        return next((head for one in SloClass if (head := self.head_of(one)) is not None), None)
+        """Return the group of this router that goes first."""
+        return next((head for slo_class in SloClass if (head := self.head_of(slo_class)) is not None), None)
 
     def head_of(self, slo_class: SloClass) -> Group | None:
-        """Who of one class goes first."""
+        """Return the group of one class that goes first."""
         line = self._lines[slo_class]
         while line:
-            if self._stands(line[0]):
-                return self._groups[line[0][1]][0]
+            if self._is_current(line[0]):
+                return self._places[line[0][1]].group
             heapq.heappop(line)
         return None
 
     @property
     def has_at_risk(self) -> bool:
-        """Somebody may be let go."""
+        """Return True if some group may be put behind."""
         return any(self._at_risk.values())
 
     def largest_at_risk(self, slo_class: SloClass) -> Group | None:
-        """Of those of one class that may be let go; of equals the one with the last key."""
+        """Return the largest group of a class that may be put behind; of equals the one with the last key."""
         line = self._at_risk[slo_class]
-        return self._groups[line[-1][1]][0] if line else None
+        return self._places[line[-1][1]].group if line else None
 
     @property
     def tightest_pace_ms(self) -> int | None:
-        """The least time between tokens that any of them asks for."""
+        """Return the least time between tokens that any group asks for."""
         return self._paces_ms[0] if self._paces_ms else None
 
 
 def _stake_of(group: Group) -> Stake:
-    """What letting it go would mean. What was started is not let go."""
+    """Return what is lost if a group is put behind; a group that was started is never put behind."""
     session = group.session
     decision = session.decision
-    if decision is None or session.aim.ttft_ms is None or group.later_s > 0 or session.is_started:
+    if decision is None or session.aim.ttft_ms is None or group.delay_s > 0 or session.is_started:
         return Stake.NONE
     return Stake.ACCEPTED if decision.verdict is Verdict.ACCEPTED else Stake.AT_RISK

@@ -1,9 +1,9 @@
-"""Newcomers wait for a fleet that has lost its last decode worker just now.
+"""Newcomers that wait for a fleet which has lost its last decode worker a moment ago.
 
-A worker that is restarted, or whose link broke, is back within seconds. So a call that comes meanwhile is
-kept, in no queue and without an answer: for as long as its promised first token could still come, and no
-longer after the loss than an admitted request waits for a worker. A fleet that has had no decode worker for
-longer refuses at once.
+A worker that is restarted, or whose link broke, is back within seconds. A call that comes meanwhile is kept,
+in no queue and without an answer: for as long as its promised first token could still come, and no longer
+after the loss than an admitted request waits for a worker. A fleet without a decode worker for longer refuses
+at once.
 """
 
 from __future__ import annotations

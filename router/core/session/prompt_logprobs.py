@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts become events: each once, in order, before the first generated token."""
+"""Relays log-probabilities of prompts: each once, in order, before the first generated token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from router.core.actions import TellPromptLogprobs
 from router.core.capacity.fleet import Worker
-from router.core.session import recovery
+from router.core.session import recover
 from router.core.session.session import Group, Session
 from router.core.state import RouterState
 from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
@@ -24,46 +24,46 @@ def take(state: RouterState, worker: Worker, pieces: Sequence[PromptLogprobs]) -
         if piece.first_index > expected or piece.next_index > len(session.prompt_token_ids):
             fault = f"log-probabilities of prompt tokens {piece.first_index} to {piece.next_index - 1}"
             sentence = f"protocol error: {fault}, expected from {expected} on"
-            recovery.fail_attempt(state, group, worker.key, sentence)
+            recover.fail_attempt(state, group, worker.key, sentence)
             continue
         if piece.next_index > expected:
             new = piece.from_index(expected)
             session.prompt_logprobs.append(new)
             for listener in session.listeners:
-                state.do(TellPromptLogprobs(listener, new))
+                state.actions.append(TellPromptLogprobs(listener, new))
         if not session.lacks_prompt_logprobs:
-            state.untold.discard(session.sid)
+            state.lacking_logprobs.discard(session.sid)
             complete.append(group)
     return complete
 
 
 def hold_early(state: RouterState, worker: Worker, tokens: TokenColumns) -> TokenColumns:
-    """Keep rows that came before the log-probabilities of their prompts; returns the others.
+    """Keep rows that came before the log-probabilities of their prompts, and return the others.
 
     A decode worker's report may arrive before the prefill worker's. The worker that computed the prompt
     has to report log-probabilities first.
     """
     held: dict[Group, list[int]] = {}
-    told = []
+    passed = []
     for row, handle in enumerate(tokens.handles):
         group = worker.groups.get(handle)
         if group is not None and group.session.lacks_prompt_logprobs:
             held.setdefault(group, []).append(row)
         else:
-            told.append(row)
+            passed.append(row)
     if not held:
         return tokens
     for group, rows in held.items():
         if worker.key == group.prefill_key:
             sentence = "protocol error: a token comes before the log-probabilities of its prompt"
-            recovery.fail_attempt(state, group, worker.key, sentence)
+            recover.fail_attempt(state, group, worker.key, sentence)
         else:
-            group.early.append(take_rows(tokens, rows, [group.handle] * len(rows)))
-    return take_rows(tokens, told, [tokens.handles[row] for row in told])
+            group.early_tokens.append(take_rows(tokens, rows, [group.handle] * len(rows)))
+    return take_rows(tokens, passed, [tokens.handles[row] for row in passed])
 
 
 def replay(state: RouterState, session: Session, listener: int, num_received: int) -> None:
-    """Send a call that attaches everything that it has not received."""
+    """Send a call that attaches all log-probabilities that it has not received."""
     for piece in session.prompt_logprobs:
         if piece.next_index > 1 + num_received:
-            state.do(TellPromptLogprobs(listener, piece.from_index(1 + num_received)))
+            state.actions.append(TellPromptLogprobs(listener, piece.from_index(1 + num_received)))

@@ -4,8 +4,8 @@
                        ↑           ↑         │          │
                        └─ STRANDED ←─────────┘          └→ next attempt: new groups
 
-A group is the unit that is queued, leased and dispatched: choices that share all their tokens. It ends once,
-and with it whatever it holds of the store is returned.
+A group is the unit that is queued, leased and dispatched: choices that share all their tokens. A group ends
+once; all that it holds of the store is returned then.
 """
 
 from __future__ import annotations
@@ -13,31 +13,28 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from router.core.events import Granted
 from scheduling.admission.admission import Decision
 from scheduling.admission.prediction import Prediction, QueueAhead
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FinishReason, Matched, Path, SamplingParams, Slo, StopRules
 
-if TYPE_CHECKING:
-    from router.core.events import Granted
-
 MAX_ATTEMPTS = 3
 """Attempts that may fail at their workers; then the request itself is taken to be at fault."""
 MAX_LOST = 5
-"""Attempts that may fail at their workers or lose them, over all routers. Workers also die of other things:
+"""Attempts that may fail at their workers or lose them, over all routers. Workers also die of other causes:
 in an hour in which one was killed every seven seconds, two of 20 746 requests had three die under them."""
 MAX_CALLS = 8
-"""Calls that may hear one request at once; one more ends the oldest, which may be a broken connection."""
+"""Calls that may receive one request at once; one more ends the oldest, which may be a broken connection."""
 MAX_FAILURES = 10
-"""Attempts that fail at one router for whatever reason: what breaks links, and no worker, ends too."""
+"""Attempts that may fail at one router for any reason: what breaks links, and no worker, ends too."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Of one token; the alternatives most likely first."""
+    """Log-probability of one token, and of its alternatives, the most likely first."""
 
     logprob: float
     top_token_ids: tuple[int, ...]
@@ -45,7 +42,7 @@ class TokenLogprobs:
 
 
 class Phase(enum.Enum):
-    """Where a group is on its way."""
+    """How far a group has come."""
 
     NEW = "new"
     ENQUEUEING = "enqueueing"
@@ -55,16 +52,19 @@ class Phase(enum.Enum):
     """Granted; the store was asked for a block lease."""
     RUNNING = "running"
     STRANDED = "stranded"
-    """Admitted, but in no queue: it rests, the store is away or no worker fits; tried again soon."""
+    """Admitted, but in no queue: the group rests, the store is away, or no worker fits. Tried again soon."""
     ENDED = "ended"
+
+
+IN_QUEUE = (Phase.ENQUEUEING, Phase.WAITING)
 
 
 @dataclass(slots=True, eq=False)
 class Choice:
     """One continuation, as delivered. Element i of each list belongs to index i.
 
-    `texts` and `logprobs` of tokens that a former session delivered are empty; those of the newest tokens may
-    be missing until `pad`.
+    `texts` and `logprobs` of tokens that a former session delivered are empty; the newest tokens may have
+    none until `pad`.
     """
 
     index: int
@@ -73,14 +73,14 @@ class Choice:
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     finish: FinishReason = FinishReason.NONE
     matched: Matched | None = None
-    """Which stop rule ended it, if one did."""
+    """The stop rule that ended it, if one did."""
     first_at: float | None = None
     last_at: float | None = None
     group: Group | None = None
 
     @property
     def open(self) -> bool:
-        """More tokens are to come."""
+        """Return True if more tokens are to come."""
         return self.finish is FinishReason.NONE
 
     def extend(self, token_ids: Sequence[int]) -> None:
@@ -105,85 +105,116 @@ class Group:
     blocks: int
     work_tokens: int
     expected_tokens: int = 0
-    """Output of all its choices, as long as such outputs are."""
+    """Expected output of all its choices, by the lengths of such outputs."""
+    num_seqs: int = field(init=False)
+    """One sequence for each choice."""
+
+    # Its place in the queue
     due_at: float = 0.0
-    """By which the queue orders it within its class."""
-    later_s: float = 0.0
+    """The time by which the queue orders it within its class."""
+    delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
     is_promoted: bool = False
     """Batch work that goes first, so that batch has its share."""
-    failures: int = 0
-    """Attempts that failed, those of the groups it was split from included; and why the last of them did."""
-    failed_with: str = ""
-    brought: int = 0
-    """Of these, what its client was told of by other routers."""
-    lost_with: tuple[str, ...] = ()
-    """Workers that were lost in one of these, and have not been seen since."""
-    handed_by: tuple[str, ...] = ()
-    """Workers whose KV did not arrive in one of these."""
-    rests_until: float = 0.0
-    """Not to be tried again before: what failed more than once fails again at once."""
-    pardoned: int = 0
-    """Failures that were not its doing: their workers live."""
-    sent_as: int = 0
-    """The session that its attempt was dispatched under."""
-    preempted_at: float | None = None
-    """Since when its worker has had no blocks for it."""
-    migrated_at: float = float("-inf")
-    """When it was last taken from a worker that had none, or gave way to a higher class."""
-    attempt: int = 0
-    """Numbers fences; counts what was dispatched, also of the groups it was split from."""
-    num_copies: int = 0
-    """How many of these fences were only used to copy blocks ahead."""
-    num_stays: int = 0
-    """How often it could not be moved from a worker that drains."""
-    phase: Phase = Phase.NEW
     asked_at: float = 0.0
     """When a place in the queue was last asked for."""
     stranded_at: float | None = None
+    rests_until: float = 0.0
+    """Not tried again before this time, since the next attempt might fail at once."""
     early_grant: Granted | None = None
-    """It came before the answer that there is a place."""
+    """A grant that came before the store confirmed the place."""
+
+    # What failed
+    failures: int = 0
+    """Attempts that failed, those of the groups it was split from included."""
+    failed_with: str = ""
+    """Why the last of them failed."""
+    failed_elsewhere: int = 0
+    """Failures among these that happened at other routers, as the client reports."""
+    excused_failures: int = 0
+    """Failures among these that were not its doing: their workers live."""
+    lost_workers: tuple[str, ...] = ()
+    """Workers that were lost in a failed attempt, and have not been seen since."""
+    failed_senders: tuple[str, ...] = ()
+    """Workers whose KV did not arrive in a failed attempt."""
+    avoided: frozenset[str] = frozenset()
+    """Workers to use only where no other worker can take it."""
+
+    # Its attempt
+    phase: Phase = Phase.NEW
+    attempt: int = 0
+    """Numbers fences; counts what was dispatched, also of the groups it was split from."""
+    num_copies: int = 0
+    """Fences among these that were only used for pre-copies."""
+    failed_moves: int = 0
+    """How often it could not be moved from a worker that drains."""
+    sent_session: int = 0
+    """The session number that its attempt was dispatched under."""
     handle: int = 0
     prefill_key: str | None = None
-    """Worker that computes the prompt; the decode worker itself when aggregated."""
+    """The worker that computes the prompt; the decode worker itself when aggregated."""
     decode_key: str | None = None
     held_key: str | None = None
-    """Where its grant, while it is settled, holds room."""
+    """The decode worker on which its grant holds room while it is settled."""
     credit_on: str | None = None
     lease_on: str | None = None
     decode_reported: bool = False
-    early: list[TokenColumns] = field(default_factory=list)
+    early_tokens: list[TokenColumns] = field(default_factory=list)
     """Tokens from the decode worker that arrived before the prefill worker had reported the whole prompt."""
-    avoided: frozenset[str] = frozenset()
+    preempted_at: float | None = None
+    """Since when its worker has had no blocks for it."""
+    migrated_at: float = float("-inf")
+    """When it was last taken from a worker, for want of blocks or for a higher class."""
 
-    def part(self) -> None:
-        """It is over: its choices know it no more. Otherwise they and their group would hold each other, and
-        stay in memory until a garbage collection.
-        """
+    def __post_init__(self) -> None:
+        self.num_seqs = len(self.choices)
+
+    def dissolve(self) -> None:
+        """Let its choices forget it. A cycle of the two would stay in memory until a garbage collection."""
         for choice in self.choices:
             choice.group = None
 
     @property
-    def num_seqs(self) -> int:
-        return len(self.choices)
+    def own_failures(self) -> int:
+        """Return the failures that may be its own doing."""
+        return self.failures - self.excused_failures
 
     @property
-    def held_against(self) -> int:
-        """Failures that may be its own doing."""
-        return self.failures - self.pardoned
+    def open_choices(self) -> list[Choice]:
+        return [choice for choice in self.choices if choice.open]
 
     @property
     def delivered_tokens(self) -> int:
-        """Output of its choices so far."""
+        """Return the output of its choices so far."""
         if len(self.choices) == 1:
             return len(self.choices[0].token_ids)
         return sum(len(choice.token_ids) for choice in self.choices)
 
     @property
     def output_token_ids(self) -> tuple[int, ...]:
-        """Delivered already; only a single choice has any."""
+        """Return the tokens that were delivered already; only a single choice has any."""
         return tuple(self.choices[0].token_ids) if len(self.choices) == 1 else ()
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """A group on its way from one decode worker to another; both ends by worker key.
+
+        COPYING     its full blocks are copied while it runs on
+        STOPPING    the source was told to stop it, and has not reported that it did
+
+    The source stops it before any other worker may start it. What the source reports before is delivered, and
+    the target goes on behind that.
+    """
+
+    group: Group
+    source: str
+    target: str
+    copying: set[int] = field(default_factory=set)
+    """Handles of the copies under way."""
+    parts: dict[int, int] = field(default_factory=dict)
+    """The handle that each choice goes on under; set once the source was told to stop."""
 
 
 @dataclass(slots=True)
@@ -194,7 +225,7 @@ class Timeline:
     dispatched_at: float | None = None
     first_token_at: float | None = None
     decode_at: float | None = None
-    """The decode worker's first report; equal to first_token_at when it prefilled itself."""
+    """The decode worker's first report; equal to first_token_at when that worker computed the prompt too."""
     ended_at: float | None = None
 
 
@@ -216,28 +247,26 @@ class Session:
     timeline: Timeline
     choices: list[Choice]
     listeners: dict[int, float] = field(default_factory=dict)
-    """Calls that receive its events, oldest first, and how long it runs on when each of them breaks."""
+    """Calls that receive its events, oldest first; how long the session runs on when each of them breaks."""
     left_by: int | None = None
-    """The last call that broke: its grace is the one that counts."""
+    """The last call that broke: its grace counts."""
     given_up: bool = False
-    """Ended because nobody listened: a client that comes back after all goes on from what it received."""
+    """Ended because no call was left: a client that comes back after all goes on from what it received."""
     groups: list[Group] = field(default_factory=list)
     admitted: bool = False
     decision: Decision | None = None
     predicted: Prediction | None = None
-    work_ahead_tokens: int = 0
-    """At admission."""
     ahead: QueueAhead | None = None
-    """While its tenant is being charged."""
+    """What is ahead of it, while its tenant is being charged."""
     charged_tokens: float = 0.0
-    """Virtual tokens; to be returned if it is refused."""
+    """Virtual tokens; returned if the request is refused."""
     aim: Slo = field(init=False)
     """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
     cached_tokens: int = 0
     path: Path = Path.UNSPECIFIED
     attempts: int = 0
     received_tokens: tuple[int, ...] = ()
-    """Per choice, tokens that former sessions delivered: their text is unknown here."""
+    """Tokens of each choice that former sessions delivered: their text is unknown here."""
     failed_elsewhere: int = 0
     """Failed attempts that other routers reported to its client."""
     max_gap_s: float = 0.0
@@ -247,22 +276,22 @@ class Session:
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """All log-probabilities received since, in the prompt's order."""
 
+    def __post_init__(self) -> None:
+        self.aim = self.slo
+
     @property
     def next_prompt_index(self) -> int:
-        """The first prompt token whose log-probability is still missing, if they are requested."""
+        """Return the first prompt token whose log-probability is missing, if they are requested."""
         if self.prompt_logprobs:
             return self.prompt_logprobs[-1].next_index
         return 1 + self.received_prompt_logprobs
 
     @property
     def lacks_prompt_logprobs(self) -> bool:
-        """Some prompt log-probabilities are still missing."""
+        """Return True if some prompt log-probabilities are missing."""
         if self.sampling.prompt_logprobs is None:
             return False
         return self.next_prompt_index < len(self.prompt_token_ids)
-
-    def __post_init__(self) -> None:
-        self.aim = self.slo
 
     @property
     def name(self) -> tuple[str, str]:
@@ -273,25 +302,29 @@ class Session:
         return self.timeline.ended_at is not None
 
     @property
+    def open_choices(self) -> list[Choice]:
+        return [choice for choice in self.choices if choice.open]
+
+    @property
     def is_started(self) -> bool:
-        """A worker has had it, here or in a former session."""
+        """Return True if a worker has had it, here or in a former session."""
         return self.timeline.dispatched_at is not None or self.number > 0
 
     @property
     def due_at(self) -> float:
-        """When the first token was promised; infinite without a promise."""
+        """Return when the first token is due by the SLO; infinite without a TTFT."""
         if self.slo.ttft_ms is None:
             return float("inf")
         return self.timeline.received_at + self.slo.ttft_ms / 1000
 
     def group_key(self, first_choice: int) -> str:
-        """Names a group in the store. Escaped: no two groups share a name, whatever clients choose."""
+        """Return the name of a group in the store; escaped, so that no two groups share a name."""
         tenant, request_id = quote(self.tenant, safe=""), quote(self.request_id, safe="")
         suffix = f"#{first_choice}" if first_choice else ""
         return f"{tenant}/{request_id}/{self.number}{suffix}"
 
     def tpot_s(self) -> float | None:
-        """Mean gap after the first token over all choices; None with fewer than two tokens."""
+        """Return the mean gap after the first token over all choices; None with fewer than two tokens."""
         gaps, total = 0, 0.0
         for choice in self.choices:
             if choice.first_at is not None and choice.last_at is not None:

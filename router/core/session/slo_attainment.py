@@ -1,4 +1,4 @@
-"""Which of the promises that were asked for were kept: one place for what clients and metrics are told."""
+"""Which of the stated SLOs were met: the one place that judges it for clients and metrics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from router.core.actions import Promise
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """True too where nothing of the kind was asked for."""
+class SloAttainment:
+    """Which limits were met; True too where a limit was not stated."""
 
     ttft: bool
     tpot: bool
@@ -20,9 +20,9 @@ class Kept:
         return self.ttft and self.tpot and self.itl
 
 
-def kept(promise: Promise, ttft_ms: float, tpot_ms: float | None, max_gap_ms: float) -> Kept:
-    """Judge what was delivered, in milliseconds; without a second token there is no pace to break."""
-    return Kept(
+def attained(promise: Promise, ttft_ms: float, tpot_ms: float | None, max_gap_ms: float) -> SloAttainment:
+    """Judge what was delivered, in milliseconds; without a second token there is no TPOT to miss."""
+    return SloAttainment(
         ttft=promise.ttft_ms is None or ttft_ms <= promise.ttft_ms,
         tpot=promise.tpot_ms is None or tpot_ms is None or tpot_ms <= promise.tpot_ms,
         itl=promise.itl_ms is None or max_gap_ms <= promise.itl_ms,

@@ -51,7 +51,7 @@ def sequences(worker: ScriptedWorker, kind: str) -> list[worker_pb2.SequenceSpec
 def num_held(fleet: RunningFleet) -> int:
     """Tokens that came before the log-probabilities of their prompts."""
     groups = fleet.shell.core.state.groups.values()
-    return sum(len(tokens.handles) for group in groups for tokens in group.early)
+    return sum(len(tokens.handles) for group in groups for tokens in group.early_tokens)
 
 
 @pytest.mark.parametrize("roles", [("prefill", "decode"), ("decode",)])

@@ -17,8 +17,7 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.core.session.session import Phase
-from router.core.state import IN_QUEUE
+from router.core.session.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
 from tests.router.core_model import ModelWorker

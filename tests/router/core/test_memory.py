@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import Reject, TellFinished
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import CancelAsked, SequenceFailed, StepReported, WorkerJoined, WorkerLost
 from router.core.session.session import Choice, Group, Session

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import Enqueue, Reject, RelayRun, TellAccepted
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import StepReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo, SloClass

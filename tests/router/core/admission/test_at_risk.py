@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import Action, ChargeTenant, Dequeue, Enqueue, Reject, TellAccepted
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Charged, Enqueued, QueueWasFull, StepReported
 from router.errors import Refused

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import ChargeTenant
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from scheduling.admission.admission import LOAD_WINDOW_S, Verdict
@@ -84,7 +84,7 @@ def test_what_could_not_be_in_time_with_nothing_before_it_is_not_counted() -> No
 def lead(ahead: int, slo: Slo) -> float:
     """Seconds of the fleet's work that a newcomer's tenant may be ahead by, behind so many tokens."""
     core = core_of("slack", cost=COST)
-    rate = core.state.capacity.capacity(None).prefill_rate
+    rate = core.state.capacity.prefill_rate(None, core.state.now)
     (charged,) = [one for one in ask(core, 1, SHORT, slo, ahead) if isinstance(one, ChargeTenant)]
     assert charged.band == BAND_S * rate
     return charged.lead / rate

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, Reject, TellAccepted
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Enqueued, StepReported, WorkerJoined
-from router.core.state import TTFT_SCALE, CoreConfig
+from router.core.state import CoreConfig
 from router.errors import Refused
 from scheduling.admission.admission import Verdict
 from scheduling.admission.prediction import QueueAhead, RequestCost
@@ -92,7 +92,7 @@ def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_l
         assert quoted.predicted.fixed_s == pytest.approx(0.007)
     # What comes after is predicted exactly: nothing is left to multiply by.
     first_tokens(core, 40, 0.047, 64, first=9)
-    assert core.state.learnt.ttft.quantiles(0.047 * TTFT_SCALE, core.state.now) == pytest.approx((1.0, 1.0))
+    assert core.state.learnt.ttft_quantiles(0.047, core.state.now) == pytest.approx((1.0, 1.0))
 
 
 @pytest.mark.parametrize(("waited_s", "is_kept"), [(0.0, True), (0.07, True), (0.09, False), (3.0, False)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.actions import Action, Reject, TellAccepted, TellQuoted
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Enqueued, Event, QuoteAsked, StepReported, WorkerJoined
 from router.core.state import CoreConfig

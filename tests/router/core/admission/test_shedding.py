@@ -17,8 +17,8 @@ from router.core.actions import (
     RequestShed,
     TellAccepted,
 )
-from router.core.admission import shedding
-from router.core.capacity.fleet import WorkerLoad
+from router.core.admission import shed
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Charged, Enqueued, StepReported, Timer, TimerFired, TimerKind, WorkerLost
 from router.errors import Refused
@@ -68,7 +68,6 @@ def test_the_largest_at_risk_makes_room_for_a_smaller_newcomer() -> None:
     assert_waits_behind(told)
     assert ("t", "r1") in core.state.live
     assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
-    assert core.state.counters.shed == 1
 
 
 def assert_waits_behind(told: list[Action]) -> None:
@@ -85,7 +84,7 @@ def test_who_was_accepted_never_makes_room() -> None:
     told = ask(core, 2, 10, Slo(ttft_ms=300), 100)
     (rejected,) = [one for one in told if isinstance(one, Reject)]
     assert rejected.listener == 2
-    assert not core.state.counters.shed
+    assert not [one for one in told if isinstance(one, RequestShed)]
 
 
 def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> None:
@@ -102,8 +101,8 @@ def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> 
 def test_when_capacity_dies_a_promise_is_given_up_behind_those_that_can_be_kept() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=500), 0)
-    ask(core, 2, 10, Slo(ttft_ms=600), 100)
-    assert not core.state.counters.promises_given_up
+    told = ask(core, 2, 10, Slo(ttft_ms=600), 100)
+    assert not [one for one in told if isinstance(one, PromiseBroken)]
     told = tell(core, WorkerLost(TWO.key, "killed"), now=1.38)
     assert [one.request_key for one in told if isinstance(one, PromiseBroken)] == ["t/r1/0"]
     behind = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
@@ -126,7 +125,7 @@ def test_full_plans_are_made_at_most_twenty_times_a_second() -> None:
 def test_full_plans_are_made_less_often_where_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
-    monkeypatch.setattr(shedding, "PLANNED_PER_S", 10 * len(core.state.waiting))
+    monkeypatch.setattr(shed, "PLANNED_PER_S", 10 * len(core.state.waiting))
     tell(core, CHORES, now=1.01)
     assert core.state.planned_at == 1.01
     tell(core, CHORES, now=1.07)

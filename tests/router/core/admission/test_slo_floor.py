@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import Reject, TellAccepted
-from router.core.admission.slo_floor import Bare, bare, impossible
-from router.core.capacity.fleet import WorkerLoad
+from router.core.admission.slo_floor import SloFloor, below_floor, slo_floor
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from router.errors import Reason, Refused, ValidationError
@@ -46,10 +46,10 @@ def asks(prompt: int, cached: int = 0) -> RequestCost:
     return RequestCost(prompt, cached, 1, 1)
 
 
-def least_of(prompt: int, workers: list[tuple[CostModel, int]], cached: int = 0) -> Bare:
+def least_of(prompt: int, workers: list[tuple[CostModel, int]], cached: int = 0) -> SloFloor:
     """Return the least time for a prompt on aggregated workers with these costs and token budgets."""
     known = [(quickest((), cost, budget), budget) for cost, budget in workers]
-    return bare(asks(prompt, cached), known, [costs for costs, _ in known])
+    return slo_floor(asks(prompt, cached), known, [costs for costs, _ in known])
 
 
 @given(SLOS, WORKERS, st.integers(1, 3000))
@@ -57,7 +57,7 @@ def test_the_first_field_below_the_least_is_named_with_what_would_do(
     slo: Slo, workers: list[tuple[CostModel, int]], prompt: int
 ) -> None:
     least = least_of(prompt, workers)
-    found = impossible(slo, least)
+    found = below_floor(slo, least)
     limits = {
         "slo.ttft_ms": (slo.ttft_ms, least.ttft_s),
         "slo.tpot_ms": (slo.tpot_ms, least.step_s),
@@ -95,7 +95,7 @@ def test_neither_another_worker_nor_a_cached_prefix_makes_more_impossible(
 
 def test_nothing_is_impossible_while_a_worker_has_measured_nothing() -> None:
     least = least_of(100, [(COST, 64), (UNKNOWN_COST, 64)])
-    assert impossible(Slo(ttft_ms=1, tpot_ms=1, itl_ms=1), least) is None
+    assert below_floor(Slo(ttft_ms=1, tpot_ms=1, itl_ms=1), least) is None
 
 
 @given(st.lists(COSTS, min_size=1, max_size=8), st.integers(64, 4096), st.integers(1, 3000))
@@ -106,12 +106,12 @@ def test_whatever_a_worker_tells_the_limit_only_falls_and_never_below_its_quicke
     limits = []
     for cost in costs:
         known = quickest(known, cost, budget)
-        least = bare(asks(prompt), [(known, budget)], [known])
+        least = slo_floor(asks(prompt), [(known, budget)], [known])
         alone = [least_of(prompt, [(one, budget)]) for one in costs]
         assert least.ttft_s >= min(one.ttft_s for one in alone)
         assert least.step_s >= min(one.step_s for one in alone)
-        full = bare(asks(budget), [(known, budget)], [known])
-        limits.append((full.ttft_s, bare(asks(1), [(known, budget)], [known]).step_s))
+        full = slo_floor(asks(budget), [(known, budget)], [known])
+        limits.append((full.ttft_s, slo_floor(asks(1), [(known, budget)], [known]).step_s))
     assert all(late[0] <= soon[0] * (1 + 1e-9) for soon, late in pairwise(limits))
     assert all(late[1] <= soon[1] * (1 + 1e-9) for soon, late in pairwise(limits))
     assert len(known) <= 2

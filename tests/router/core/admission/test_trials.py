@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, Reject, TellAccepted
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import Enqueued, StepReported
 from router.errors import Refused
 from scheduling.admission.trials import PAUSE_S

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, SendDecode, SendPrefill, SendReceive, Settle
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
 from router.core.capacity.fleet_capacity import MAX_AGE_S, FleetCapacity
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     CancelAsked,
@@ -120,23 +120,23 @@ class Driven:
 
 def check_queues(core: RouterCore) -> None:
     """These are followed exactly, however old the rest is."""
-    capacity, computing = core.state.capacity, core.state.fleet.computing
-    queues = {worker.key: capacity.prompt_queue(worker) for worker in computing}
+    capacity, computing, now = core.state.capacity, core.state.fleet.computing, core.state.now
+    queues = {worker.key: capacity.prompt_queue(worker, now) for worker in computing}
     free = [one for one in computing if not one.asking and one.bound_tokens < queues[one.key].limit]
-    assert capacity.free_workers() == free
-    assert [(lane.key, lane.wait_s) for lane in capacity.lanes()] == [
+    assert capacity.free_workers(now) == free
+    assert [(lane.key, lane.wait_s) for lane in capacity.lanes(now)] == [
         (one.key, queues[one.key].wait_s(one.bound_tokens)) for one in computing
     ]
     assert core.state.fleet.bound_tokens == sum(one.bound_tokens for one in computing)
 
 
 def seen(core: RouterCore, capacity: FleetCapacity) -> list[object]:
-    fleet = core.state.fleet
-    found: list[object] = [capacity.free_workers(), capacity.lanes()]
-    found += [(capacity.prefill_view(one.key), capacity.chunk(one)) for one in fleet.computing]
-    found += [capacity.decode_view(one) for one in fleet.workers.values()]
-    found += [capacity.seat_limit(one, pace) for one in fleet.workers.values() for pace in PACES]
-    return found + [capacity.capacity(pace) for pace in PACES if fleet.serves()]
+    fleet, now = core.state.fleet, core.state.now
+    found: list[object] = [capacity.free_workers(now), capacity.lanes(now)]
+    found += [(capacity.prefill_view(one.key, now), capacity.chunk(one, now)) for one in fleet.computing]
+    found += [capacity.decode_view(one, now) for one in fleet.workers.values()]
+    found += [capacity.seat_limit(one, pace, now) for one in fleet.workers.values() for pace in PACES]
+    return found + [capacity.capacity(pace, now) for pace in PACES if fleet.serves]
 
 
 @settings(max_examples=150)
@@ -153,6 +153,8 @@ def test_what_is_kept_is_what_would_be_found_afresh(
         check_queues(core)
         if later_s > MAX_AGE_S:
             driven.now += later_s
-            core.state.now = driven.now
-            kept = seen(core, core.state.capacity)
-            assert kept == seen(core, FleetCapacity(core.state))
+            state = core.state
+            state.now = driven.now
+            afresh = FleetCapacity(state.config.policy, state.fleet, state.learnt.tpot)
+            kept = seen(core, state.capacity)
+            assert kept == seen(core, afresh)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, Reject, TellAccepted
-from router.core.capacity.fleet import WorkerLoad
-from router.core.capacity.prefixes import cached_tokens, held_by_all
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from scheduling.admission.prediction import QueueAhead, RequestCost
@@ -69,7 +68,7 @@ def test_where_any_worker_may_come_to_take_it_only_what_all_hold_is_counted(
     core = core_with(placement)
     assert predicted_ms(core, hits, ahead) == pytest.approx(predicted_ms(core, {}, ahead))
     both = {ONE.key: 8, TWO.key: 5}
-    assert held_by_all(core.state, both) == 5 * BLOCK
+    assert core.state.predictor.cached_everywhere(both) == 5 * BLOCK
     assert predicted_ms(core, both, ahead) == pytest.approx(predicted_ms(core, {}, ahead) - 5 * BLOCK)
 
 
@@ -79,7 +78,8 @@ def test_with_as_many_waiting_as_there_are_free_the_first_to_answer_may_take_it(
         arrive(core, number)
     for worker in core.state.fleet.workers.values():
         worker.asking = False
-    assert cached_tokens(core.state, HITS, QueueAhead(0, 0)) == {ONE.key: 0, TWO.key: 0}
+    found = core.state.predictor.cached_tokens(HITS, QueueAhead(0, 0), core.state.now)
+    assert found == {ONE.key: 0, TWO.key: 0}
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))

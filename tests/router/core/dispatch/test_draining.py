@@ -10,11 +10,11 @@ from router.core.actions import (
     Enqueue,
     SendCancel,
     SendDecode,
-    SendHandOver,
-    SendLend,
+    SendPreCopy,
     SendReceive,
+    SendStopAndCopy,
 )
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import SequenceFailed, StepReported, Timer, TimerFired, TimerKind, WorkerLost
 from scheduling.columns import TokenColumns
@@ -53,7 +53,7 @@ def copied(core: RouterCore, key: str, actions: list[Action]) -> list[Action]:
     """Both copies are at the target."""
     done: list[Action] = []
     for one in actions:
-        if isinstance(one, SendLend):
+        if isinstance(one, SendPreCopy):
             report = StepReported(
                 other(key).key, TokenColumns(), WorkerLoad(), prefilled=(one.part.handle,), cached_tokens=(0,)
             )
@@ -64,24 +64,24 @@ def copied(core: RouterCore, key: str, actions: list[Action]) -> list[Action]:
 def test_full_blocks_are_copied_while_it_runs_on() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    lends = [one for one in actions if isinstance(one, SendLend)]
+    lends = [one for one in actions if isinstance(one, SendPreCopy)]
     ahead = [one for one in actions if isinstance(one, SendReceive)]
     # 6 tokens of prompt and 3 of output: the newest's KV is not written, blocks have 4 tokens.
     assert [(one.worker_key, one.handle, one.num_blocks) for one in lends] == [(key, handle, 2)] * N
     assert [one.kind for one in ahead] == [ReceiveKind.AHEAD] * N
     assert [len(one.spec.prompt_token_ids) for one in ahead] == [8] * N
     assert [one.spec.fence for one in ahead] == [one.part.fence for one in lends]
-    assert not sent(actions, SendHandOver)
+    assert not sent(actions, SendStopAndCopy)
     assert not sent(actions, SendCancel)
     told = tell(core, StepReported(key, rows(handle, 3), DRAINING), now=2.15)
     assert core.state.counters.relayed_tokens == 4 * N, "the source decodes on"
-    assert not sent(told, SendHandOver)
+    assert not sent(told, SendStopAndCopy)
 
 
 def test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendHandOver)]
+    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
     assert (stop.worker_key, stop.handle) == (key, handle)
     assert not sent(tell(core, CHORES, now=2.3), SendReceive)
     # What it sampled before it stopped comes with, or before, the word that it has.
@@ -123,7 +123,7 @@ def test_a_target_that_dies_during_the_copy_leaves_it_running() -> None:
 def test_a_target_that_dies_after_the_stop_is_replaced_by_a_replay() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendHandOver)]
+    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
     lost = tell(core, WorkerLost(other(key).key, "killed"), now=2.25)
     assert SendCancel(key, tuple(part.handle for part in stop.parts)) in lost
     assert not sent(lost, Enqueue), "the source may still be decoding"
@@ -135,7 +135,7 @@ def test_a_target_that_dies_after_the_stop_is_replaced_by_a_replay() -> None:
 def test_a_target_that_cannot_fetch_has_it_replayed() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendHandOver)]
+    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
     tell(core, StepReported(key, TokenColumns(), DRAINING, parked=(handle,)), now=2.3)
     failure = SequenceFailed(stop.parts[0].handle, FailureReason.HANDOFF, "lost")
     failed = tell(
@@ -149,7 +149,7 @@ def test_copies_that_fail_again_and_again_end_in_a_replay() -> None:
     key, _, actions = draining(core)
     now = 2.1
     for _ in range(2):
-        (first, *_) = [one for one in actions if isinstance(one, SendLend)]
+        (first, *_) = [one for one in actions if isinstance(one, SendPreCopy)]
         failure = SequenceFailed(first.part.handle, FailureReason.REFUSED, "cannot offer")
         told = tell(core, StepReported(key, TokenColumns(), DRAINING, failures=(failure,)), now=now)
         assert sent(told, SendCancel), "the other copy is called off"
@@ -161,7 +161,7 @@ def test_copies_that_fail_again_and_again_end_in_a_replay() -> None:
 def test_what_ends_meanwhile_is_called_off() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    lends = [one.part.handle for one in actions if isinstance(one, SendLend)]
+    lends = [one.part.handle for one in actions if isinstance(one, SendPreCopy)]
     last = TokenColumns([handle] * N, (0, 1), [3] * N, [9] * N, [3] * N)
     ended = tell(core, StepReported(key, last, DRAINING), now=2.2)
     called_off = [one for one in ended if isinstance(one, SendCancel) and set(one.handles) == set(lends)]
@@ -176,6 +176,6 @@ def test_without_room_elsewhere_it_stays() -> None:
     full = StepReported(other(key).key, TokenColumns(), WorkerLoad(running=8, free_blocks=0))
     tell(core, full, StepReported(key, rows(handle, 0), DRAINING), now=2.0)
     stays = tell(core, CHORES, now=2.1)
-    assert not sent(stays, SendLend)
+    assert not sent(stays, SendPreCopy)
     assert not sent(stays, Enqueue)
     assert not sent(stays, SendDecode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from router.core.actions import AskGrants, TellAccepted
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Granted, GrantsAnswered, StepReported
 from scheduling.columns import TokenColumns
@@ -53,7 +53,7 @@ def test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker() -> No
 def test_a_free_worker_is_left_alone_where_waiting_for_another_is_better() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, PREFILL, pending=2100)
-    assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key]) < 1050
+    assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key], core.state.now) < 1050
     loaded(core, DECODE, running=64, context=6000)
     assert asked_first(core) == []
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import Action, AttemptFailed, Enqueue, GroupMigrated, SendCancel
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import GrantsAnswered, StepReported, Timer, TimerFired, TimerKind
 from router.core.session.session import Phase

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import AskGrants, RequestRefused
-from router.core.capacity.fleet import STALL_S, STALL_STEPS, WorkerFacts, WorkerLoad
+from router.core.capacity.fleet import STALL_S, STALL_STEPS
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported, WorkerHeld, WorkerLoaded
 from router.metrics import NAMESPACE

@@ -55,7 +55,7 @@ def test_answers_are_those_of_looking_at_all(steps: list[tuple]) -> None:
             known.append(group)
         elif what == "look":
             due = [one for one in waiting if one.phase is Phase.WAITING and now - one.asked_at >= AGAIN_S]
-            assert waiting.take_unheard(now, AGAIN_S, len(steps)) == due
+            assert waiting.take_unconfirmed(now, AGAIN_S, len(steps)) == due
             for one in due:
                 one.asked_at = now
                 waiting.asked(one)
@@ -93,7 +93,7 @@ def test_a_line_whose_head_nobody_asks_for_does_not_grow_with_those_that_left() 
         group.due_at = float(number)
         waiting.add(group, 0.0)
         waiting.remove(group)
-        waiting.take_unheard(number * AGAIN_S, AGAIN_S, 9)
+        waiting.take_unconfirmed(number * AGAIN_S, AGAIN_S, 9)
     assert sum(len(line) for line in waiting._lines.values()) <= LEAST_STALE + 4
     assert len(waiting._asked) <= 2
     assert waiting.head is stays
@@ -104,7 +104,7 @@ def test_no_more_are_told_than_are_asked_for_and_the_others_next() -> None:
     groups = [group_of(number, SloClass.STANDARD, 1) for number in range(5)]
     for group in groups:
         waiting.add(group, 0.0)
-    told = [waiting.take_unheard(AGAIN_S, AGAIN_S, 2) for _ in range(4)]
+    told = [waiting.take_unconfirmed(AGAIN_S, AGAIN_S, 2) for _ in range(4)]
     assert [len(some) for some in told] == [2, 2, 1, 0]
     assert [one for some in told for one in some] == groups
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from router.core.actions import Action, Dequeue, Enqueue, Reject, TellAccepted, TellFinished
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     Arrived,
@@ -140,7 +140,7 @@ def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
     told = tell(core, resumed, now=LOST_AT)
     assert [one for one in told if isinstance(one, TellAccepted)]
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/1"]
-    assert core.state.groups["t/r1/1"].held_against == MAX_LOST - 1
+    assert core.state.groups["t/r1/1"].own_failures == MAX_LOST - 1
 
 
 def test_a_worker_that_only_takes_nothing_new_is_waited_for_as_well() -> None:

@@ -20,7 +20,7 @@ from router.core.actions import (
     SetTimer,
     Settle,
 )
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     CancelAsked,

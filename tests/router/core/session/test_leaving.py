@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from router.core.actions import Reject, SendCancel, TellFinished, TellLeaving
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Arrived, ClientGone, Received, RouterLeaving, RouterStopping, StepReported
 from router.errors import Unavailable

@@ -19,7 +19,7 @@ from router.core.actions import (
     Settle,
     TellFinished,
 )
-from router.core.capacity.fleet import WorkerFacts, WorkerLoad
+from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     ClientGone,

@@ -17,7 +17,7 @@ from router.core.actions import (
     TellFinished,
     TellRetrying,
 )
-from router.core.capacity.fleet import WorkerLoad
+from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (
     Arrived,
@@ -34,7 +34,7 @@ from router.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from router.core.session.recovery import DOUBT_S
+from router.core.session.recover import DOUBT_S
 from router.errors import Superseded
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import Marks, Outcome, Promise, RequestEnded
-from router.core.session.slo_attainment import kept
+from router.core.session.slo_attainment import attained
 from router.metrics import RouterMetrics, is_good
 from scheduling.request import FinishReason, Path, SloClass
 
@@ -27,7 +27,7 @@ OUTCOME = Outcome(
 def test_each_is_judged_by_its_own_limit(
     ttft: int | None, tpot: int | None, itl: int | None, first: float, pace: float | None, gap: float
 ) -> None:
-    found = kept(Promise(0.0, 0.0, ttft, tpot, at_risk=False, itl_ms=itl), first, pace, gap)
+    found = attained(Promise(0.0, 0.0, ttft, tpot, at_risk=False, itl_ms=itl), first, pace, gap)
     assert found.ttft == (ttft is None or first <= ttft)
     assert found.tpot == (tpot is None or pace is None or pace <= tpot)
     assert found.itl == (itl is None or gap <= itl)

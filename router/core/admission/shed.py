@@ -1,9 +1,9 @@
 """Which waiting requests give up their SLO so that most are in time: at an arrival, and by the full plan.
 
-Only those at risk, whose callers would rather have them late than refused; and others when capacity died.
-
-The full plan is made at most `PLANS_PER_S` times a second, the less often the more wait, and only while some
-may be put behind. It judges by the early quantile of what was learnt: who could still be in time stays.
+Only requests at risk give theirs up, whose callers prefer late tokens to a refusal; accepted ones only when
+capacity died. The full plan is made at most `PLANS_PER_S` times a second, less often the more requests wait,
+and only while some may be put behind. It uses the early quantile of what was learnt: a request that could
+still be in time keeps its SLO.
 """
 
 from __future__ import annotations
@@ -11,33 +11,34 @@ from __future__ import annotations
 from dataclasses import replace
 
 from router.core.actions import PromiseBroken, RequestShed
-from router.core.admission.promising import Judgement, judge
-from router.core.queue.queueing import enqueue, put_behind
+from router.core.admission.judge import Judged, Judgement
+from router.core.queue.queue import put_behind
 from router.core.session.session import Group, Phase
-from router.core.state import TTFT_SCALE, RouterState
+from router.core.state import RouterState
 from scheduling.admission.admission import Verdict
-from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.prediction import QueueAhead
 from scheduling.admission.shedding import Plan, Service, plan
-from scheduling.request import SloClass
 
 PLANS_PER_S = 20.0
 PLANNED_PER_S = 20_000
 """The most requests to plan in a second: with more than 1000 waiting, plans are made less often."""
 EARLIEST = 0.1
-"""Of what was predicted: nothing is taken to be quicker."""
-BROKEN_LATER_S = 600.0
-"""What was given up is served after what can still be in time."""
+"""The least ratio to a predicted time that a plan counts on."""
+BROKEN_DELAY_S = 600.0
+"""A request whose promise was given up is served after all that can still be in time."""
 
 
-def make_room(state: RouterState, group: Group, request: RequestCost, ahead: QueueAhead) -> Judgement | None:
+def make_room(state: RouterState, group: Group, request: Judged) -> Judgement | None:
     """Put the class's largest request at risk behind, if the smaller newcomer can then be accepted."""
-    victim = state.waiting.largest_at_risk(group.session.slo.slo_class)
+    victim = state.waiting.largest_at_risk(request.slo.slo_class)
     if victim is None or victim.work_tokens <= group.work_tokens or victim.phase is not Phase.WAITING:
         return None
     if victim.due_at <= group.due_at:
-        ahead = QueueAhead(max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1))
+        ahead = request.ahead
+        tokens, requests = max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1)
+        request = replace(request, ahead=QueueAhead(tokens, requests))
     state.waiting.remove(victim)
-    judgement = judge(state, request, group.session.slo, group.due_at, ahead, group.session.prefix_hits)
+    judgement = state.judge.judge(request, state.now)
     state.waiting.add(victim, state.now)
     if judgement.decision.verdict is not Verdict.ACCEPTED:
         return None
@@ -46,12 +47,12 @@ def make_room(state: RouterState, group: Group, request: RequestCost, ahead: Que
 
 
 def plan_if_due(state: RouterState) -> None:
-    """Make the full plan, if it is wanted, could put any behind, and was not made just now."""
+    """Make the full plan, if it is wanted, could put any request behind, and was not made just now."""
     least_s = max(1 / PLANS_PER_S, len(state.waiting) / PLANNED_PER_S)
     if not state.plan_wanted or state.now - state.planned_at < least_s:
         return
     state.plan_wanted = False
-    if not state.config.policy.promises or not state.fleet.serves():
+    if not state.config.policy.promises or not state.fleet.serves:
         return
     if not state.waiting.has_at_risk and not (state.capacity_died and state.waiting):
         state.capacity_died = False
@@ -61,10 +62,10 @@ def plan_if_due(state: RouterState) -> None:
 
 
 def full_plan(state: RouterState) -> Plan:
-    """The plan for all groups of this router that wait."""
-    capacity = state.capacity.capacity(None)
+    """Return the plan for all groups of this router that wait."""
+    capacity = state.capacity.capacity(None, state.now)
     wait_s = state.fleet.bound_tokens / capacity.prefill_rate
-    q10, _ = state.learnt.ttft.quantiles(wait_s * TTFT_SCALE, state.now)
+    q10, _ = state.learnt.ttft_quantiles(wait_s, state.now)
     service = Service(
         now=state.now,
         rate=capacity.prefill_rate / max(EARLIEST, q10),
@@ -80,10 +81,9 @@ def _carry_out(state: RouterState, made: Plan) -> None:
             _shed(state, state.groups[key])
     for key in made.broken:
         group = state.groups[key]
-        state.counters.promises_given_up += 1
-        state.do(PromiseBroken(key))
+        state.actions.append(PromiseBroken(key))
         if group.phase is Phase.WAITING:
-            put_behind(state, group, BROKEN_LATER_S)
+            put_behind(state, group, BROKEN_DELAY_S)
     if not made.broken:
         state.capacity_died = False
 
@@ -91,19 +91,7 @@ def _carry_out(state: RouterState, made: Plan) -> None:
 def _shed(state: RouterState, group: Group) -> None:
     """Give up a request's TTFT: from now on it waits like a request that asked for none."""
     session = group.session
-    assert session.decision is not None, "who is at risk was told so"
+    assert session.decision is not None, "a request at risk was decided on"
     state.promise(session, session.decision, replace(session.aim, ttft_ms=None))
     put_behind(state, group, 0.0)
-    state.counters.shed += 1
-    state.do(RequestShed(group.key))
-
-
-def pay_batch(state: RouterState, slo_class: SloClass, tokens: int) -> None:
-    """Prompt tokens went to a worker; when batch is owed a whole prompt, its first goes before everybody."""
-    head = state.waiting.head_of(SloClass.BATCH)
-    floor = state.batch_floor
-    floor.dispatched(slo_class, tokens, batch_waits=head is not None)
-    is_due = head is not None and head.work_tokens <= floor.owed_tokens
-    if head is not None and is_due and head.phase is Phase.WAITING and not head.is_promoted:
-        head.is_promoted = True
-        enqueue(state, head)
+    state.actions.append(RequestShed(group.key))

@@ -1,30 +1,27 @@
-"""Step reports become tokens delivered: strictly by (choice, index), repeats dropped, gaps an error.
+"""Step reports become delivered tokens: strictly by (choice, index), repeats dropped, gaps an error.
 
-The token path: no object per token, and one action for the whole report.
+The token path makes no object per token, and one action for the whole report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from router.core.actions import Relay, RelayRun, TellChoiceFinished
 from router.core.capacity import roles
 from router.core.capacity.fleet import Worker
-from router.core.dispatch import draining, migrating
-from router.core.events import StepReported, TokenRun
-from router.core.queue.queueing import release_credit
-from router.core.session import ending, prompt_logprobs, recovery
+from router.core.dispatch import drain, migrate
+from router.core.events import SequenceFailed, StepReported, TokenRun
+from router.core.session import finish, prompt_logprobs, recover
 from router.core.session.session import Choice, Group, Session, TokenLogprobs
 from router.core.state import RouterState
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, matched
 
-STEP_WEIGHT = 0.2
-
 
 def on_step_reported(state: RouterState, event: StepReported) -> None:
-    """Take in one report. Whatever an older attempt says late finds no group and is ignored."""
+    """Take in one report. Whatever an older attempt reports late finds no group and is ignored."""
     worker = state.fleet.workers.get(event.worker_key)
     if worker is None:
         return
@@ -33,12 +30,13 @@ def on_step_reported(state: RouterState, event: StepReported) -> None:
         worker.learn_cost(event.cost)
     if event.step_s > 0:
         state.fleet.stepped(worker, event.step_s)
-        worker.step_s += STEP_WEIGHT * (event.step_s - worker.step_s) if worker.step_s else event.step_s
     if state.fleet.placement is Placement.CONDITIONAL:
-        roles.observe(state, worker, event)
+        roles.observe(worker, event, state.now)
     _take_prefilled(state, worker, event)
     complete = prompt_logprobs.take(state, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
-    tokens = prompt_logprobs.hold_early(state, worker, event.tokens) if state.untold else event.tokens
+    tokens = event.tokens
+    if state.lacking_logprobs:
+        tokens = prompt_logprobs.hold_early(state, worker, tokens)
     if tokens.handles:
         _take_tokens(state, worker, tokens)
     for group in complete:
@@ -48,42 +46,47 @@ def on_step_reported(state: RouterState, event: StepReported) -> None:
     _take_changes(state, worker, event)
 
 
-def _take_changes(state: RouterState, worker: Worker, event: StepReported) -> None:
-    """What became of groups, after all of their tokens."""
-    for handle in event.prefilled if worker.copies else ():
-        draining.on_copied(state, worker, handle)
-    for handle in event.parked:
-        draining.on_parked(state, worker, handle)
-    if event.resumed:
-        migrating.on_resumed(worker, event.resumed)
-    if event.preempted:
-        migrating.on_preempted(state, worker, event.preempted)
-    for failure in event.failures:
-        group = worker.groups.get(failure.handle)
-        if group is None:
-            draining.on_copy_failed(state, worker, failure.handle)
-            continue
-        if failure.reason is FailureReason.DRAINING:
-            recovery.start_elsewhere(state, group, worker.key)
-        elif failure.reason is FailureReason.SUPERSEDED:
-            recovery.on_superseded(state, group)
-        else:
-            is_handoff = failure.reason is FailureReason.HANDOFF
-            fail = recovery.fail_handoff if is_handoff else recovery.fail_attempt
-            fail(state, group, worker.key, f"{failure.reason.name}: {failure.message}")
-
-
 def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> None:
     for handle, cached_tokens in zip(event.prefilled, event.cached_tokens, strict=True):
         group = worker.groups.get(handle)
         if group is None or worker.key != group.prefill_key:
             continue
-        if group.credit_on is not None:
-            release_credit(state, group)
+        state.release_credit(group)
         if group.attempt == 1:
             # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
             of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))
             group.session.cached_tokens = max(group.session.cached_tokens, of_prompt)
+
+
+def _take_changes(state: RouterState, worker: Worker, event: StepReported) -> None:
+    """Take in what became of groups, after all of their tokens."""
+    for handle in event.prefilled if worker.copies else ():
+        drain.on_copied(state, worker, handle)
+    for handle in event.parked:
+        drain.on_parked(state, worker, handle)
+    if event.resumed:
+        migrate.on_resumed(worker, event.resumed)
+    if event.preempted:
+        migrate.on_preempted(state, worker, event.preempted)
+    for failure in event.failures:
+        _take_failure(state, worker, failure)
+
+
+def _take_failure(state: RouterState, worker: Worker, failure: SequenceFailed) -> None:
+    group = worker.groups.get(failure.handle)
+    if group is None:
+        drain.on_copy_failed(state, worker, failure.handle)
+    elif failure.reason is FailureReason.DRAINING:
+        recover.start_elsewhere(state, group, worker.key)
+    elif failure.reason is FailureReason.SUPERSEDED:
+        recover.on_superseded(state, group)
+    else:
+        is_handoff = failure.reason is FailureReason.HANDOFF
+        fail = recover.fail_handoff if is_handoff else recover.fail_attempt
+        fail(state, group, worker.key, f"{failure.reason.name}: {failure.message}")
+
+
+# Tokens of one step
 
 
 def _take_tokens(state: RouterState, worker: Worker, tokens: TokenColumns) -> None:
@@ -105,7 +108,8 @@ def _take_tokens(state: RouterState, worker: Worker, tokens: TokenColumns) -> No
         if choice is None or fault:
             broken[group] = fault
             continue
-        if worker.key == group.decode_key and not group.decode_reported:
+        is_decoder = worker.key == group.decode_key
+        if is_decoder and not group.decode_reported:
             _mark_decoding(group, state.now)
         if index < len(choice.token_ids):
             continue
@@ -113,72 +117,31 @@ def _take_tokens(state: RouterState, worker: Worker, tokens: TokenColumns) -> No
         reason = tokens.finish_reasons[row]
         _deliver(state, relay, choice, group.session, token_id, text, reason, row_logprobs.get(row))
         if reason:
-            _tell_match(relay, choice, group.session, stop_places.get(row))
+            _match(relay, choice, group.session, stop_places.get(row))
             ended[group] = None
-        decoder = (
-            worker if worker.key == group.decode_key else state.fleet.workers.get(group.decode_key or "")
-        )
+        decoder = worker if is_decoder else state.fleet.workers.get(group.decode_key or "")
         if decoder is not None:
             decoder.remaining_tokens -= 1
     if relay.listeners:
         state.counters.relayed_tokens += len(relay.listeners)
-        state.do(relay)
-    _end_groups(state, ended)
+        state.actions.append(relay)
+    for group in ended:
+        if not group.open_choices:
+            finish.end_group(state, group)
     for group, fault in broken.items():
-        recovery.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
+        recover.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
 
 
-def _take_early(state: RouterState, group: Group) -> None:
-    """Relay a group's early rows from the decode worker, in order, now that its prompt is complete."""
-    early, group.early = group.early, []
-    for tokens in early:
-        decoder = state.fleet.workers.get(group.decode_key or "")
-        if decoder is not None and decoder.groups.get(group.handle) is group:
-            _take_tokens(state, decoder, tokens)
-
-
-def _take_run(state: RouterState, worker: Worker, run: TokenRun) -> None:
-    """Several tokens in one go: nothing here looks at each."""
-    group = worker.groups.get(run.handle)
-    if group is None:
-        return
-    choice = choice_of(group, run.choice)
-    fault = _run_fault(worker, choice, run)
-    if choice is None or fault:
-        recovery.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
-        return
-    if not group.decode_reported:
-        _mark_decoding(group, state.now)
-    session, count = group.session, len(run.token_ids)
-    assert choice.last_at is not None, "a run follows a token"
-    max_gap_s = (state.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
-    session.max_gap_s = max(session.max_gap_s, max_gap_s)
-    choice.last_at = state.now
-    choice.extend(run.token_ids)
-    choice.finish = run.finish
-    worker.remaining_tokens -= count
-    state.counters.relayed_tokens += count
-    for listener in session.listeners:
-        state.do(RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s))
-    if run.finish and not any(one.open for one in group.choices):
-        ending.end_group(state, group)
-
-
-def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
-    if choice is None:
-        return "a run of a choice that is not of its group"
-    assert choice.group is not None, "found through its group"
-    if worker.key != choice.group.decode_key:
-        return f"choice {run.choice} runs on a worker that only computes its prompt"
-    if not run.token_ids:
-        return f"choice {run.choice} is told a run of no tokens"
-    if run.first_index != len(choice.token_ids) or choice.last_at is None:
-        return f"choice {run.choice} goes on at index {run.first_index} with a run"
-    return f"choice {run.choice} goes on after its end" if choice.finish else ""
+def choice_of(group: Group, index: int) -> Choice | None:
+    """Return the choice of this index, if it belongs to the group."""
+    choices = group.session.choices
+    if index < len(choices) and choices[index].group is group:
+        return choices[index]
+    return None
 
 
 def fault_of(choice: Choice | None, index: int, token_id: int) -> str:
-    """What is wrong with a row; empty when it is the next token or repeats a delivered one."""
+    """Return what is wrong with a row; empty when it is the next token or repeats a delivered one."""
     if choice is None:
         return "a row of a choice that is not of its group"
     known = len(choice.token_ids)
@@ -222,25 +185,11 @@ def _deliver(
         relay.gaps_s.append(gap_s)
 
 
-def _tell_match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
-    """Return the stop rule that the choice's last token matched, if any."""
+def _match(relay: Relay, choice: Choice, session: Session, stop_place: int | None) -> None:
+    """Set the stop rule that the choice's last token matched, if any."""
     choice.matched = matched(choice.finish, choice.token_ids[-1], stop_place, session.stop)
     if choice.matched is not None:
         relay.matches.extend((listener, choice.index, choice.matched) for listener in session.listeners)
-
-
-def _end_groups(state: RouterState, groups: Iterable[Group]) -> None:
-    """End those that have no open choice."""
-    for group in groups:
-        if not any(choice.open for choice in group.choices):
-            ending.end_group(state, group)
-
-
-def choice_of(group: Group, index: int) -> Choice | None:
-    choices = group.session.choices
-    if index < len(choices) and choices[index].group is group:
-        return choices[index]
-    return None
 
 
 def _mark_decoding(group: Group, now: float) -> None:
@@ -251,7 +200,7 @@ def _mark_decoding(group: Group, now: float) -> None:
 
 
 def _gap(state: RouterState, session: Session, choice: Choice) -> float:
-    """Seconds since the choice's token before; negative for its first one here."""
+    """Return the seconds since the choice's token before; negative for its first one here."""
     now = state.now
     last, choice.last_at = choice.last_at, now
     if last is not None:
@@ -285,8 +234,64 @@ def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:
     return found
 
 
+def _take_early(state: RouterState, group: Group) -> None:
+    """Relay a group's early rows from the decode worker, in order, now that its prompt is complete."""
+    early, group.early_tokens = group.early_tokens, []
+    for tokens in early:
+        decoder = state.fleet.workers.get(group.decode_key or "")
+        if decoder is not None and decoder.groups.get(group.handle) is group:
+            _take_tokens(state, decoder, tokens)
+
+
+# Runs of tokens
+
+
+def _take_run(state: RouterState, worker: Worker, run: TokenRun) -> None:
+    """Take in several tokens at once, without looking at each."""
+    group = worker.groups.get(run.handle)
+    if group is None:
+        return
+    choice = choice_of(group, run.choice)
+    fault = _run_fault(worker, choice, run)
+    if choice is None or fault:
+        recover.fail_attempt(state, group, worker.key, f"protocol error: {fault}")
+        return
+    if not group.decode_reported:
+        _mark_decoding(group, state.now)
+    session, count = group.session, len(run.token_ids)
+    assert choice.last_at is not None, "a run follows a token"
+    max_gap_s = (state.now - choice.last_at) / count if run.max_gap_s is None else run.max_gap_s
+    session.max_gap_s = max(session.max_gap_s, max_gap_s)
+    choice.last_at = state.now
+    choice.extend(run.token_ids)
+    choice.finish = run.finish
+    worker.remaining_tokens -= count
+    state.counters.relayed_tokens += count
+    for listener in session.listeners:
+        relayed = RelayRun(listener, run.choice, run.first_index, run.token_ids, run.finish, max_gap_s)
+        state.actions.append(relayed)
+    if run.finish and not group.open_choices:
+        finish.end_group(state, group)
+
+
+def _run_fault(worker: Worker, choice: Choice | None, run: TokenRun) -> str:
+    if choice is None:
+        return "a run of a choice that is not of its group"
+    assert choice.group is not None, "found through its group"
+    if worker.key != choice.group.decode_key:
+        return f"choice {run.choice} runs on a worker that only computes its prompt"
+    if not run.token_ids:
+        return f"choice {run.choice} is told a run of no tokens"
+    if run.first_index != len(choice.token_ids) or choice.last_at is None:
+        return f"choice {run.choice} goes on at index {run.first_index} with a run"
+    return f"choice {run.choice} goes on after its end" if choice.finish else ""
+
+
+# Calls that attach
+
+
 def replay(state: RouterState, session: Session, listener: int, received: Mapping[int, int]) -> None:
-    """Tell a call that attaches all it has not received."""
+    """Send a call that attaches all tokens that it has not received."""
     relay = Relay(replayed=True)
     for choice in session.choices:
         choice.pad()
@@ -300,7 +305,7 @@ def replay(state: RouterState, session: Session, listener: int, received: Mappin
         relay.finish_reasons.extend([0] * (count - first))
         relay.gaps_s.extend([-1.0] * (count - first))
     if relay.listeners:
-        state.do(relay)
+        state.actions.append(relay)
     tell_ended_choices(state, session, listener)
 
 
@@ -310,4 +315,4 @@ def tell_ended_choices(state: RouterState, session: Session, listener: int) -> N
         if choice.finish:
             count = len(choice.token_ids)
             told = TellChoiceFinished(listener, choice.index, choice.finish, count, choice.matched)
-            state.do(told)
+            state.actions.append(told)

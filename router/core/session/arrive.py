@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from router.core.actions import Reject, RequestRefused, SetTimer
-from router.core.admission.admitting import turn_away
-from router.core.admission.newcomers import check_possible, request_cost_alone
-from router.core.admission.promising import tell_accepted
+from router.core.admission.admit import turn_away
 from router.core.events import Arrived, Timer, TimerKind
-from router.core.queue.queueing import enqueue, most_blocks, new_groups
-from router.core.session import delivery as relaying
-from router.core.session import ending, prompt_logprobs, recovery
+from router.core.queue.queue import enqueue, most_blocks, new_groups
+from router.core.session import deliver, finish, prompt_logprobs, recover
 from router.core.session.awaiting import check_worth_waiting, is_over, no_worker
+from router.core.session.promise import tell_accepted
 from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from router.core.state import RouterState
 from router.errors import (
@@ -22,11 +20,12 @@ from router.errors import (
     Unavailable,
     ValidationError,
 )
+from scheduling.admission.prediction import RequestCost
 from scheduling.request import FinishReason
 
 
 def on_arrived(state: RouterState, event: Arrived) -> None:
-    """Answer a call: every listener hears `Accepted` or `Reject` sooner or later."""
+    """Take a call in: every listener gets `Accepted` or `Reject` sooner or later."""
     try:
         known = state.find(event.tenant, event.request_id)
         if known is not None and not _takes_over(state, known, event):
@@ -37,18 +36,21 @@ def on_arrived(state: RouterState, event: Arrived) -> None:
         # Its traceback knows the frames above, which hold the action that holds it: a cycle for each refusal.
         error.__traceback__ = None
         state.counters.refused += 1
-        state.do(RequestRefused(event.slo.slo_class, error))
-        state.do(Reject(event.listener, error))
+        state.actions.append(RequestRefused(event.slo.slo_class, error))
+        state.actions.append(Reject(event.listener, error))
+
+
+# A request that is known here
 
 
 def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
-    """Whether the call starts over from its received tokens; raises when the session is not for it."""
+    """Return True if the call starts over from its received tokens; raise if the session is not for it."""
     same_seed = not event.seed_given or event.sampling.seed == known.sampling.seed
     if event.digest != known.digest or not same_seed:
         raise DuplicateRequest(event.request_id)
     if event.session < known.number:
         raise Superseded(event.session, known.number)
-    received = {one.choice: one.token_ids for one in event.received}
+    received = {part.choice: part.token_ids for part in event.received}
     knows = all(_is_prefix(known, choice.index, received.get(choice.index, ())) for choice in known.choices)
     first = known.received_prompt_logprobs
     knows = knows and first <= event.received_prompt_logprobs < known.next_prompt_index
@@ -56,9 +58,9 @@ def _takes_over(state: RouterState, known: Session, event: Arrived) -> bool:
         return False
     if event.session == known.number > 0:
         raise Superseded(event.session, known.number)
-    # Another router went on from tokens this one never saw, and what runs here leads elsewhere; or the client
-    # was given up here while another router had it, and its end was nobody's wish.
-    ending.abandon(state, known)
+    # Another router went on from tokens that this one never saw, and what runs here leads elsewhere. Or the
+    # client was given up here while another router had it, and nobody wanted it to end.
+    finish.abandon(state, known)
     return True
 
 
@@ -74,25 +76,28 @@ def _attach(state: RouterState, session: Session, event: Arrived) -> None:
     """Attach a call: it receives everything it lacks; calls of earlier sessions end."""
     listener = event.listener
     if event.session > session.number:
-        ending.supersede(state, session, event.session)
+        finish.supersede(state, session, event.session)
     elif len(session.listeners) >= MAX_CALLS:
         oldest = next(iter(session.listeners))
-        state.do(Reject(oldest, Superseded(session.number, session.number)))
+        state.actions.append(Reject(oldest, Superseded(session.number, session.number)))
         state.unlisten(session, oldest)
     session.number = event.session
     state.listen(listener, session, event.resume_grace_s)
     if session.admitted:
         tell_accepted(state, session, listener)
-        received = {one.choice: len(one.token_ids) for one in event.received}
+        received = {part.choice: len(part.token_ids) for part in event.received}
         prompt_logprobs.replay(state, session, listener, event.received_prompt_logprobs)
-        relaying.replay(state, session, listener, received)
+        deliver.replay(state, session, listener, received)
         session.failed_elsewhere = max(session.failed_elsewhere, event.failed_attempts)
         for group in session.groups:
-            _count(group, event.failed_attempts)
+            _count_failures(group, event.failed_attempts)
         if any(group.failures for group in session.groups):
-            recovery.tell_failures(state, session, listener)
+            recover.tell_failures(state, session, listener)
     if session.ended:
-        ending.tell_finished(state, session)
+        finish.tell_finished(state, session, finish.outcome_of(session))
+
+
+# A request that is new here
 
 
 def _open(state: RouterState, event: Arrived) -> None:
@@ -100,9 +105,9 @@ def _open(state: RouterState, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    session = _session(state, event)
+    session, serves = _session(state, event), state.fleet.serves
     _check_deadline(state, event)
-    if state.fleet.serves():
+    if serves:
         _check_fits(state, session)
     else:
         check_worth_waiting(state, session)
@@ -110,53 +115,24 @@ def _open(state: RouterState, event: Arrived) -> None:
     state.listen(event.listener, session, event.resume_grace_s)
     _set_deadline(state, session)
     if session.number > 0:
-        # Whoever resumes was promised something already, and has waited once.
+        # A client that resumes was promised something already, and has waited once.
         session.admitted = True
         tell_accepted(state, session)
-        relaying.tell_ended_choices(state, session, event.listener)
-    if not any(choice.open for choice in session.choices):
-        ending.finish(state, session)
-        return
-    if state.fleet.serves():
+        deliver.tell_ended_choices(state, session, event.listener)
+    if not session.open_choices:
+        finish.finish(state, session)
+    elif serves:
         _enqueue(state, session)
     else:
         state.awaiting[session.sid] = session
 
 
-def take_up_awaiting(state: RouterState) -> None:
-    """Admit the calls that wait for a decode worker if there is one, and refuse those whose time is over."""
-    for session in list(state.awaiting.values()):
-        try:
-            if state.fleet.serves():
-                del state.awaiting[session.sid]
-                _check_fits(state, session)
-                _enqueue(state, session)
-            elif is_over(state, session):
-                raise no_worker()
-        except RouterError as error:
-            error.__traceback__ = None  # as above
-            turn_away(state, session, error)
-
-
-def _enqueue(state: RouterState, session: Session) -> None:
-    for group in new_groups(state, session, [choice for choice in session.choices if choice.open]):
-        _count(group, session.failed_elsewhere)
-        enqueue(state, group)
-
-
-def _count(group: Group, failed_attempts: int) -> None:
-    """What failed elsewhere counts, and leaves one attempt: a word from outside ends nothing by itself."""
-    more = max(0, min(failed_attempts, MAX_LOST - 1) - group.held_against)
-    group.failures += more
-    group.brought += more
-
-
 def _session(state: RouterState, event: Arrived) -> Session:
     choices = [Choice(index) for index in range(event.sampling.n)]
-    for one in event.received:
-        choice = choices[one.choice]
-        choice.extend(one.token_ids)
-        choice.finish, choice.matched = one.finish, one.matched
+    for part in event.received:
+        choice = choices[part.choice]
+        choice.extend(part.token_ids)
+        choice.finish, choice.matched = part.finish, part.matched
     return Session(
         sid=state.next_sid(),
         tenant=event.tenant,
@@ -182,6 +158,12 @@ def _check_deadline(state: RouterState, event: Arrived) -> None:
         raise DeadlineExpired(deadline_ms)
 
 
+def _set_deadline(state: RouterState, session: Session) -> None:
+    if session.slo.deadline_ms is not None:
+        at = session.timeline.received_at + session.slo.deadline_ms / 1000
+        state.actions.append(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
+
+
 def _check_fits(state: RouterState, session: Session) -> None:
     """Raise RouterError if no worker could hold the session, or serve it as it asks."""
     blocks = most_blocks(state, session, len(session.choices))
@@ -194,26 +176,52 @@ def _check_fits(state: RouterState, session: Session) -> None:
             Reason.EXCEEDS_MEMORY,
         )
     if session.number == 0:
-        check_possible(state, request_cost_alone(state, session), session.slo)
+        cost = RequestCost(len(session.prompt_token_ids), 0, 0, len(session.choices))
+        state.judge.check_slo(cost, session.slo, session.prefix_hits)
 
 
-def _set_deadline(state: RouterState, session: Session) -> None:
-    if session.slo.deadline_ms is not None:
-        at = session.timeline.received_at + session.slo.deadline_ms / 1000
-        state.do(SetTimer(Timer(TimerKind.DEADLINE, session.sid), at))
+def _enqueue(state: RouterState, session: Session) -> None:
+    for group in new_groups(state, session, session.open_choices):
+        _count_failures(group, session.failed_elsewhere)
+        enqueue(state, group)
+
+
+def _count_failures(group: Group, failed_attempts: int) -> None:
+    """Count what failed elsewhere, but leave one attempt: a report from outside ends nothing by itself."""
+    more = max(0, min(failed_attempts, MAX_LOST - 1) - group.own_failures)
+    group.failures += more
+    group.failed_elsewhere += more
+
+
+def take_up_awaiting(state: RouterState) -> None:
+    """Admit the calls that wait for a decode worker if there is one, and refuse those whose time is over."""
+    for session in list(state.awaiting.values()):
+        try:
+            if state.fleet.serves:
+                del state.awaiting[session.sid]
+                _check_fits(state, session)
+                _enqueue(state, session)
+            elif is_over(state, session):
+                raise no_worker()
+        except RouterError as error:
+            error.__traceback__ = None  # as above
+            turn_away(state, session, error)
+
+
+# Clients that end or leave
 
 
 def on_cancel_asked(state: RouterState, tenant: str, request_id: str) -> None:
-    """The request ends at once, in whatever phase it is, and stays ended."""
+    """End a request at once, in whatever phase it is; it stays ended."""
     session = state.find(tenant, request_id)
     if session is not None:
         session.given_up = False
         if not session.ended:
-            ending.cut_off(state, session, FinishReason.CANCELLED)
+            finish.cut_off(state, session, FinishReason.CANCELLED)
 
 
 def on_client_gone(state: RouterState, listener: int) -> None:
-    """When the last call of a session breaks, the session goes on for that call's grace, or ends at once."""
+    """Remove a call that broke; if it was the last, its session goes on for the call's grace, or ends."""
     session = state.by_listener.get(listener)
     if session is None:
         return
@@ -221,26 +229,26 @@ def on_client_gone(state: RouterState, listener: int) -> None:
     if session.ended or session.listeners:
         return
     if state.leaving:
-        ending.abandon(state, session)
+        finish.abandon(state, session)
     elif grace_s > 0:
         session.left_by = listener
         timer = Timer(TimerKind.GRACE, session.sid, listener)
-        state.do(SetTimer(timer, state.now + grace_s))
+        state.actions.append(SetTimer(timer, state.now + grace_s))
     else:
         _give_up(state, session)
 
 
 def on_session_timer(state: RouterState, timer: Timer) -> None:
-    """A deadline has passed, or nobody came back for the session."""
+    """End a session whose deadline has passed, or that no client came back for."""
     session = state.by_sid.get(timer.sid)
     if session is None or session.ended:
         return
     if timer.kind is TimerKind.DEADLINE:
-        ending.cut_off(state, session, FinishReason.DEADLINE)
+        finish.cut_off(state, session, FinishReason.DEADLINE)
     elif not session.listeners and session.left_by == timer.listener:
         _give_up(state, session)
 
 
 def _give_up(state: RouterState, session: Session) -> None:
     session.given_up = True
-    ending.cut_off(state, session, FinishReason.CANCELLED)
+    finish.cut_off(state, session, FinishReason.CANCELLED)

@@ -1,0 +1,199 @@
+"""Decides on a newcomer once it has a place in the queue: only now the work ahead of it is known.
+
+Where others wait, the newcomer's tenant is charged first. A tenant that is over its share of the fleet is
+refused what it asks to be promised; a request that asks for nothing, or prefers late tokens to a refusal, is
+put behind.
+"""
+
+from __future__ import annotations
+
+import math
+
+from router.core.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
+from router.core.admission.judge import Judged
+from router.core.admission.shed import make_room
+from router.core.events import Enqueued
+from router.core.queue.grants import take_grant
+from router.core.queue.local_service import serve_stranded, work_ahead
+from router.core.queue.queue import expected_output, leave_queue, put_behind, strand
+from router.core.session import finish
+from router.core.session.awaiting import check_worth_waiting, queue_full
+from router.core.session.promise import tell_accepted
+from router.core.session.session import IN_QUEUE, Group, Phase, Session
+from router.core.state import RouterState
+from router.errors import Reason, Refused, RouterError, Unavailable
+from scheduling.admission.admission import Verdict, aim_of, rather_late
+from scheduling.admission.prediction import QueueAhead, RequestCost
+from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
+
+
+def on_enqueued(state: RouterState, event: Enqueued) -> None:
+    """Decide on a newcomer; a group that is admitted already just keeps its place."""
+    group = state.groups.get(event.request_key)
+    if group is None:
+        # Asked for twice, and the first call failed: nothing waits there any more.
+        state.actions.append(Dequeue(event.request_key))
+        return
+    if group.phase not in IN_QUEUE:
+        return
+    session = group.session
+    ahead = QueueAhead(event.work_ahead_tokens, event.position)
+    if session.admitted:
+        _keep_place(state, group, ahead)
+    elif ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
+        session.ahead = ahead
+        _charge(state, group, ahead)
+    elif _admit(state, group, ahead, 0.0):
+        _take_place(state, group, ahead, 0.0)
+
+
+def on_charged(state: RouterState, request_key: str, standing: Standing | None) -> None:
+    """Go on with admission: what the tenant has had of the fleet is known, or cannot be known (None)."""
+    group = state.groups.get(request_key)
+    if group is None or group.session.ahead is None or group.session.admitted:
+        return
+    session, ahead, late_s = group.session, group.session.ahead, 0.0
+    if standing is None or standing.is_over:
+        session.charged_tokens = 0.0
+    if standing is not None and standing.is_over and state.fleet.serves:
+        rate = state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+        late_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
+    if _admit(state, group, ahead, late_s):
+        _take_place(state, group, ahead, late_s)
+
+
+def on_queue_full(state: RouterState, request_key: str) -> None:
+    """Turn a newcomer away; a group that was admitted stays, and tries again."""
+    group = state.groups.get(request_key)
+    if group is None or group.phase not in IN_QUEUE:
+        return
+    if group.session.admitted:
+        strand(state, group)
+        return
+    turn_away(state, group.session, queue_full(state))
+
+
+def on_enqueue_failed(state: RouterState, group: Group, reason: str) -> None:
+    """Serve a newcomer by what this router knows, if it may; otherwise turn it away.
+
+    A group that was admitted survives in this router.
+    """
+    if group.session.admitted:
+        strand(state, group)
+    elif not state.config.serves_without_store:
+        why = f"Redis, which holds the fleet's queue, does not answer: {reason}"
+        turn_away(state, group.session, Unavailable(Reason.REDIS_AWAY, why))
+    elif len(state.stranded) >= state.config.queue_capacity:
+        on_queue_full(state, group.key)
+    elif _admit(state, group, work_ahead(state, group), 0.0):
+        strand(state, group)
+        serve_stranded(state)
+
+
+def _charge(state: RouterState, group: Group, ahead: QueueAhead) -> None:
+    session = group.session
+    if not state.fleet.serves:
+        on_charged(state, group.key, None)
+        return
+    weight = state.config.weights.of(session.tenant)
+    output = expected_output(state, session) * group.num_seqs
+    session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
+    band = BAND_S * state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+    lead = _lead(state, session, ahead)
+    state.actions.append(ChargeTenant(group.key, session.tenant, session.charged_tokens, lead, band))
+
+
+def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
+    """Return the lead, in virtual tokens, that the tenant may have over the least served one."""
+    ttft_ms, rate = session.slo.ttft_ms, state.capacity.prefill_rate(session.slo.pace_ms, state.now)
+    patience_s = math.inf if ttft_ms is None else ttft_ms / 1000
+    return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
+
+
+def _admit(state: RouterState, group: Group, ahead: QueueAhead, harm_s: float) -> bool:
+    """Judge a newcomer, and accept or refuse it; `harm_s` is by how much its tenant is ahead of its share."""
+    session = group.session
+    if not state.fleet.serves:
+        leave_queue(state, group)
+        _wait_for_fleet(state, session)
+        return False
+    judge, slo, now = state.judge, session.slo, state.now
+    request = _request(state, group, ahead)
+    harm_s = max(harm_s, judge.class_wait_s(slo, now))
+    state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
+    judgement = judge.judge_newcomer(request, now, harm_s)
+    if harm_s == 0:
+        if judgement.refused:
+            judgement = make_room(state, group, request) or judgement
+        judge.learn_length(request, judgement, now)
+    decision = rather_late(slo, judgement.decision)
+    if decision.verdict is Verdict.REFUSED:
+        wait_s = judge.retry_after_s(request, judgement, group.key, now)
+        leave_queue(state, group)
+        turn_away(state, session, Refused(judgement.decision, wait_s))
+        return False
+    session.admitted, session.predicted = True, judgement.predicted
+    state.promise(session, decision, aim_of(slo, decision))
+    if decision.is_trial:
+        state.learnt.trials.begin(request.cost.prompt_tokens, slo, now)
+    state.learnt.admitted.add(group.work_tokens, now)
+    state.learnt.by_class.admitted(slo.slo_class, group.work_tokens, now)
+    state.counters.accepted += 1
+    tell_accepted(state, session)
+    return True
+
+
+def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
+    session = group.session
+    cost = RequestCost(
+        prompt_tokens=group.work_tokens,
+        cached_tokens=state.predictor.cached_everywhere(session.prefix_hits),
+        blocks=group.blocks,
+        num_seqs=group.num_seqs,
+        waited_s=state.now - session.timeline.received_at,
+    )
+    return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits)
+
+
+def _take_place(state: RouterState, group: Group, ahead: QueueAhead, late_s: float) -> None:
+    """Keep the place, or take a later one if the tenant is over its share or the TTFT will be missed."""
+    aims_lower = group.session.aim.ttft_ms != group.session.slo.ttft_ms
+    if (late_s > 0 or aims_lower) and group.early_grant is None:
+        put_behind(state, group, late_s)
+    else:
+        _keep_place(state, group, ahead)
+
+
+def _keep_place(state: RouterState, group: Group, ahead: QueueAhead) -> None:
+    if group.phase is Phase.ENQUEUEING:
+        state.move(group, Phase.WAITING)
+        group.stranded_at = None
+    decision = group.session.decision
+    if decision is not None and ahead.requests > 0:
+        for listener in group.session.listeners:
+            told = TellQueued(listener, ahead.requests, ahead.tokens, decision.ttft_s * 1000)
+            state.actions.append(told)
+    state.offer_due = True
+    if group.early_grant is not None:
+        grant, group.early_grant = group.early_grant, None
+        take_grant(state, group, grant)
+
+
+def _wait_for_fleet(state: RouterState, session: Session) -> None:
+    """Let a session wait: the last decode worker was lost while it was on its way into the queue."""
+    try:
+        check_worth_waiting(state, session)
+    except RouterError as error:
+        error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
+        turn_away(state, session, error)
+    else:
+        finish.withdraw(state, session)
+        state.awaiting[session.sid] = session
+
+
+def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
+    """Refuse a session for which nothing was generated here."""
+    state.counters.refused += 1
+    state.actions.append(RequestRefused(session.slo.slo_class, error))
+    finish.end_calls(state, session, error)
+    finish.forget(state, session)

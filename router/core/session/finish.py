@@ -1,0 +1,251 @@
+"""How groups and sessions end: each ends once, and all that it held is returned.
+
+end_group   all choices of a group have ended by themselves; its session may have too
+cut_off     a cancel, a deadline or too many failures end what has not ended
+abandon     the client goes on elsewhere: free all, remember nothing
+forget      a request for which nothing was generated, as if it had never arrived
+leave       this router is about to end
+"""
+
+from __future__ import annotations
+
+from router.core.actions import (
+    Marks,
+    Outcome,
+    RefundTenant,
+    Reject,
+    RequestEnded,
+    SendCancel,
+    TellChoiceFinished,
+    TellFinished,
+    TellLeaving,
+)
+from router.core.capacity.fleet_capacity import TPOT_SCALE
+from router.core.queue.queue import leave_queue
+from router.core.session.promise import promise_of, tell_accepted
+from router.core.session.session import Group, Move, Phase, Session
+from router.core.session.slo_attainment import attained
+from router.core.state import RouterState
+from router.errors import Reason, RouterError, Superseded, Unavailable
+from scheduling.request import FinishReason
+
+# Groups
+
+
+def end_group(state: RouterState, group: Group) -> None:
+    """End a group all of whose choices have ended by themselves."""
+    # A choice that ended with the prefill worker's first token is never started on the decode worker.
+    detach(state, group, tell_workers=not group.decode_reported)
+    # Groups may end in one step: then no choice is open, and still this group is not the last.
+    if not group.session.groups and not group.session.open_choices:
+        finish(state, group.session)
+
+
+def detach(state: RouterState, group: Group, *, tell_workers: bool) -> None:
+    """End a group: no worker computes it, no report finds it, nothing is held for it."""
+    if group.phase in (Phase.ENQUEUEING, Phase.WAITING, Phase.SETTLING):
+        leave_queue(state, group)
+    move = state.moves.pop(group.key, None)
+    if move is not None:
+        call_off(state, move)
+    if group.phase is Phase.RUNNING:
+        for worker in state.fleet.alive((group.prefill_key, group.decode_key)):
+            del worker.groups[group.handle]
+            if worker.key == group.decode_key:
+                worker.release(group)
+                worker.preempted.pop(group.handle, None)
+            if tell_workers:
+                state.actions.append(SendCancel(worker.key, (group.handle,)))
+    state.release(group)
+    state.move(group, Phase.ENDED)
+    del state.groups[group.key]
+    group.session.groups.remove(group)
+    group.dissolve()
+
+
+def call_off(state: RouterState, move: Move) -> None:
+    """Cancel all that is copied or offered for a move; the group stays as it is."""
+    parts = tuple(move.parts.values())
+    for worker in state.fleet.alive((move.source, move.target)):
+        for handle in move.copying:
+            worker.copies.pop(handle, None)
+        handles = (*sorted(move.copying), *(parts if worker.key == move.source else ()))
+        if handles:
+            state.actions.append(SendCancel(worker.key, handles))
+    move.copying.clear()
+
+
+# Sessions
+
+
+def cut_off(state: RouterState, session: Session, reason: FinishReason, error: str = "") -> None:
+    """End all of a session that has not ended, in whatever phase it is."""
+    session.error = error
+    if not session.admitted:
+        tell_accepted(state, session)
+    for group in list(session.groups):
+        detach(state, group, tell_workers=True)
+    for choice in session.open_choices:
+        choice.finish = reason
+        for listener in session.listeners:
+            told = TellChoiceFinished(listener, choice.index, reason, len(choice.token_ids))
+            state.actions.append(told)
+    finish(state, session)
+
+
+def finish(state: RouterState, session: Session) -> None:
+    """End a session whose choices have all ended: tell its calls, learn from it, remember it for a while."""
+    assert not session.groups, "a session ends after its groups"
+    session.timeline.ended_at = state.now
+    state.close_session(session, remember=True)
+    outcome = outcome_of(session)
+    _learn(state, session, outcome)
+    _count(state, session)
+    state.actions.append(RequestEnded(session.group_key(0), outcome))
+    tell_finished(state, session, outcome)
+
+
+def tell_finished(state: RouterState, session: Session, outcome: Outcome) -> None:
+    """Send the last event to the session's calls, if there are any."""
+    for listener in session.listeners:
+        state.actions.append(TellFinished(listener, outcome))
+    state.unlisten_all(session)
+
+
+def end_calls(state: RouterState, session: Session, error: RouterError) -> None:
+    """End every call of the session with an error."""
+    for listener in session.listeners:
+        state.actions.append(Reject(listener, error))
+    state.unlisten_all(session)
+
+
+def supersede(state: RouterState, session: Session, number: int) -> None:
+    """End the calls of earlier sessions: a later one takes the request over."""
+    end_calls(state, session, Superseded(session.number, number))
+
+
+def withdraw(state: RouterState, session: Session) -> None:
+    """End the groups of a session that was not admitted, and refund its tenant; the session stays."""
+    if session.charged_tokens > 0:
+        state.actions.append(RefundTenant(session.tenant, session.charged_tokens))
+    session.charged_tokens, session.ahead = 0.0, None
+    for group in list(session.groups):
+        state.move(group, Phase.ENDED)
+        del state.groups[group.key]
+        group.dissolve()
+    session.groups.clear()
+
+
+def forget(state: RouterState, session: Session) -> None:
+    """Forget a session for which nothing was generated, as if it had never arrived."""
+    withdraw(state, session)
+    state.unlisten_all(session)
+    session.timeline.ended_at = state.now
+    state.close_session(session, remember=False)
+
+
+def abandon(state: RouterState, session: Session) -> None:
+    """Free all of a request and remember nothing: its client goes on without what this router has of it."""
+    if session.ended:
+        state.retained.pop(session.name, None)
+        state.by_sid.pop(session.sid, None)
+        return
+    for group in list(session.groups):
+        detach(state, group, tell_workers=True)
+    session.timeline.ended_at = state.now
+    supersede(state, session, session.number + 1)
+    state.close_session(session, remember=False)
+
+
+# This router ends
+
+
+def leave(state: RouterState) -> None:
+    """Take nothing new, and tell the calls that can go on elsewhere; all others are served to the end.
+
+    A client that resumes brings the tokens it has, so a session without calls is forgotten at once: its
+    workers are free before the next router asks them.
+    """
+    state.leaving = True
+    for session in list(state.live.values()):
+        if not session.listeners:
+            abandon(state, session)
+        for listener, grace_s in session.listeners.items():
+            if grace_s > 0:
+                state.actions.append(TellLeaving(listener))
+
+
+def break_off(state: RouterState, session: Session) -> None:
+    """End a session because this router stops: a client that resumes goes on elsewhere."""
+    why = "this router is shutting down; resume on another one"
+    end_calls(state, session, Unavailable(Reason.ROUTER_LEAVING, why))
+    abandon(state, session)
+
+
+# What became of it
+
+
+def outcome_of(session: Session) -> Outcome:
+    """Return what became of an ended session."""
+    timeline = session.timeline
+    assert timeline.ended_at is not None, "an outcome is of an ended session"
+    ended = timeline.ended_at
+    output_tokens = sum(len(choice.token_ids) for choice in session.choices)
+    return Outcome(
+        slo_class=session.slo.slo_class,
+        promise=promise_of(session.slo, session.decision),
+        marks=Marks(
+            timeline.received_at,
+            _or_end(timeline.dispatched_at, ended),
+            _or_end(timeline.first_token_at, ended),
+            _or_end(timeline.decode_at, ended),
+            ended,
+        ),
+        has_tokens=output_tokens > sum(session.received_tokens),
+        prompt_tokens=len(session.prompt_token_ids),
+        cached_prompt_tokens=session.cached_tokens,
+        output_tokens=output_tokens,
+        attempts=session.attempts,
+        path=session.path,
+        tpot_s=session.tpot_s(),
+        max_gap_s=session.max_gap_s,
+        reasons=tuple(choice.finish for choice in session.choices),
+        error=session.error,
+    )
+
+
+def _or_end(at: float | None, ended: float) -> float:
+    return ended if at is None else at
+
+
+def _learn(state: RouterState, session: Session, outcome: Outcome) -> None:
+    """Learn the lengths of outputs, the ratio of observed to predicted TPOT, and how a trial ended."""
+    for choice in session.choices:
+        if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
+            state.learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
+    predicted, tpot_s = session.predicted, outcome.tpot_s
+    if predicted is not None and tpot_s is not None and session.attempts == 1:
+        state.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, state.now)
+    is_trial = session.decision is not None and session.decision.is_trial
+    if is_trial and outcome.has_tokens:
+        ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
+        tpot_ms = None if tpot_s is None else tpot_s * 1000
+        if attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000).all:
+            state.learnt.trials.succeed()
+
+
+def _count(state: RouterState, session: Session) -> None:
+    reasons = {choice.finish for choice in session.choices}
+    if FinishReason.FAILED in reasons:
+        state.counters.failed += 1
+    elif FinishReason.CANCELLED in reasons:
+        state.counters.cancelled += 1
+    else:
+        state.counters.finished += 1
+    first_at = session.timeline.first_token_at
+    if session.slo.ttft_ms is None or session.number > 0:
+        return
+    if first_at is not None and first_at <= session.due_at:
+        state.counters.ttft_promises_kept += 1
+    elif first_at is not None or FinishReason.CANCELLED not in reasons:
+        state.counters.ttft_promises_broken += 1

@@ -1,0 +1,161 @@
+"""An attempt failed: the next one goes on from what was delivered, elsewhere if it can, and not for ever."""
+
+from __future__ import annotations
+
+from router.core.actions import AttemptFailed, GroupMigrated, TellRetrying
+from router.core.capacity.fleet import Worker
+from router.core.queue.queue import enqueue, new_groups, strand
+from router.core.session import finish
+from router.core.session.session import MAX_ATTEMPTS, MAX_FAILURES, MAX_LOST, Group, Phase, Session
+from router.core.state import RouterState
+from scheduling.request import FinishReason
+
+FIRST_REST_S, LONGEST_REST_S = 0.1, 2.0
+"""The rest before the attempt after the second failure, and the longest rest before any. A fleet with only
+one worker left, which cannot do what is asked of it now, would use up all attempts in a moment.
+"""
+DOUBT_S = 8.0
+"""The rest before another attempt, or the last word, when many failed and workers were lost. They may come
+back: a host that swaps, or that is moved, stands still for seconds. And a request that ends its workers ends
+none meanwhile.
+"""
+
+
+def fail_attempt(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Give an attempt up on all its workers and start the next, or fail the request."""
+    if group.phase is not Phase.RUNNING:
+        return
+    group.failures += 1
+    group.failed_with = reason
+    final = (has_failed_too_often(group) and not group.lost_workers) or group.failures >= MAX_FAILURES
+    state.actions.append(AttemptFailed(group.key, group.attempt, worker_key, reason, final))
+    if final:
+        give_up(state, group)
+        return
+    state.counters.retried_attempts += 1
+    tell_failures(state, group.session)
+    group.avoided |= {worker_key}
+    _start_again(state, group, _rest_s(group))
+
+
+def has_failed_too_often(group: Group) -> bool:
+    """Return True if the group has as many failures of its own as a request may have."""
+    at_workers = group.own_failures - group.failed_elsewhere - len(group.lost_workers)
+    return at_workers >= MAX_ATTEMPTS or group.own_failures >= MAX_LOST
+
+
+def give_up(state: RouterState, group: Group) -> None:
+    """Fail a group, and with it all of its request."""
+    error = f"{group.failures} attempts failed, the last with: {group.failed_with}"
+    finish.cut_off(state, group.session, FinishReason.FAILED, error)
+
+
+def _start_again(state: RouterState, group: Group, rests_s: float = 0.0) -> None:
+    """Take a group off its workers and queue it with what was delivered, at once or after a rest."""
+    # Also the worker that reported the failure is told to cancel: unknown handles are ignored there.
+    finish.detach(state, group, tell_workers=True)
+    for successor in new_groups(state, group.session, group.open_choices, group):
+        if rests_s:
+            successor.rests_until = state.now + rests_s
+            strand(state, successor)
+        else:
+            enqueue(state, successor)
+
+
+def _rest_s(group: Group) -> float:
+    """Return 0 after the first failure, then twice as long each time, until it is in doubt what is wrong."""
+    if group.lost_workers and group.own_failures >= MAX_ATTEMPTS:
+        return DOUBT_S
+    return 0.0 if group.failures < 2 else min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** (group.failures - 2))
+
+
+def tell_failures(state: RouterState, session: Session, only: int | None = None) -> None:
+    """Send the count of failed attempts, which a client brings when it resumes on another router.
+
+    Send it to all calls that may resume, or to the `only` one. It keeps a request from failing all over a
+    fleet.
+    """
+    failures = max((group.own_failures for group in session.groups), default=0)
+    for listener, grace_s in session.listeners.items():
+        if grace_s > 0 and only in (None, listener):
+            state.actions.append(TellRetrying(listener, failures))
+
+
+def fail_handoff(state: RouterState, group: Group, worker_key: str, reason: str) -> None:
+    """Take in that KV did not arrive.
+
+    It is not the request's doing, unless the worker that was to send the KV is lost as well. A worker that
+    has left in order took the KV with it: then nothing has failed.
+    """
+    if group.prefill_key is None:
+        start_elsewhere(state, group, worker_key)
+        return
+    group.failed_senders += (group.prefill_key,)
+    group.excused_failures += 1
+    fail_attempt(state, group, worker_key, reason)
+
+
+def _count_failed_handoffs(state: RouterState, worker_key: str) -> None:
+    """Count the failed handoffs of a lost worker after all: one of these requests may have ended it."""
+    for group in state.groups.values():
+        times = group.failed_senders.count(worker_key)
+        if times:
+            group.excused_failures -= times
+            group.lost_workers += (worker_key,) * times
+            group.failed_senders = tuple(key for key in group.failed_senders if key != worker_key)
+            tell_failures(state, group.session)
+
+
+def on_worker_back(state: RouterState, worker_key: str) -> None:
+    """Excuse the failures of a lost worker that is back as it was: only its link had failed."""
+    for group in state.groups.values():
+        times = group.lost_workers.count(worker_key)
+        if times:
+            group.excused_failures += times
+            group.lost_workers = tuple(key for key in group.lost_workers if key != worker_key)
+            tell_failures(state, group.session)
+
+
+def on_superseded(state: RouterState, group: Group) -> None:
+    """Take in that a worker knows a later session than the one that this attempt was dispatched under.
+
+    The later session came by way of another router: the calls that are left here are ended. Or the client has
+    come back since, with a session that is later still, and is served on.
+    """
+    if group.session.number > group.sent_session:
+        _start_again(state, group)
+    else:
+        finish.abandon(state, group.session)
+
+
+def start_elsewhere(state: RouterState, group: Group, worker_key: str) -> None:
+    """Take a group off its workers and queue it with what was delivered; no attempt has failed."""
+    state.actions.append(GroupMigrated(group.key, worker_key))
+    group.avoided |= {worker_key}
+    _start_again(state, group)
+
+
+def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
+    """Fail all that was dispatched over a lost stream, except what has been handed over already.
+
+    A worker that was draining left when it had nothing any more, or no more time: neither is a failure, and
+    the worker that fetches from it knows whether the fetch was done.
+    """
+    worker = state.fleet.lose(worker_key)
+    if worker is None:
+        return
+    if not worker.draining:
+        _count_failed_handoffs(state, worker_key)
+    for group in list(worker.groups.values()):
+        if worker.draining and group.decode_key == worker.key:
+            start_elsewhere(state, group, worker.key)
+        elif worker.draining or _was_handed_over(group, worker):
+            state.release_credit(group)
+            group.prefill_key = None  # should it come back under this key, it knows nothing of the group
+        else:
+            group.lost_workers += (worker_key,)
+            fail_attempt(state, group, worker_key, f"worker lost: {reason}")
+
+
+def _was_handed_over(group: Group, lost: Worker) -> bool:
+    return lost.key != group.decode_key and group.decode_reported
