@@ -25,11 +25,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, seeds: Sequence[int] = FIV
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the model that is loaded or served."""
     parser.add_argument(
-        "--model",
-        type=Path,
-        default=DEMO_MODEL,
-        metavar="PATH",
-        help="the folder of the checkpoint (demo_model)",
+        "--model", type=Path, default=DEMO_MODEL, metavar="PATH", help="the checkpoint's folder (demo_model)"
     )
 
 

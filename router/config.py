@@ -99,12 +99,7 @@ def flags(process_id: int) -> argparse.ArgumentParser:
     """Return the parser of a router's command line."""
     parser = argparse.ArgumentParser(prog="python -m router", description="A router: the fleet's public API.")
     add = parser.add_argument
-    add(
-        "--listen",
-        default="127.0.0.1:50051",
-        metavar="HOST:PORT",
-        help="where clients connect; port 0 takes a free one",
-    )
+    add("--listen", default="127.0.0.1:50051", metavar="HOST:PORT", help="where clients connect; 0: any free")
     add("--advertise", default="", metavar="HOST:PORT", help="the address given to others (the bound one)")
     add(
         "--redis",
@@ -133,12 +128,7 @@ def flags(process_id: int) -> argparse.ArgumentParser:
         + ", ".join(f"{name}: {policies.by_name(name).placement.value}" for name in policies.NAMES),
     )
     add("--timed", metavar="PROFILE", help=f"the workers' --timed profile: {', '.join(names())}, or a file")
-    add(
-        "--tenant-weights",
-        default="",
-        metavar="NAME=W,...",
-        help="each tenant's share of a busy fleet (1 for each)",
-    )
+    add("--tenant-weights", default="", metavar="NAME=W,...", help="weights of tenants' shares (1 for each)")
     add(
         "--without-redis",
         default=WITHOUT_REDIS[0],

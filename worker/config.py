@@ -200,18 +200,10 @@ def _add_size_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=int, metavar="TOKENS", help=f"tokens of a KV block ({SIZES['block_size']})")
     add("--num-blocks", type=int, metavar="N", help="KV blocks of this worker (what --kv-memory-mb holds)")
     add(
-        "--kv-memory-mb",
-        type=int,
-        metavar="MB",
-        help="memory for KV blocks (256; on a GPU nine tenths of what is free)",
+        "--kv-memory-mb", type=int, metavar="MB", help="KV memory (256; on a GPU nine tenths of what is free)"
     )
     add("--max-num-seqs", type=int, metavar="N", help=f"sequences that run at once ({SIZES['max_num_seqs']})")
-    add(
-        "--token-budget",
-        type=int,
-        metavar="TOKENS",
-        help=f"the most tokens of one step ({SIZES['token_budget']})",
-    )
+    add("--token-budget", type=int, metavar="TOKENS", help=f"most tokens of a step ({SIZES['token_budget']})")
     add("--policy", default=DEFAULT, choices=NAMES, help=f"what a step consists of ({DEFAULT})")
     add(
         "--timed",

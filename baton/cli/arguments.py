@@ -51,11 +51,7 @@ def _add_up(command: argparse.ArgumentParser) -> None:
     command.add_argument("--decode", type=unsigned, default=1, metavar="N", help="decode workers (1)")
     command.add_argument("--routers", type=unsigned, default=1, metavar="N", help="routers (1)")
     command.add_argument(
-        "--port",
-        type=unsigned,
-        default=50051,
-        metavar="N",
-        help="port of the first router; 0 takes a free one (50051)",
+        "--port", type=unsigned, default=50051, metavar="N", help="first router's port; 0: any free (50051)"
     )
     command.add_argument(
         "--policy",
@@ -82,9 +78,7 @@ def _add_up(command: argparse.ArgumentParser) -> None:
         "values as fp8, which is less exact (none)",
     )
     command.add_argument(
-        "--timed",
-        metavar="PROFILE",
-        help="compute nothing; steps last as long as this profile, or file, says",
+        "--timed", metavar="PROFILE", help="compute nothing; steps take as long as this profile or file says"
     )
     command.add_argument(
         "--secure", action="store_true", help="use TLS, certificates, an API key and a Redis password"
@@ -99,10 +93,7 @@ def _add_up(command: argparse.ArgumentParser) -> None:
 
 def _add_restart(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--run-dir",
-        type=Path,
-        metavar="PATH",
-        help="the fleet's folder (the newest of .baton/runs that runs)",
+        "--run-dir", type=Path, metavar="PATH", help="a fleet's folder (the newest of .baton/runs that runs)"
     )
 
 
@@ -115,7 +106,7 @@ def _add_certs(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="name or address of a router or Redis; repeatable",
+        help="where a router or Redis is reached; repeatable",
     )
     command.add_argument(
         "--days", type=count, default=365, metavar="N", help="days that the certificates are valid (365)"
@@ -140,10 +131,7 @@ def _add_key(command: argparse.ArgumentParser) -> None:
     command.add_argument("--operator", action="store_true", help="the key may also watch and drain the fleet")
     for what in ("requests", "tokens"):
         command.add_argument(
-            f"--{what}-per-s",
-            type=decimal,
-            metavar="N",
-            help=f"the tenant's budget of {what} a second (no limit)",
+            f"--{what}-per-s", type=decimal, metavar="N", help=f"the tenant's {what} a second (no limit)"
         )
         command.add_argument(
             f"--{what[:-1]}-burst", type=decimal, metavar="N", help=f"{what} it may use at once"
@@ -174,10 +162,7 @@ def _add_generate(command: argparse.ArgumentParser) -> None:
     _add_prompt(command)
     command.add_argument("--json", action="store_true", help="print each event as a line of JSON")
     command.add_argument(
-        "--request-id",
-        default="",
-        metavar="ID",
-        help="the request's id; sent twice, it runs once (a random one)",
+        "--request-id", default="", metavar="ID", help="request id; sent twice, it runs once (a random one)"
     )
     command.add_argument("--timeout-s", type=seconds, metavar="S", help="give up after this time")
     _add_client_flags(command)
@@ -203,10 +188,7 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
         help="a variable for the chat template, such as enable_thinking=false",
     )
     command.add_argument(
-        "--truncate-prompt-tokens",
-        type=unsigned,
-        metavar="N",
-        help="keep only the last N tokens of the prompt",
+        "--truncate-prompt-tokens", type=unsigned, metavar="N", help="keep the last N tokens of the prompt"
     )
 
 

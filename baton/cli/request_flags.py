@@ -23,22 +23,13 @@ def add_sampling_flags(command: argparse.ArgumentParser) -> None:
         "--min-p", type=decimal, metavar="P", help="drop tokens below P times the most likely one (0)"
     )
     group.add_argument(
-        "--repetition-penalty",
-        type=decimal,
-        metavar="X",
-        help="divides logits of tokens in prompt and answer (1)",
+        "--repetition-penalty", type=decimal, metavar="X", help="divides logits of tokens seen so far (1)"
     )
     group.add_argument(
-        "--presence-penalty",
-        type=decimal,
-        metavar="X",
-        help="subtracted from logits of tokens in the answer (0)",
+        "--presence-penalty", type=decimal, metavar="X", help="subtracted once from tokens of the answer (0)"
     )
     group.add_argument(
-        "--frequency-penalty",
-        type=decimal,
-        metavar="X",
-        help="subtracted for each occurrence in the answer (0)",
+        "--frequency-penalty", type=decimal, metavar="X", help="subtracted for each occurrence so far (0)"
     )
     group.add_argument(
         "--logit-bias",
@@ -66,13 +57,10 @@ def add_sampling_flags(command: argparse.ArgumentParser) -> None:
         "--logprobs",
         type=unsigned,
         metavar="N",
-        help="show the log-probability of each token and of N alternatives",
+        help="show log-probabilities, with N alternatives for each token",
     )
     group.add_argument(
-        "--prompt-logprobs",
-        type=unsigned,
-        metavar="N",
-        help="the same for tokens of the prompt; needs --json",
+        "--prompt-logprobs", type=unsigned, metavar="N", help="the same for the prompt; needs --json"
     )
 
 

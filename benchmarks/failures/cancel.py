@@ -58,11 +58,7 @@ class Round:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--trials",
-        type=int,
-        default=TRIALS,
-        metavar="N",
-        help=f"trials of each kind, for each seed ({TRIALS})",
+        "--trials", type=int, default=TRIALS, metavar="N", help=f"trials of a kind, for each seed ({TRIALS})"
     )
     add_model_flag(parser)
     add_shared_flags(parser)

@@ -42,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what in COUNTS.items():
         default = Plan.__dataclass_fields__[name].default
         add(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=f"{what} ({default})")
-    add(
-        "--profile",
-        default="h200-llama-3.1-8b",
-        metavar="NAME",
-        help="the workers' profile (h200-llama-3.1-8b)",
-    )
+    add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="workers' profile (h200-llama-3.1-8b)")
     add("--no-kill", dest="kill", action="store_false", help="kill no router")
     add_model_flag(parser)
     add_shared_flags(parser)

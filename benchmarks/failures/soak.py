@@ -46,15 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=NUM_BLOCKS,
         metavar="N",
-        help=f"KV blocks of each worker ({NUM_BLOCKS})",
+        help=f"blocks of each worker ({NUM_BLOCKS})",
     )
     add("--beside", choices=["compilers"], help=f"run {NUM_COMPILERS} compilers meanwhile")
-    add(
-        "--profile",
-        default="h200-llama-3.1-8b",
-        metavar="NAME",
-        help="the workers' profile (h200-llama-3.1-8b)",
-    )
+    add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="workers' profile (h200-llama-3.1-8b)")
     add_model_flag(parser)
     add_shared_flags(parser, seeds=(1, 2, 3))
 

@@ -79,20 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--policy", default="slack", metavar="NAME", help="the policy that batches continuously (slack)")
     add("--batch", type=int, default=8, metavar="N", help="requests of a batch that is fixed (8)")
-    add(
-        "--memory-seqs",
-        type=int,
-        default=16,
-        metavar="N",
-        help="KV memory, as a number of the longest requests (16)",
-    )
-    add(
-        "--caps",
-        type=whole_numbers,
-        default=[512],
-        metavar="N,N",
-        help="the longest outputs, before scaling (512)",
-    )
+    add("--memory-seqs", type=int, default=16, metavar="N", help="KV memory, in longest requests (16)")
+    add("--caps", type=whole_numbers, default=[512], metavar="N,N", help="longest outputs, unscaled (512)")
     add("--scale", type=float, default=0.25, metavar="X", help="multiplies all lengths (0.25)")
     add("--requests", type=int, default=128, metavar="N", help="requests of a run (128)")
     add_model_flag(parser)

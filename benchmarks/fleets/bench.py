@@ -72,11 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
     add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
     add(
-        "--policy",
-        type=names,
-        default=[],
-        metavar="A,B",
-        help="policies to compare, each on its own fleet (slack)",
+        "--policy", type=names, default=[], metavar="A,B", help="policies, each on a fleet of its own (slack)"
     )
     add(
         "--placement",
@@ -94,13 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests a second")
     rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
-    add(
-        "--duration-s",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="time over which requests arrive, for each run (30)",
-    )
+    add("--duration-s", type=float, default=30.0, metavar="S", help="how long requests arrive (30)")
     add("--requests", type=int, metavar="N", help=f"the most requests of a run ({BURST_REQUESTS} for burst)")
     add(
         "--ttft-x",
@@ -117,12 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ttft-ms", type=int, metavar="MS", help="TTFT, absolute")
     add("--tpot-ms", type=int, metavar="MS", help="TPOT, absolute")
     add("--itl-ms", type=int, metavar="MS", help="promise for each gap between tokens (none)")
-    add(
-        "--record",
-        type=Path,
-        metavar="DIR",
-        help="keep event logs to replay and traces to simulate in this folder",
-    )
+    add("--record", type=Path, metavar="DIR", help="write event logs to replay and traces to simulate there")
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
     add_shared_flags(parser, SEEDS)
 

@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="the seed of lengths and times, the same in every repetition (1)",
+        help="the seed of lengths and times in every repetition (1)",
     )
     add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
     add_model_flag(parser)

@@ -97,28 +97,13 @@ def flags() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     listed = ", ".join(SECTIONS)
+    add("--sections", type=names, default=list(SECTIONS), metavar="A,B", help=f"to be run: {listed} (all)")
     add(
-        "--sections",
-        type=names,
-        default=list(SECTIONS),
-        metavar="A,B",
-        help=f"sections to run: {listed} (all)",
-    )
-    add(
-        "--device",
-        default="auto",
-        choices=("auto", "cpu", "cuda"),
-        help="auto: a GPU where there is one (auto)",
+        "--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: a GPU if there is one (auto)"
     )
     add("--sizes", choices=SIZES, help="the size of the model (llama-3.1-8b on a GPU, tiny on a CPU)")
     add("--seed", type=int, default=1, metavar="N", help="the seed of weights, prompts and inputs (1)")
-    add(
-        "--minutes",
-        type=float,
-        default=MINUTES,
-        metavar="M",
-        help=f"start no section after this time ({MINUTES:g})",
-    )
+    add("--minutes", type=float, default=MINUTES, metavar="M", help=f"begin no section later ({MINUTES:g})")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     return parser
 

@@ -86,7 +86,7 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure-listen",
         action="store_true",
-        help="allow clear text beyond loopback: the network itself is trusted",
+        help="allow clear text beyond loopback, on a trusted network",
     )
 
 

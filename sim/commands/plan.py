@@ -31,11 +31,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         "--rate", type=number(0, above=True), required=True, metavar="R", help="requests a second"
     )
     command.add_argument(
-        "--goodput",
-        type=_share,
-        default=0.99,
-        metavar="X",
-        help="the share of requests that must be good (0.99)",
+        "--goodput", type=_share, default=0.99, metavar="X", help="share of requests to be good (0.99)"
     )
     command.add_argument("--policy", default="slack", metavar="NAME", help="the policy (slack)")
     command.add_argument(

@@ -82,7 +82,7 @@ def add_flags(command: argparse.ArgumentParser) -> None:
         "--token-budget",
         type=whole(1),
         metavar="N",
-        help="the most tokens of a step (the profile's; 2048 for chunked)",
+        help="tokens of a step (the profile's; 2048 for chunked)",
     )
     command.add_argument(
         "--max-seqs", type=whole(1), metavar="N", help="the most sequences of a batch (the profile's)"
