@@ -38,6 +38,14 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
+# Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
+FAST := engine/core engine/sampling house output_text router/core router/replay scheduling sim workloads
+FAST += fleet/test_quote.py
+
+.PHONY: test-fast
+test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes
+	$(BIN)/python -m pytest -n 2 $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
+
 .PHONY: test-nixl
 test-nixl: $(NIXL_READY) ## run the tests that need NIXL, which it installs into an environment of their own
 	.venv-nixl/bin/python -m pytest -m nixl tests/kvtransfer $(PYTEST_ARGS)
