@@ -39,7 +39,7 @@ test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's a
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
-FAST := engine/core engine/sampling house output_text router/core router/replay scheduling sim workloads
+FAST := engine/core house output_text router/core router/replay scheduling sim workloads
 FAST += fleet/test_quote.py
 
 .PHONY: test-fast

@@ -16,11 +16,11 @@ from baton import AsyncClient, Timeout
 from baton.fleet import Fleet, FleetSpec, ManagedProcess, ProcessDied, ProcessFailed, StartTimeout
 from baton.fleet.joining import wait_until_connected
 from baton.security.credentials import IN_THE_CLEAR
-from tests.chaos.forked import Zygote
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
 from tests.chaos.watch import Watch
+from tests.forked import Zygote
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 

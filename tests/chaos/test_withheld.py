@@ -15,9 +15,9 @@ import pytest
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.processes.reaper import Reaper
 from tests.chaos.arena import CHECKOUT
-from tests.chaos.forked import Zygote
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind
+from tests.forked import Zygote
 from tests.patience import PATIENCE_S
 
 TRIES = """

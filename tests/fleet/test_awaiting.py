@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Stop, Timeout
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
 
 pytestmark = pytest.mark.integration
@@ -19,10 +20,10 @@ AT_ONCE = Timeout(connect_s=0.001)
 """The client itself tries nothing again."""
 
 
-async def test_requests_wait_for_the_worker_that_comes_back(tmp_path: Path) -> None:
+async def test_requests_wait_for_the_worker_that_comes_back(tmp_path: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(model=DEMO_MODEL, timed="demo-cpu", decode=2, run_dir=tmp_path)
     async with (
-        Fleet(spec) as fleet,
+        make_fleet(spec) as fleet,
         AsyncClient(fleet.router_addresses, timeout=AT_ONCE) as client,
     ):
 

@@ -11,6 +11,7 @@ import pytest
 from baton import AsyncClient, BatonError, ChatMessage, Finished, Sampling, Slo, Stop, Tokens
 from baton.errors import Conflict, DeadlineExceeded, InvalidRequest, NotFound
 from baton.fleet import Fleet, FleetSpec, ProcessFailed
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed
 from tests.model_zoo import MAX_CONTEXT, VOCAB_SIZE, build
 from tests.patience import PATIENCE_S
@@ -45,9 +46,11 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
 ]
 
 
-async def test_wrong_requests_are_named_and_harm_nobody(tiny_llama: Path, run_dir: Path) -> None:
+async def test_wrong_requests_are_named_and_harm_nobody(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     spec = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args={"prefill": ARGS, "decode": ARGS})
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         neighbour = asyncio.create_task(
             client.complete(PROMPT, sampling=Sampling(seed=1), stop=Stop(max_tokens=200, ignore_eos=True))
         )
@@ -70,9 +73,11 @@ async def test_wrong_requests_are_named_and_harm_nobody(tiny_llama: Path, run_di
         await assert_all_is_freed(fleet, client)
 
 
-async def test_the_same_request_sent_twice_is_one_request(tiny_llama: Path, run_dir: Path) -> None:
+async def test_the_same_request_sent_twice_is_one_request(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     spec = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args={"prefill": ARGS, "decode": ARGS})
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         sampling, stop = Sampling(seed=4), Stop(max_tokens=30, ignore_eos=True)
         first = await client.complete(PROMPT, sampling=sampling, stop=stop, request_id="once")
         again: list[int] = []

@@ -9,7 +9,8 @@ import pytest
 
 from baton import AsyncClient, Completion, Slo, Stop, Timeout
 from baton.errors import Overloaded, Refused
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 
 pytestmark = pytest.mark.integration
@@ -36,8 +37,11 @@ async def ask(client: AsyncClient, prompt: str, slo: Slo | None = None) -> Compl
     return await client.complete(prompt, stop=Stop(max_tokens=2, ignore_eos=True), slo=slo)
 
 
-async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
-    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses, timeout=PATIENT) as client:
+async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path, make_fleet: MakeFleet) -> None:
+    async with (
+        make_fleet(spec(run_dir)) as fleet,
+        AsyncClient(fleet.router_addresses, timeout=PATIENT) as client,
+    ):
         for count in (256, 1000):
             found = await asyncio.gather(
                 *(ask(client, f"The list is {number}") for number in range(count)), return_exceptions=True
@@ -46,10 +50,12 @@ async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path) -> None:
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_dir: Path) -> None:
+async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     limit = f"--max-waiting-prompt-bytes={WAITING_BYTES}"
     async with (
-        Fleet(spec(run_dir, limit)) as fleet,
+        make_fleet(spec(run_dir, limit)) as fleet,
         AsyncClient(fleet.router_addresses, timeout=PATIENT) as client,
     ):
         await ask(client, "The list is")
@@ -69,8 +75,13 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(run_di
 
 
 @pytest.mark.alone
-async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(run_dir: Path) -> None:
-    async with Fleet(spec(run_dir)) as fleet, AsyncClient(fleet.router_addresses, timeout=PATIENT) as client:
+async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
+    async with (
+        make_fleet(spec(run_dir)) as fleet,
+        AsyncClient(fleet.router_addresses, timeout=PATIENT) as client,
+    ):
         prompt, soon = MEGABYTE[: 1 << 16], Slo(ttft_ms=3000)
         assert (await ask(client, prompt, soon)).finished.promise.ttft_ms == 3000
         flood = [asyncio.create_task(client.count_tokens(prompt)) for _ in range(800)]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
 from tests.byte_flip_proxy import ByteFlipProxy
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed, greedy, metric
 from tests.model_zoo import stock_generate
 from tests.ports import free_port
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.integration
 ARGS = ("--dtype", "float64", "--num-blocks", "64")
 
 
-async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) -> None:
+async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet) -> None:
     prompt = [3 + i % 90 for i in range(100)]
     expected = stock_generate(tiny_llama, prompt, 12).tokens
     port = free_port()
@@ -30,7 +31,7 @@ async def test_a_corrupt_block_is_recomputed(tiny_llama: Path, run_dir: Path) ->
             placement="disaggregated",
             extra_args={"prefill": (*ARGS, *listening), "decode": ARGS},
         )
-        async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+        async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
             [found] = await greedy(client, [prompt], 12)
             assert proxy.num_flipped == 1
             assert list(found.token_ids) == expected

@@ -10,7 +10,8 @@ import pytest
 
 from baton import AsyncClient, Completion, Finished, Sampling, Stop, Timeout, Tokens
 from baton.errors import Unavailable
-from baton.fleet import Fleet, FleetSpec, ManagedProcess
+from baton.fleet import FleetSpec, ManagedProcess
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
 
 pytestmark = pytest.mark.integration
@@ -58,9 +59,11 @@ async def undisturbed(client: AsyncClient, prompt: Sequence[int] = PROMPT) -> Co
     return await client.complete(prompt, sampling=SAMPLING, stop=STOP)
 
 
-async def test_a_decode_worker_s_standstill_and_death_are_a_pause(run_dir: Path) -> None:
+async def test_a_decode_worker_s_standstill_and_death_are_a_pause(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     async with (
-        Fleet(spec(run_dir, decode=2)) as fleet,
+        make_fleet(spec(run_dir, decode=2)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)
@@ -91,7 +94,9 @@ async def test_a_decode_worker_s_standstill_and_death_are_a_pause(run_dir: Path)
                 await assert_all_is_freed(fleet, client)
 
 
-async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_dir: Path) -> None:
+async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     # One token a step: the prompt takes long enough to be struck in the middle.
     slow = FleetSpec(
         model=DEMO_MODEL,
@@ -101,7 +106,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_d
         extra_args={"prefill": (*ARGS, "--token-budget", "1"), "decode": ARGS},
     )
     async with (
-        Fleet(slow) as fleet,
+        make_fleet(slow) as fleet,
         # Tenants share no cached prefix: the prompt is computed from its beginning, whichever worker has it.
         AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
         AsyncClient(fleet.router_addresses) as client,
@@ -121,9 +126,9 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(run_d
         assert found.choices == expected.choices
 
 
-async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path) -> None:
+async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path, make_fleet: MakeFleet) -> None:
     async with (
-        Fleet(spec(run_dir, routers=2)) as fleet,
+        make_fleet(spec(run_dir, routers=2)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)
@@ -142,9 +147,11 @@ async def test_a_router_s_death_is_bridged_by_the_client(run_dir: Path) -> None:
         assert len(killed) == 1
 
 
-async def test_redis_gone_refuses_the_new_and_leaves_the_running_alone(run_dir: Path) -> None:
+async def test_redis_gone_refuses_the_new_and_leaves_the_running_alone(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     async with (
-        Fleet(spec(run_dir)) as fleet,
+        make_fleet(spec(run_dir)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await undisturbed(client)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Sampling, Stop, Tokens
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, greedy, metric
 
 pytestmark = pytest.mark.integration
@@ -34,7 +35,7 @@ async def running_worker(client: AsyncClient) -> str:
     raise AssertionError("the fleet is gone")
 
 
-async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
+async def test_paths_company_and_a_death_change_no_bit(run_dir: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(
         DEMO_MODEL,
         decode=2,
@@ -45,7 +46,7 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path) -> None:
         run_dir=run_dir,
     )
     async with (
-        Fleet(spec) as fleet,
+        make_fleet(spec) as fleet,
         AsyncClient(fleet.router_addresses[0]) as handing_over,
         AsyncClient(fleet.router_addresses[1]) as by_itself,
     ):

@@ -11,6 +11,7 @@ import pytest
 from baton import AsyncClient, Completion, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
 from baton.progress import Collector
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot
 
 pytestmark = pytest.mark.integration
@@ -69,7 +70,9 @@ async def busy_router(fleet: Fleet) -> str:
     raise AssertionError("no router runs it")
 
 
-async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for(run_dir: Path) -> None:
+async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
@@ -78,7 +81,7 @@ async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for
         placement="disaggregated",
         extra_args={"prefill": ARGS, "decode": ARGS},
     )
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         expected = (await generate(client)).completion.choices
         assert all(len(one.logprobs) == len(one.token_ids) for one in expected)
 

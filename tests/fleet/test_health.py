@@ -16,7 +16,8 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # ships no annotations
 
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, until
 
 pytestmark = pytest.mark.integration
@@ -82,8 +83,10 @@ async def described(address: str, version: str, service: str) -> set[str]:
     return {f"{file.package}.{one.name}" for file in files for one in file.service}
 
 
-async def test_every_service_is_healthy_and_says_what_it_serves(tmp_path: Path) -> None:
-    async with Fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
+async def test_every_service_is_healthy_and_says_what_it_serves(
+    tmp_path: Path, make_fleet: MakeFleet
+) -> None:
+    async with make_fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
         for name, own in SERVES.items():
             address = fleet.process(name).address
             await until(says(address, "SERVING"), f"{name} serves")
@@ -103,8 +106,8 @@ async def test_every_service_is_healthy_and_says_what_it_serves(tmp_path: Path) 
         assert await asyncio.to_thread(command, address) != 0
 
 
-async def test_a_router_serves_only_while_a_request_could_run(tmp_path: Path) -> None:
-    async with Fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
+async def test_a_router_serves_only_while_a_request_could_run(tmp_path: Path, make_fleet: MakeFleet) -> None:
+    async with make_fleet(FleetSpec(model=DEMO_MODEL, timed="demo-cpu", run_dir=tmp_path)) as fleet:
         address = fleet.process("router-0").address
         await until(says(address, "SERVING"), "the router serves")
         async with grpc.aio.insecure_channel(address) as channel:
@@ -125,12 +128,12 @@ async def test_a_router_serves_only_while_a_request_could_run(tmp_path: Path) ->
             watch.cancel()
 
 
-async def test_a_router_without_redis_serves_if_it_may(tmp_path: Path) -> None:
+async def test_a_router_without_redis_serves_if_it_may(tmp_path: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL, timed="demo-cpu", prefill=0, placement="aggregated", run_dir=tmp_path,
         without_redis="local",
     )  # fmt: skip
-    async with Fleet(spec) as fleet:
+    async with make_fleet(spec) as fleet:
         address = fleet.process("router-0").address
         await until(says(address, "SERVING"), "the router serves")
         async with grpc.aio.insecure_channel(address) as channel:

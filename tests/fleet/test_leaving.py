@@ -12,6 +12,7 @@ import pytest
 from baton import AsyncClient, ChoiceFinished, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from baton.fleet.control import Control, ask_restart
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, labelled, snapshot, until
 from tests.patience import PATIENCE_S
 
@@ -100,10 +101,10 @@ async def handoffs(fleet: Fleet, process: str) -> float:
     return outcomes.get("completed", 0.0) + outcomes.get("acknowledged", 0.0)
 
 
-async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) -> None:
+async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, make_fleet: MakeFleet) -> None:
     """The first that is to take them over is killed at it; the next one gets them."""
     async with (
-        Fleet(spec(run_dir, prefill=0, decode=3)) as fleet,
+        make_fleet(spec(run_dir, prefill=0, decode=3)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         free = await generation(client)
@@ -141,7 +142,9 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path) ->
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run_dir: Path) -> None:
+async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     slow = FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
@@ -152,7 +155,7 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
     prompts = [[3 + (i * 7 + offset) % 90 for i in range(200)] for offset in range(4)]
     short = Stop(max_tokens=3, ignore_eos=True)
     async with (
-        Fleet(slow) as fleet,
+        make_fleet(slow) as fleet,
         AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
         AsyncClient(fleet.router_addresses) as client,
     ):
@@ -172,9 +175,9 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(run
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_router_and_an_only_decode_worker_leave(run_dir: Path) -> None:
+async def test_a_router_and_an_only_decode_worker_leave(run_dir: Path, make_fleet: MakeFleet) -> None:
     """Resumable streams are sent on, others served; the worker's successor is there before it goes."""
-    async with Fleet(spec(run_dir, routers=2)) as fleet:
+    async with make_fleet(spec(run_dir, routers=2)) as fleet:
         first, second = fleet.router_addresses
         async with (
             # Both begin with the router that will leave.
@@ -208,11 +211,11 @@ async def test_a_router_and_an_only_decode_worker_leave(run_dir: Path) -> None:
             await assert_all_is_freed(fleet, other)
 
 
-async def test_a_rolling_restart_under_load_breaks_no_stream(run_dir: Path) -> None:
+async def test_a_rolling_restart_under_load_breaks_no_stream(run_dir: Path, make_fleet: MakeFleet) -> None:
     counts = {"routers": 2, "prefill": 2, "decode": 2}
     control = Control(lambda event: None)
     async with (
-        Fleet(spec(run_dir, **counts), control) as fleet,
+        make_fleet(spec(run_dir, **counts), control) as fleet,
         control.serving(fleet),
         AsyncClient(fleet.router_addresses) as client,
     ):

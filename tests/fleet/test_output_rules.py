@@ -22,6 +22,7 @@ from baton import (
     Tokens,
 )
 from baton.fleet import Fleet, FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
 from tests.model_zoo import load_stock
 
@@ -69,7 +70,9 @@ async def heard(
     return received, text, end
 
 
-async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(run_dir: Path) -> None:
+async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
         model=DEMO_MODEL,
@@ -78,7 +81,7 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(run_dir: P
         decode=2,
         extra_args={"prefill": ARGS, "decode": ARGS, **placements},
     )
-    async with Fleet(both) as fleet:
+    async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
             token_ids, text, _ = await heard(client, STOP)
@@ -113,9 +116,9 @@ async def test_what_ended_a_text_is_said_and_shown_once_whatever_dies(run_dir: P
             await assert_all_is_freed(fleet, client)
 
 
-async def test_special_tokens_are_shown_if_asked_for(run_dir: Path) -> None:
+async def test_special_tokens_are_shown_if_asked_for(run_dir: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(model=DEMO_MODEL, run_dir=run_dir, extra_args={"prefill": ARGS, "decode": ARGS})
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         name = await client.detokenize([EOS], skip_special_tokens=False)
         assert name == "<|eos|>"
         only_eos = Sampling(temperature=0.0, logit_bias={EOS: 100.0})
@@ -131,7 +134,9 @@ async def test_special_tokens_are_shown_if_asked_for(run_dir: Path) -> None:
             assert set(found.choices[0].token_ids) == {EOS}
 
 
-async def test_a_prompt_is_told_once_as_stock_transformers_has_it(run_dir: Path) -> None:
+async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
         model=DEMO_MODEL,
@@ -145,7 +150,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(run_dir: Path)
     chosen = [expected[place, token].item() for place, token in enumerate(PROMPT[1:])]
     asking = Sampling(temperature=1.0, seed=3, repetition_penalty=1.3, prompt_logprobs=2, n=2)
     alone = dataclasses.replace(asking, prompt_logprobs=None)
-    async with Fleet(both) as fleet:
+    async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
             for asked in (client, aggregated):
@@ -180,7 +185,9 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(run_dir: Path)
             await assert_all_is_freed(fleet, client)
 
 
-async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(run_dir: Path) -> None:
+async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
         model=DEMO_MODEL,
@@ -189,7 +196,7 @@ async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(
         decode=2,
         extra_args={"prefill": ARGS, "decode": ARGS, **placements},
     )
-    async with Fleet(both) as fleet:
+    async with make_fleet(both) as fleet:
         addresses = fleet.router_addresses
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
             prompt = await client.count_tokens("def add(a, b):\n    return")

@@ -13,7 +13,8 @@ import pytest
 
 from baton import AsyncClient, Finished, Sampling, Slo, Stop
 from baton.errors import Refused
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 from workloads.shapes import arrivals
 
@@ -50,9 +51,11 @@ async def capacity(client: AsyncClient, work: list[list[int]]) -> tuple[float, f
     return rate, statistics.median(done.delivery.tpot_ms or 0.0 for done in finished)
 
 
-async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(run_dir: Path) -> None:
+async def test_at_twice_the_capacity_promises_are_kept_and_the_rest_refused(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     async with (
-        Fleet(FleetSpec(model=DEMO_MODEL, run_dir=run_dir)) as fleet,
+        make_fleet(FleetSpec(model=DEMO_MODEL, run_dir=run_dir)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         work = prompts(1)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Sampling, Stop
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
 from baton.fleet.spec import POLICIES
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 
 pytestmark = pytest.mark.integration
@@ -20,7 +21,7 @@ PROMPTS = [[16 + (7 * place + 3 * row) % 500 for place in range(20 + 23 * row)] 
 LENGTHS = (9, 4, 12, 1, 7)
 
 
-async def answers(policy: str, run_dir: Path) -> list[tuple[int, ...]]:
+async def answers(policy: str, run_dir: Path, make_fleet: MakeFleet) -> list[tuple[int, ...]]:
     """Of all prompts at once, by a fleet of one decode worker."""
     spec = FleetSpec(
         model=DEMO_MODEL,
@@ -30,7 +31,7 @@ async def answers(policy: str, run_dir: Path) -> list[tuple[int, ...]]:
         run_dir=run_dir,
         extra_args={"decode": SIZES},
     )
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         done = await asyncio.gather(
             *(
                 client.complete(
@@ -45,12 +46,12 @@ async def answers(policy: str, run_dir: Path) -> list[tuple[int, ...]]:
     return [one.choices[0].token_ids for one in done]
 
 
-async def test_every_policy_streams_the_same_tokens(run_dir: Path) -> None:
+async def test_every_policy_streams_the_same_tokens(run_dir: Path, make_fleet: MakeFleet) -> None:
     two_at_a_time = asyncio.Semaphore(2)
 
     async def of(policy: str) -> list[tuple[int, ...]]:
         async with two_at_a_time:
-            return await answers(policy, run_dir / policy)
+            return await answers(policy, run_dir / policy, make_fleet)
 
     found = dict(zip(POLICIES, await asyncio.gather(*(of(policy) for policy in POLICIES)), strict=True))
     assert [len(tokens) for tokens in found["slack"]] == list(LENGTHS)

@@ -11,9 +11,10 @@ import redis.asyncio
 
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.errors import Unavailable
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
 from state.errors import StoreUnavailable
 from state.store import Store
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed, snapshot, until
 from tests.redis_server import RedisServer, redis_server
 
@@ -43,9 +44,11 @@ def spec(run_dir: Path, server: RedisServer, without_redis: str | None = None) -
     )
 
 
-async def test_a_redis_that_comes_back_is_told_what_runs(run_dir: Path, server: RedisServer) -> None:
+async def test_a_redis_that_comes_back_is_told_what_runs(
+    run_dir: Path, server: RedisServer, make_fleet: MakeFleet
+) -> None:
     async with (
-        Fleet(spec(run_dir, server)) as fleet,
+        make_fleet(spec(run_dir, server)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         started = asyncio.Event()
@@ -89,10 +92,10 @@ async def test_a_redis_that_comes_back_is_told_what_runs(run_dir: Path, server: 
 
 
 async def test_newcomers_are_served_without_redis_where_that_is_wanted(
-    run_dir: Path, server: RedisServer
+    run_dir: Path, server: RedisServer, make_fleet: MakeFleet
 ) -> None:
     async with (
-        Fleet(spec(run_dir, server, "local")) as fleet,
+        make_fleet(spec(run_dir, server, "local")) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
         expected = await client.complete(PROMPT, sampling=GREEDY, stop=SHORT)

@@ -9,10 +9,11 @@ import pytest
 
 from baton import AsyncClient, Sampling, Slo, Stop, Tokens
 from baton.errors import InvalidRequest, Refused
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
 from router.core.actions import Reject, Relay, RequestEnded, TellQuoted
 from router.core.events import StepReported
 from router.replay.replay import replay
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed
 
 pytestmark = pytest.mark.integration
@@ -53,13 +54,15 @@ async def traffic(client: AsyncClient) -> None:
     )
 
 
-async def test_a_live_routers_decisions_are_replayed_identically(tiny_llama: Path, run_dir: Path) -> None:
+async def test_a_live_routers_decisions_are_replayed_identically(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     recording = run_dir.parent / "router.jsonl"
     # Prompts of more than one chunk: their first steps bring no token.
     small_steps = ["--token-budget", "64", "--max-num-seqs", "32"]
     extra = {"router": ["--record", str(recording)], "prefill": small_steps, "decode": small_steps}
     spec = FleetSpec(model=tiny_llama, run_dir=run_dir, extra_args=extra)
-    async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         await traffic(client)
         await assert_all_is_freed(fleet, client)
     with recording.open() as lines:

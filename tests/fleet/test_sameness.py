@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import Answer, assert_all_is_freed, greedy, labelled, metric
 from tests.model_zoo import CASES, VOCAB_SIZE, Generated, build, stock_generate
 
@@ -71,14 +72,14 @@ def assert_same(found: list[Answer], expected: list[Generated]) -> None:
 
 
 @pytest.mark.parametrize("family", CASES)
-async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path) -> None:
+async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path, make_fleet: MakeFleet) -> None:
     model = build(family, tmp_path / "model")
     asked = prompts()
     expected = expect(model, asked)
     spec = FleetSpec(
         model=model, prefill=2, decode=1, routers=2, extra_args=SPEC_ARGS, run_dir=tmp_path / "run"
     )
-    async with Fleet(spec) as fleet:
+    async with make_fleet(spec) as fleet:
         handing_over, by_itself = fleet.router_addresses
         async with AsyncClient(handing_over) as client:
             assert_same(await greedy(client, asked, MAX_TOKENS), expected)

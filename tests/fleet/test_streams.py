@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncClient, Finished, FinishReason, Sampling, Slo, Stop, Tokens
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import assert_all_is_freed, sampled, snapshot, until
 from tests.model_zoo import VOCAB_SIZE, stock_generate
 
@@ -28,7 +29,9 @@ def spec(model: Path, run_dir: Path, **changes: object) -> FleetSpec:
     )
 
 
-async def test_64_streams_of_random_lengths_have_exact_token_counts(tiny_llama: Path, run_dir: Path) -> None:
+async def test_64_streams_of_random_lengths_have_exact_token_counts(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     rng = random.Random(11)
     lengths = [(rng.randint(1, 90), rng.randint(1, 60)) for _ in range(64)]
 
@@ -44,14 +47,14 @@ async def test_64_streams_of_random_lengths_have_exact_token_counts(tiny_llama: 
                 assert event.usage.prompt_tokens == prompt_length
         return len(received)
 
-    async with Fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         counts = await asyncio.gather(*(one(client, *length) for length in lengths))
         assert counts == [max_tokens for _, max_tokens in lengths]
         await assert_all_is_freed(fleet, client)
 
 
 async def test_choices_seeds_and_stop_rules_are_the_same_on_both_paths(
-    tiny_llama: Path, run_dir: Path
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
 ) -> None:
     placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
@@ -61,7 +64,7 @@ async def test_choices_seeds_and_stop_rules_are_the_same_on_both_paths(
         extra_args={"prefill": FP64, "decode": FP64, **placements},
     )
     prompt = list(range(3, 40))
-    async with Fleet(both) as fleet:
+    async with make_fleet(both) as fleet:
         answers = []
         for address in fleet.router_addresses:
             async with AsyncClient(address) as client:
@@ -90,8 +93,10 @@ async def test_choices_seeds_and_stop_rules_are_the_same_on_both_paths(
         assert answers[0] == answers[1]
 
 
-async def test_a_cancelled_or_abandoned_stream_frees_what_it_held(tiny_llama: Path, run_dir: Path) -> None:
-    async with Fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+async def test_a_cancelled_or_abandoned_stream_frees_what_it_held(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
+    async with make_fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         async with client.generate(list(range(3, 50)), stop=Stop(max_tokens=200, ignore_eos=True)) as stream:
             async for event in stream:
                 if isinstance(event, Tokens) and event.first_index > 3:
@@ -111,8 +116,10 @@ async def test_a_cancelled_or_abandoned_stream_frees_what_it_held(tiny_llama: Pa
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_deadline_cuts_off_what_is_not_done(tiny_llama: Path, run_dir: Path) -> None:
-    async with Fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
+async def test_a_deadline_cuts_off_what_is_not_done(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
+    async with make_fleet(spec(tiny_llama, run_dir)) as fleet, AsyncClient(fleet.router_addresses) as client:
         found = await client.complete(
             list(range(3, 20)), stop=Stop(max_tokens=230, ignore_eos=True), slo=Slo(deadline_ms=150)
         )
@@ -121,12 +128,14 @@ async def test_a_deadline_cuts_off_what_is_not_done(tiny_llama: Path, run_dir: P
         await assert_all_is_freed(fleet, client)
 
 
-async def test_requests_beyond_the_blocks_wait_and_all_finish(tiny_llama: Path, run_dir: Path) -> None:
+async def test_requests_beyond_the_blocks_wait_and_all_finish(
+    tiny_llama: Path, run_dir: Path, make_fleet: MakeFleet
+) -> None:
     # 20 blocks of 16 tokens: two requests of 10 blocks fit at a time.
     small = ("--dtype", "float64", "--num-blocks", "20")
     extra = {"prefill": small, "decode": small}
     tight = FleetSpec(model=tiny_llama, run_dir=run_dir, placement="disaggregated", extra_args=extra)
-    async with Fleet(tight) as fleet, AsyncClient(fleet.router_addresses) as client:
+    async with make_fleet(tight) as fleet, AsyncClient(fleet.router_addresses) as client:
         stop = Stop(max_tokens=60, ignore_eos=True)
         waiting = [asyncio.create_task(client.complete([3 + i] * 90, stop=stop)) for i in range(8)]
 

@@ -9,7 +9,8 @@ import pytest
 
 from baton import AsyncClient, Slo, Stop
 from baton.errors import Refused
-from baton.fleet import Fleet, FleetSpec
+from baton.fleet import FleetSpec
+from tests.fleet.conftest import MakeFleet
 from tests.fleet.driving import DEMO_MODEL, assert_all_is_freed
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
@@ -45,12 +46,14 @@ async def served(client: AsyncClient, per_s: int, first: int) -> tuple[int, int]
 
 
 @pytest.mark.timeout(240)
-async def test_a_tenth_beside_nine_tenths_of_a_fleet_that_carries_a_third(run_dir: Path) -> None:
+async def test_a_tenth_beside_nine_tenths_of_a_fleet_that_carries_a_third(
+    run_dir: Path, make_fleet: MakeFleet
+) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL, prefill=0, timed=PROFILE, placement="aggregated", policy="slack", run_dir=run_dir
     )
     async with (
-        Fleet(spec) as fleet,
+        make_fleet(spec) as fleet,
         AsyncClient(fleet.router_addresses, tenant="big") as big,
         AsyncClient(fleet.router_addresses, tenant="small") as small,
     ):

@@ -17,6 +17,7 @@ LEFT_OUT = {
     "engine/execution": "runs models",
     "engine/kv": "runs models",
     "engine/model": "runs models",
+    "engine/sampling": "runs models",
     "fleet": "starts fleets",
     "golden": "replays long recordings",
     "kernels": "compiles kernels",

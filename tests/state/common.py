@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from sim.store.async_store import AsyncMemoryStore
 from state.records import DecodeRoom, Notice, Nudge, PrefillRoom, QueueEntry, Settled, WorkerRecord
 from state.store import Store
+from tests.state.async_store import AsyncMemoryStore
 
 AnyStore = Store | AsyncMemoryStore
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from sim.store.async_store import AsyncMemoryStore
 from sim.store.memory_store import MemoryStore
+from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
 from tests.state.given_clock import give_clock
 

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 )
 
 from scheduling.admission.shares import ACTIVE_MS, MAX_DEBTS
-from sim.store.async_store import AsyncMemoryStore
 from sim.store.memory_store import MemoryStore
 from state import keys
 from state.connection import LONGEST_SILENCE_MS
@@ -37,6 +36,7 @@ from state.records import (
 )
 from state.store import Store
 from tests.redis_server import empty
+from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
 from tests.state.given_clock import NOW_KEY
 

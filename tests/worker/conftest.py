@@ -1,10 +1,7 @@
 """Worker processes with a real Redis and a small random model."""
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import ForkedProcess, Zygote
 from tests.model_zoo import build
 from tests.redis_server import redis_server
+from tests.zygote import Order
+from tools.house.source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"READY (\S+) (\S+) address=(\S+) metrics=(\S+)\n")
 SMALL = ("--dtype=float64", "--num-blocks=64", "--threads=1", "--token-budget=32", "--log-format=json")
 
@@ -27,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class WorkerProcess:
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     log: Path
     worker_id: str = ""
     address: str = ""
@@ -48,6 +47,7 @@ class WorkerProcess:
 class Workshop:
     """Starts workers, and kills at its end what still runs."""
 
+    zygote: Zygote
     model: Path
     redis_url: str
     folder: Path
@@ -68,7 +68,6 @@ class Workshop:
             self._launch(command, model or self.model, redis_url or self.redis_url) for command in commands
         ]
         for worker in workers:
-            assert worker.process.stdout is not None
             line = worker.process.stdout.readline()
             while line.startswith(b"STARTING "):
                 worker.starting.append(line.decode())
@@ -83,7 +82,6 @@ class Workshop:
     def close(self) -> None:
         for worker in self.started:
             worker.kill()
-            assert worker.process.stdout is not None
             worker.process.stdout.close()
 
     def _launch(self, command: tuple[str, ...], model: Path, redis_url: str) -> WorkerProcess:
@@ -91,22 +89,18 @@ class Workshop:
         worker_id = f"{role}-{len(self.started)}-{self.folder.name}"
         log = self.folder / f"{worker_id}.log"
         common = [f"--model={model}", f"--redis={redis_url}", f"--worker-id={worker_id}"]
+        arguments = (*common, f"--shm-dir={self.folder}", *SMALL, *flags)
+        order = Order(f"{role}_worker", arguments, str(ROOT), {"OMP_NUM_THREADS": "1"})
         with log.open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"{role}_worker", *common, f"--shm-dir={self.folder}", *SMALL, *flags],
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+            process = self.zygote.fork(order, errors)
         self.started.append(WorkerProcess(process, log))
         return self.started[-1]
 
 
 @pytest.fixture
-def workshop(redis_url: str, model: Path, tmp_path: Path) -> Iterator[Workshop]:
+def workshop(zygote: Zygote, redis_url: str, model: Path, tmp_path: Path) -> Iterator[Workshop]:
     """For workers that do not outlive the test."""
-    with closing(Workshop(model, redis_url, tmp_path)) as shop:
+    with closing(Workshop(zygote, model, redis_url, tmp_path)) as shop:
         yield shop
 
 
@@ -118,14 +112,14 @@ class Pair:
 
 
 @pytest.fixture(scope="session")
-def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(zygote: Zygote, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A prefill and a decode worker for all tests that leave them as they were.
 
     In a Redis of their own: they go on announcing themselves, and other tests count who is there.
     """
     with (
         redis_server() as server,
-        closing(Workshop(model, server.url, tmp_path_factory.mktemp("pair"))) as shop,
+        closing(Workshop(zygote, model, server.url, tmp_path_factory.mktemp("pair"))) as shop,
     ):
         source, target = shop.start_all(("prefill",), ("decode",))
         yield Pair(source, target, server.url)

@@ -18,8 +18,9 @@ from services.profiles import load_profile
 from tests.patience import PATIENCE_S
 from tests.redis_server import redis_server
 from tests.worker.client import WorkClient, spec_of
-from tests.worker.conftest import ROOT, Workshop
+from tests.worker.conftest import Workshop
 from tests.worker.timed.timed_steps import BLOCK, generate
+from tools.house.source_tree import ROOT
 from worker.timed.timed_engine import words
 from worker.timed.timed_runner import TimedRunner, layout, logits_table
 

@@ -1,6 +1,6 @@
 """A process that has imported what services import and forks one when it is asked: a death costs no start.
 
-`python -m tests.chaos.zygote FD` speaks over the socket FD, one datagram for each service: a JSON `Order`
+`python -m tests.zygote FD` speaks over the socket FD, one datagram for each service: a JSON `Order`
 with four descriptors: its stdout, its stderr, a pipe to register its id in, and one that tells of it: its id,
 and at its end its exit code, a line each. When the socket closes all of them are killed.
 """

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+import pytest
+
 from baton.fleet import ManagedProcess
 from baton.fleet.processes.process import Child, ProcessSpec
 from baton.fleet.processes.reaper import Reaper
-from tests.chaos.zygote import Order
+from tests.zygote import Order
+from tools.house.source_tree import ROOT
 
 
 class Zygote:
@@ -27,7 +33,7 @@ class Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.zygote", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 cwd=self._cwd,
@@ -44,8 +50,21 @@ class Zygote:
         self._process.wait()
 
     def process(self, spec: ProcessSpec, log_path: Path, reaper: Reaper) -> ManagedProcess:
-        """One that will be forked."""
+        """Return a process that will be forked if it is a Python module, like all services but Redis."""
+        if spec.command[1:2] != ("-m",):
+            return ManagedProcess(spec, log_path, reaper)
         return _Forked(spec, log_path, reaper, self._control)
+
+    def fork(self, order: Order, stderr: IO[bytes]) -> ForkedProcess:
+        """Start a process whose stdout is a pipe, as `subprocess.Popen` would."""
+        return ForkedProcess(order, stderr, self._control)
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """One zygote for all tests of a process: its imports cost as much as a whole start."""
+    with Zygote(ROOT, tmp_path_factory.mktemp("zygote") / "log") as zygote:
+        yield zygote
 
 
 class _Forked(ManagedProcess):
@@ -54,8 +73,7 @@ class _Forked(ManagedProcess):
         self._control = control
 
     async def _launch(self, stdout: int, stderr: IO[bytes], register: int) -> Child:
-        _, dash_m, module, *arguments = self.spec.command
-        assert dash_m == "-m", "services are modules"
+        _, _, module, *arguments = self.spec.command
         order = Order(module, tuple(arguments), str(self.spec.cwd), dict(self.spec.environment))
         tells, told = os.pipe()
         try:
@@ -76,3 +94,42 @@ class _Child:
 
     async def wait(self) -> int:
         return int(await self._reader.readline())
+
+
+class ForkedProcess:
+    """The part of `subprocess.Popen` that tests use, for a child of a zygote."""
+
+    def __init__(self, order: Order, stderr: IO[bytes], control: socket.socket) -> None:
+        self.returncode: int | None = None
+        reads, stdout = os.pipe()
+        tells, told = os.pipe()
+        self.stdout = os.fdopen(reads, "rb")
+        self._status = os.fdopen(tells, "rb", buffering=0)
+        with Path(os.devnull).open("wb") as register:
+            order.send(control, (stdout, stderr.fileno(), register.fileno(), told))
+        os.close(stdout)
+        os.close(told)
+        self.pid = int(self._status.readline())
+
+    def poll(self) -> int | None:
+        """Return the exit code if the process has ended."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end of the process and return its exit code."""
+        if self.returncode is None:
+            self.returncode = int(self._status.readline())
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
