@@ -12,6 +12,7 @@ LEFT_OUT = {
     "clients": "starts fleets and Node.js",
     "decode_worker": "copies between pools",
     "demo_model": "trains and runs a model",
+    "docs": "copies the checkout",
     "engine/calibration": "runs models",
     "engine/determinism": "runs models",
     "engine/execution": "runs models",
