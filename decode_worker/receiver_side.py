@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
-from engine.core.report import Received, StepReport
-from engine.device.copy_stream import Mark
+from engine.core.report import Mark, Received, StepReport
 from kvtransfer.errors import (
     HandoffTimeoutError,
     KVTransferError,

@@ -23,13 +23,16 @@ HOPELESS_GAPS = 3.0
 _Column = NDArray[np.float64]
 
 
-def next_due(due_s: _Column, tpot_s: _Column, now_s: float) -> _Column:
-    """Return when the next token is due after the one due at `due_s` came at `now_s`.
+def next_line(
+    start_s: _Column, num_gaps: NDArray[np.int64], tpot_s: _Column, now_s: float
+) -> tuple[_Column, NDArray[np.int64]]:
+    """Return the lines of rows that got a token at `now_s`; hopeless rows, and those without one, start anew.
 
-    It is infinite without a pace. `due_s` is minus infinity for rows without a token so far.
+    A row's next token is due at `start_s + num_gaps · tpot_s`. A row that has no line yet starts at minus
+    infinity; a row without a pace has a `tpot_s` of 0 and a line at infinity.
     """
-    starts_anew = (due_s < now_s - HOPELESS_GAPS * tpot_s) | np.isneginf(due_s)
-    return np.where(starts_anew, now_s, due_s) + tpot_s
+    starts_anew = start_s + num_gaps * tpot_s < now_s - HOPELESS_GAPS * tpot_s
+    return np.where(starts_anew, now_s, start_s), np.where(starts_anew, 1, num_gaps + 1)
 
 
 def least_slack(due_s: _Column, hope_s: _Column, now_s: float) -> float:

@@ -1,0 +1,35 @@
+"""The worker core: every scheduling decision of a worker, without its model.
+
+Commands and finished steps go in; step plans, block copies and reports come out. `WorkerCore` does no I/O,
+reads no clock (times are arguments) and knows no torch: the live step loop (`engine.execution`) and the
+simulator (`sim.workers`) drive the same code.
+
+The core owns the groups of sequences and their phases, the queues, admission by memory and rows, preemption,
+the block tables, and the columns of the running batch that scheduling needs (positions, output counts, due
+times). An executor owns tensors, sampling, text, tokens and the copies of blocks. It hands in
+
+    pool          `BlockPool`: physical blocks (`BlockManager`), or counts of them in a simulation
+    names         `BlockNames`: chained hashes of tokens, or a trace's shared prefixes
+    swap          `SwapMemory`: copies blocks to host memory and back
+    rows          `RowTable`: the executor's columns, which follow each change of rows
+    new_choice    makes a choice with what the executor keeps for it
+    refuse        returns why the model cannot run a sequence
+
+and calls, turn by turn:
+
+    apply(command)                  for every command that has come
+    grow_rows, start_waiting        running choices first, then those that wait
+      adopt, go_on                  for groups that came with their KV; grow_rows again
+    plan → begin                    the policy's step, with blocks for all that it writes
+      launch: join, advance         rows that get a token, before it is known; copies to make
+      over: settle, count_tokens    KV is there, tokens are known
+      finish                        what filled blocks, what ended
+    take_report, load               what happened
+
+While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
+once with `advance(step, n)`, `settle(step, n)` and `count_steps(ends)`.
+
+Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`, `groups`,
+`queues` and `waiting`, `admission`, `batch` and `due_times`, `report_builder`; then `memory/`. The package
+imports `output_text`, `scheduling` and numpy, and nothing else of `engine`.
+"""

@@ -1,4 +1,4 @@
-"""What a step loop accepts, and the sentence for what it does not."""
+"""Makes groups of the sequences that commands bring, and says why others cannot run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ class EngineLimits:
                 raise ValueError(f"{name} must be at least 1, not {value}")
 
 
+Refuse = Callable[[SequenceSpec], str | None]
+
+
 class Admission:
     """Makes the groups of what commands bring, each with a key of its own.
 
-    The pool has `num_blocks`; with `has_text` the model has a tokenizer. `clock` is in seconds.
+    The pool has `num_blocks`. `refuse` returns why the executor cannot run a sequence at all, or None.
     """
 
     def __init__(
@@ -46,30 +49,29 @@ class Admission:
         num_blocks: int,
         limits: EngineLimits,
         keys: Iterator[int],
-        clock: Callable[[], float],
-        *,
-        has_text: bool,
+        refuse: Refuse,
     ) -> None:
         self._tables = tables
         self._num_blocks = num_blocks
         self._limits = limits
         self._keys = keys
-        self._clock = clock
-        self._has_text = has_text
+        self._refuse = refuse
 
-    def enter(self, spec: SequenceSpec, goal: Goal, receives: ReceiveKind | None) -> SequenceGroup | Failure:
-        """The group that waits for its turn, or why it can never have one."""
-        sentence = _refusal(spec, self._limits, has_text=self._has_text)
+    def enter(
+        self, spec: SequenceSpec, goal: Goal, receives: ReceiveKind | None, now_s: float
+    ) -> SequenceGroup | Failure:
+        """Return the group that waits for its turn, or why it can never have one."""
+        sentence = self._refuse(spec)
         if sentence is not None:
             return Failure(spec.handle, FailureReason.REFUSED, sentence)
         limits, num_prompt = self._limits, len(spec.prompt_token_ids)
         rules = output_rules(spec.stop, limits.eos_token_ids, num_prompt, limits.max_context)
-        hashes = self._tables.hash_full_blocks(spec, spec.output_token_ids)
-        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, self._clock())
+        hashes = self._tables.names.of_full_blocks(spec, spec.output_token_ids)
+        group = SequenceGroup(next(self._keys), spec, goal, rules, hashes, now_s)
         group.receives = receives is not None
         group.lacks_newest = receives is ReceiveKind.STOPPED
         if receives is not None:
-            group.num_prompt_rows = 0  # whoever computed the prompt has told
+            group.num_prompt_rows = 0  # reported where the prompt was computed
         num_most = self._tables.most_blocks(group, group.num_rows)
         if num_most > self._num_blocks:
             sentence = f"up to {num_most} blocks are needed, and the pool has {self._num_blocks}"
@@ -77,10 +79,10 @@ class Admission:
         return group
 
 
-def _refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str | None:
-    """Why a sequence cannot run here at all; None if it can.
+def refusal(spec: SequenceSpec, limits: EngineLimits, *, has_text: bool) -> str | None:
+    """Return why a model cannot run a sequence at all, or None; with `has_text` it has a tokenizer.
 
-    What slips through would fail the step, and with it the neighbours.
+    A sequence that slips through would fail the step, and with it its neighbours.
     """
     sentences = chain(
         _check_context(spec, limits),
@@ -123,7 +125,7 @@ def _check_token_ids(spec: SequenceSpec, limits: EngineLimits) -> Iterator[str]:
         ("stop_token_ids", spec.stop.stop_token_ids),
         ("logit_bias", bias_ids),
         ("allowed_token_ids", spec.sampling.allowed_token_ids),
-        ("bad_words", [token_id for one in spec.sampling.bad_words for token_id in one]),
+        ("bad_words", [token_id for word in spec.sampling.bad_words for token_id in word]),
     )
     for name, token_ids in fields:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):

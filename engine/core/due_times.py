@@ -7,14 +7,17 @@ A promise on the mean (TPOT) draws a line, which a late token keeps unless it is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS, least_slack, next_due
+from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS, least_slack, next_line
 
-_Column = NDArray[np.float64]
+ROUNDING_S = 1e-6
+"""Sums are rounded by less than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,51 +31,102 @@ class Due:
 
 
 def after_first_token(tpot_ms: int | None, itl_ms: int | None, first_token_s: float) -> Due:
-    """Of a choice whose first token came at `first_token_s`."""
+    """Return the times of a choice whose first token came at `first_token_s`."""
     mean_s = first_token_s + _seconds(tpot_ms)
     return Due(mean_s, min(mean_s, first_token_s + _seconds(itl_ms)))
 
 
 class DueTimes:
-    """Columns over the rows of a batch."""
+    """Columns over the rows of a batch. A row's line says: due at `_line` + `_gaps` · TPOT."""
 
     def __init__(self, max_rows: int) -> None:
         self.next_due = np.full(max_rows, math.inf)
-        self._mean_due = np.zeros(max_rows)
-        self._tpot = np.full(max_rows, math.inf)
+        self._line = np.full(max_rows, math.inf)
+        self._gaps = np.zeros(max_rows, dtype=np.int64)
+        self._tpot = np.zeros(max_rows)
+        """0, on a line at infinity, without a promise on the mean."""
         self._itl = np.full(max_rows, math.inf)
         self._gap_limit = np.full(max_rows, math.inf)
         self._hope = np.zeros(max_rows)
-        self.columns = (self.next_due, self._mean_due, self._tpot, self._itl, self._gap_limit, self._hope)
+        self._paces: Counter[float] = Counter()
+        """Rows by their TPOT, as far as they have one."""
+        self.columns: tuple[NDArray[Any], ...] = (
+            self.next_due, self._line, self._gaps, self._tpot, self._itl, self._gap_limit, self._hope,
+        )  # fmt: skip
 
     def set(self, row: int, tpot_ms: int | None, itl_ms: int | None, due: Due) -> None:
         """Describe a row that joins; `Due()` if its first token comes with this step."""
         tpot, itl = _seconds(tpot_ms), _seconds(itl_ms)
-        self._tpot[row], self._itl[row] = tpot, itl
+        has_pace = tpot_ms is not None
+        self._tpot[row], self._itl[row] = (tpot if has_pace else 0.0), itl
         self._gap_limit[row] = min(itl, MEAN_GAPS * tpot)
-        self._hope[row] = 0.0 if tpot_ms is None else HOPELESS_GAPS * tpot
-        self._mean_due[row], self.next_due[row] = due.mean_s, due.next_s
+        self._hope[row] = HOPELESS_GAPS * tpot if has_pace else 0.0
+        self._line[row], self._gaps[row] = (due.mean_s if has_pace else math.inf), 0
+        self.next_due[row] = due.next_s
+        if has_pace:
+            self._paces[tpot] += 1
+
+    def clear(self, row: int) -> None:
+        """Forget the promise on the mean of a row that leaves."""
+        tpot = float(self._tpot[row])
+        if tpot:
+            self._paces[tpot] -= 1
+            if not self._paces[tpot]:
+                del self._paces[tpot]
 
     def get(self, row: int) -> Due:
-        return Due(float(self._mean_due[row]), float(self.next_due[row]))
+        mean_s = float(self._line[row] + self._gaps[row] * self._tpot[row])
+        return Due(mean_s, float(self.next_due[row]))
 
-    def advance(self, rows: NDArray[np.int64], now_s: float) -> None:
+    def advance(self, rows: slice | NDArray[np.int64], now_s: float) -> None:
         """Each of `rows` got a token at `now_s`."""
-        mean_due = next_due(self._mean_due[rows], self._tpot[rows], now_s)
-        self._mean_due[rows] = mean_due
-        self.next_due[rows] = np.minimum(mean_due, self._itl[rows] + now_s)
+        line, gaps = self._after_token(rows, now_s)
+        self._line[rows], self._gaps[rows] = line, gaps
+        self._set_next(rows, now_s)
+
+    def advance_steps(self, num_rows: int, ends: NDArray[np.float64]) -> None:
+        """Each of the first `num_rows`, all of which have a token, got one more at each of `ends`."""
+        rows = slice(num_rows)
+        self._gaps[rows] += len(ends)
+        if self._paces and self._may_be_hopeless(rows, ends):
+            self._gaps[rows] -= len(ends)
+            for end in ends.tolist():
+                self._line[rows], self._gaps[rows] = self._after_token(rows, end)
+        self._set_next(rows, float(ends[-1]))
 
     def slack_s(self, num_rows: int, now_s: float, is_pending: NDArray[np.bool_] | None = None) -> float:
-        """Of the first `num_rows` at `now_s`, when those that are pending [num_rows] get a token first."""
+        """Return the least slack of the first `num_rows` at `now_s`; pending ones get a token before that."""
         rows = slice(num_rows)
         due = self.next_due[rows]
         if is_pending is not None:
-            mean_due = next_due(self._mean_due[rows], self._tpot[rows], now_s)
-            due = np.where(is_pending, np.minimum(mean_due, self._itl[rows] + now_s), due)
+            line, gaps = self._after_token(rows, now_s)
+            foreseen = np.minimum(line + gaps * self._tpot[rows], self._itl[rows] + now_s)
+            due = np.where(is_pending, foreseen, due)
         return least_slack(due, self._hope[rows], now_s)
 
     def gap_limit_s(self, num_rows: int) -> float:
         return float(self._gap_limit[:num_rows].min(initial=math.inf))
+
+    def _after_token(
+        self, rows: slice | NDArray[np.int64], now_s: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return next_line(self._line[rows], self._gaps[rows], self._tpot[rows], now_s)
+
+    def _may_be_hopeless(self, rows: slice, ends: NDArray[np.float64]) -> bool:
+        """Return False if no row starts a new line in steps that ended at `ends` and are counted already."""
+        line, gaps, tpot = self._line[rows], self._gaps[rows] - len(ends), self._tpot[rows]
+        first_due = line + gaps * tpot
+        if float(first_due.min()) >= float(ends[-1]):
+            return False
+        for pace in self._paces:
+            latest = float((ends - np.arange(len(ends)) * pace).max()) - HOPELESS_GAPS * pace
+            if float(first_due.min(where=tpot == pace, initial=math.inf)) < latest + ROUNDING_S:
+                return True
+        return False
+
+    def _set_next(self, rows: slice | NDArray[np.int64], now_s: float) -> None:
+        mean_due = self._line[rows] + self._gaps[rows] * self._tpot[rows]
+        self.next_due[rows] = np.minimum(mean_due, self._itl[rows] + now_s)
 
 
 def _seconds(milliseconds: int | None) -> float:

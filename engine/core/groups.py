@@ -1,11 +1,12 @@
-"""The groups a step loop has, by phase: what commands do to them between two steps, and who is next."""
+"""The groups that a worker has, by phase: what commands do to them between two steps, and which are next."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 
-from engine.core.admission import Admission, EngineLimits
+from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
 from engine.core.commands import (
     Cancel,
@@ -20,23 +21,26 @@ from engine.core.commands import (
     Release,
     SequenceCommand,
 )
-from engine.core.memory.block_manager import BlockManager
+from engine.core.due_times import after_first_token
+from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.forecast import WITHOUT_BLOCKS, Forecast
 from engine.core.memory.moving import Mover
 from engine.core.memory.preempter import Preempter
 from engine.core.memory.room import Room
+from engine.core.memory.swap_memory import SwapMemory
 from engine.core.queues import Queues
 from engine.core.report import Failure
 from engine.core.report_builder import ReportBuilder
 from engine.core.sequence import Goal, Phase, SequenceGroup
 from engine.core.sequence import Sequence as Choice
-from engine.kv.swap_space import SwapSpace
-from output_text.detokenizer import Detokenizer, TextStream
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
 from scheduling.step import PrefillWork
+
+NewChoice = Callable[[SequenceGroup, int], Choice]
+"""Makes one choice of a group, as it is before its first token here."""
 
 
 class Groups:
@@ -46,21 +50,18 @@ class Groups:
         self,
         tables: BlockTables,
         batch: Batch,
-        blocks: BlockManager,
-        swap: SwapSpace,
+        blocks: BlockPool,
+        swap: SwapMemory,
         limits: EngineLimits,
-        detokenizer: Detokenizer | None,
-        clock: Callable[[], float],
+        refuse: Refuse,
+        new_choice: NewChoice,
     ) -> None:
         self._tables = tables
         self._batch = batch
-        self._detokenizer = detokenizer
-        self._clock = clock
+        self._new_choice = new_choice
         self._keys = itertools.count(1)
-        self._admission = Admission(
-            tables, blocks.num_blocks, limits, self._keys, clock, has_text=detokenizer is not None
-        )
-        self._mover = Mover(tables, self._keys, clock)
+        self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
+        self._mover = Mover(tables, self._keys)
         self._forecast = Forecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
@@ -68,24 +69,24 @@ class Groups:
         """By handle. All choices of a handle are one group, unless a preemption parted them."""
         self.queues = Queues(batch)
         self.report = ReportBuilder()
-        """Where effects are told; replaced for every report."""
+        """What happened since the last report; replaced for every report."""
 
     def __getitem__(self, key: int) -> SequenceGroup:
-        """A group that is being prefilled."""
+        """Return a group that is being prefilled."""
         return self.queues.prefilling[key]
 
-    def apply(self, command: SequenceCommand) -> None:
-        """Carry out one command; what comes of it is in the report."""
+    def apply(self, command: SequenceCommand, now_s: float) -> None:
+        """Carry out one command; its effects are in the report."""
         match command:
             case Prefill(spec):
-                self._enter(spec, Goal.HOLD)
+                self._enter(spec, Goal.HOLD, now_s)
             case Decode(spec):
-                self._enter(spec, Goal.DECODE)
+                self._enter(spec, Goal.DECODE, now_s)
             case Receive(spec, kind):
                 goal = Goal.CACHE if kind is ReceiveKind.AHEAD else Goal.DECODE
-                self._enter(spec, goal, receives=kind)
+                self._enter(spec, goal, now_s, receives=kind)
             case KVArrived():
-                self._arrive(command)
+                self._arrive(command, now_s)
             case KVFailed(handle, message):
                 self._give_up_copy(handle, message)
             case Release(handle):
@@ -95,14 +96,14 @@ class Groups:
             case HandBack():
                 self._hand_back()
             case Lend(handle, choice, num_blocks, part):
-                self._offer(handle, {choice: part}, num_blocks)
+                self._offer(handle, {choice: part}, now_s, num_blocks)
             case HandOver():
-                self._hand_over(command)
+                self._hand_over(command, now_s)
 
     def start_waiting(self) -> list[SequenceGroup]:
-        """Let groups in while memory and the batch have room: who came first goes first.
+        """Let groups in, first come first served, while memory and the batch have room.
 
-        Whoever was preempted comes before anybody new. Answers those whose KV is complete.
+        Preempted groups come before new ones. Return the groups whose KV is complete.
         """
         has_room = self._resume_preempted()
         for group in list(self.queues.arrived.values()):
@@ -113,30 +114,49 @@ class Groups:
         if has_room:
             self._admit_waiting()
         prefilling = self.queues.prefilling.values()
-        return [group for group in prefilling if group.num_settled_tokens == len(group.context)]
+        return [group for group in prefilling if group.num_settled_tokens == group.num_context_tokens]
 
-    def prefill_work(self, now_s: float) -> list[PrefillWork]:
-        """What is to be computed, after taking what has become cached in the meantime."""
+    def num_turns_in_vain(self) -> int | None:
+        """Return for how many turns without news no group would be let in; None: for any number of them.
+
+        `start_waiting` has let in what there was room for.
+        """
+        head = self._refused_head()
+        return None if head is None else self._room.num_turns_in_vain(head)
+
+    def pass_turns(self, num_turns: int) -> None:
+        """Turns have passed in which no group was let in."""
+        if self._refused_head() is not None:
+            self._room.pass_turns(num_turns)
+
+    def prefill_work(self, now_s: float) -> Seq[PrefillWork]:
+        """Return what is to be computed, after taking what has become cached in the meantime."""
         for group in self.queues.prefilling.values():
-            self._tables.extend_from_cache(group)
-            self.publish_blocks(group)
+            if self._tables.extend_from_cache(group):
+                self.publish_blocks(group)
         return self.queues.prefill_work(now_s)
 
     def finish_prefill(self, group: SequenceGroup) -> bool:
-        """The context is complete, or will be when the step in flight is over: make the choices, to take the
-        rows promised to them. Answers whether that is news.
+        """Make the choices of a group whose context is complete, or will be when the step in flight is over.
+
+        They take the rows promised to them. Return True if the group has not run before.
         """
         self.queues.leave_prefill(group)
         is_new = not group.is_resuming
         if is_new:
-            group.sequences = [group.new_choice(index, self._new_text(group)) for index in group.spec.choices]
+            group.sequences = [self._new_choice(group, index) for index in group.spec.choices]
+            if group.first_tokens is not None:
+                due = after_first_token(group.spec.tpot_ms, group.spec.itl_ms, group.first_token_s)
+                for choice in group.sequences:
+                    choice.due = due
         group.phase = Phase.RUNNING
         return is_new
 
     def publish_blocks(self, group: SequenceGroup) -> None:
         """Share the blocks filled since the last time and, if they are to be handed over, report them."""
-        filled = self._tables.register_filled(group)
-        if filled is not None and group.goal is Goal.HOLD:
+        if group.goal is not Goal.HOLD:
+            self._tables.register_filled(group)
+        elif (filled := self._tables.publish_filled(group)) is not None:
             self.report.filled.append(filled)
 
     def settle_chunk(self, group: SequenceGroup) -> None:
@@ -152,9 +172,9 @@ class Groups:
         group.phase = Phase.HELD
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
-        """First tokens are drawn: a block table for each choice that goes on; the others leave.
+        """First tokens are drawn: give each choice that goes on a block table; the others leave.
 
-        Answers the (source, target) copies to make before the next step.
+        Return the (source, target) copies to make before the next step.
         """
         going = [choice for choice in group.sequences if not choice.is_finished]
         for choice in group.sequences:
@@ -167,25 +187,25 @@ class Groups:
             return []
         copies = self._tables.start_choices(group)
         for choice in going:
-            self._batch.set_blocks(choice)
+            self._batch.table.set_blocks(choice)
         return copies
 
     @property
     def is_short_of_blocks(self) -> bool:
-        """Whether `grow_rows` has to preempt."""
+        """True if `grow_rows` has to preempt."""
         return self._preempter.num_short() > 0
 
-    def grow_rows(self, cost: CostModel) -> None:
+    def grow_rows(self, cost: CostModel, now_s: float) -> None:
         """Give a block to each choice whose newest token begins one; where there are none, preempt."""
         while (num_short := self._preempter.num_short()) > 0:
             victims = self._all()
-            chosen = self._preempter.choose(victims, num_short, cost, self._clock())
+            chosen = self._preempter.choose(victims, num_short, cost, now_s)
             victim = next(group for group in victims if group.key == chosen.handle)
             self._preempt(victim, chosen.means)
         for choice in self._batch.rows_at_block_start():
-            block = self._tables.grow(choice, int(self._batch.positions[choice.row]))
-            if block is not None:
-                self._batch.add_block(choice, block)
+            if self._tables.lacks_block(choice, int(self._batch.positions[choice.row])):
+                self._tables.grow(choice, 1)
+                self._batch.table.add_block(choice)
 
     def end_choice(self, choice: Choice) -> None:
         """A running choice has its last token; the group ends with the last choice."""
@@ -239,9 +259,11 @@ class Groups:
 
     # In
 
-    def _enter(self, spec: SequenceSpec, goal: Goal, *, receives: ReceiveKind | None = None) -> None:
+    def _enter(
+        self, spec: SequenceSpec, goal: Goal, now_s: float, *, receives: ReceiveKind | None = None
+    ) -> None:
         assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
-        entered = self._admission.enter(spec, goal, receives)
+        entered = self._admission.enter(spec, goal, receives, now_s)
         if isinstance(entered, Failure):
             self._refuse(entered)
             return
@@ -262,6 +284,13 @@ class Groups:
                 self.queues.begin_prefill(group)
                 self.publish_blocks(group)
 
+    def _refused_head(self) -> SequenceGroup | None:
+        """Return the group that rows are there for and memory has no room for, if there is one."""
+        head = next(iter(self.queues.preempted.values()), None)
+        if head is None:
+            return self.queues.waiting.next(self.queues.has_rows)
+        return head if self.queues.has_rows(head) else None
+
     def _take_memory(self, group: SequenceGroup) -> bool:
         return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
 
@@ -271,11 +300,6 @@ class Groups:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
 
-    def _new_text(self, group: SequenceGroup) -> TextStream | None:
-        if self._detokenizer is None:
-            return None
-        return self._detokenizer.stream(skip_special_tokens=group.spec.stop.skip_special_tokens)
-
     # Handed over from elsewhere
 
     def _begin_receive(self, group: SequenceGroup) -> None:
@@ -283,7 +307,7 @@ class Groups:
         self.queues.receiving[group.key] = group
         self.report.received.append(self._tables.expect(group))
 
-    def _arrive(self, arrived: KVArrived) -> None:
+    def _arrive(self, arrived: KVArrived, now_s: float) -> None:
         group = self._undivided(arrived.handle)
         if group is None:
             return
@@ -300,7 +324,7 @@ class Groups:
         group.receives = False
         if not group.lacks_newest:
             group.first_tokens = arrived.first_tokens
-            group.first_token_s = self._clock() - arrived.first_token_age_s
+            group.first_token_s = now_s - arrived.first_token_age_s
         group.phase = Phase.ARRIVED
         self.queues.arrived[group.key] = group
 
@@ -315,7 +339,7 @@ class Groups:
             self.fail(group, FailureReason.HANDOFF, message)
 
     def _undivided(self, handle: int) -> SequenceGroup | None:
-        """The one group of a handle that has not run yet."""
+        """Return the one group of a handle that has not run yet."""
         parts = self._parts.get(handle)
         return None if parts is None else parts[0]
 
@@ -336,11 +360,12 @@ class Groups:
             siblings.extend(parts)
         if not self._is_preempted(group.handle):
             self.report.preempted.append(group.handle)
+        self._forecast.remove(group)
         self._room.note_return()
         self.queues.add_preempted(parts)
 
     def _resume_preempted(self) -> bool:
-        """Whether nobody is left who has to come back before others start."""
+        """Return True if no group is left that has to come back before others start."""
         for group in list(self.queues.preempted.values()):
             if not (self.queues.has_rows(group) and self._take_memory(group)):
                 return False
@@ -352,14 +377,14 @@ class Groups:
         return True
 
     def _is_preempted(self, handle: int) -> bool:
-        """Whether any part of it is."""
+        """Return True if any part of the handle is preempted."""
         return any(part.key in self.queues.preempted for part in self._parts[handle])
 
     # To another worker
 
-    def _offer(self, handle: int, parts: dict[int, int], num_blocks: int | None = None) -> None:
+    def _offer(self, handle: int, parts: dict[int, int], now_s: float, num_blocks: int | None = None) -> None:
         """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
-        held = self._mover.hold(self._parts.get(handle, ()), parts, num_blocks)
+        held = self._mover.hold(self._parts.get(handle, ()), parts, now_s, num_blocks)
         for group in held:
             self._parts[group.handle] = [group]
             self.publish_blocks(group)
@@ -367,8 +392,8 @@ class Groups:
         for part in (part for part in parts.values() if part not in handles):
             self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
 
-    def _hand_over(self, stop: HandOver) -> None:
-        self._offer(stop.handle, dict(stop.parts))
+    def _hand_over(self, stop: HandOver, now_s: float) -> None:
+        self._offer(stop.handle, dict(stop.parts), now_s)
         self.report.parked.append(stop.handle)
         self._cancel(stop.handle)
 
@@ -396,6 +421,7 @@ class Groups:
             self._tables.return_choice(choice)
         self._tables.return_context(group)
         self._preempter.forget(group)
+        self._forecast.remove(group)
         self._room.note_return()
         group.phase = Phase.ENDED
         parts = self._parts[group.handle]

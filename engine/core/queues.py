@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from typing import overload
 
 from engine.core.batch import Batch
 from engine.core.sequence import Phase, SequenceGroup
@@ -14,7 +17,7 @@ Queue = dict[int, SequenceGroup]
 
 
 class Queues:
-    """Counts what waits, and promises rows of the batch to whoever is being prefilled."""
+    """Counts what waits, and promises rows of the batch to groups that are being prefilled."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -24,6 +27,8 @@ class Queues:
         self.preempted: Queue = {}
         """By arrival."""
         self.prefilling: Queue = {}
+        self._prefill_order: list[SequenceGroup] = []
+        """The same groups by arrival."""
         self._num_promised_rows = 0
 
     @property
@@ -44,50 +49,78 @@ class Queues:
         )
 
     def has_rows(self, group: SequenceGroup) -> bool:
-        """Whether the batch has a row for each of its choices, beside those that are promised."""
+        """Return True if the batch has a row for each choice, beside those that are promised."""
         return self._batch.num_rows + self._num_promised_rows + group.num_rows <= self._batch.max_rows
 
     def begin_prefill(self, group: SequenceGroup) -> None:
-        """It has blocks, and its rows are promised."""
+        """Promise rows to a group that has blocks."""
         group.phase = Phase.PREFILLING
         self.prefilling[group.key] = group
+        insort(self._prefill_order, group, key=_by_arrival)
         self._num_promised_rows += group.num_rows
 
     def leave_prefill(self, group: SequenceGroup) -> None:
-        """It takes the rows that were promised to it now, or gives them up."""
+        """The group takes the rows that were promised to it now, or gives them up."""
         del self.prefilling[group.key]
+        self._prefill_order.remove(group)
         self._num_promised_rows -= group.num_rows
 
     def add_preempted(self, groups: Iterable[SequenceGroup]) -> None:
-        """Whoever came first comes back first."""
+        """Queue groups such that the one that came first comes back first."""
         waiting = [*self.preempted.values(), *groups]
         self.preempted = {group.key: group for group in sorted(waiting, key=_by_arrival)}
 
     def remove(self, group: SequenceGroup) -> None:
-        """From wherever it is; nothing happens if it waits nowhere."""
+        """Remove a group from wherever it waits, if it does."""
         if group.phase is Phase.PREFILLING:
             self.leave_prefill(group)
         self.waiting.remove(group)
         for queue in (self.receiving, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
-    def prefill_work(self, now_s: float) -> list[PrefillWork]:
-        """What is to be computed, by arrival."""
-        return [
-            PrefillWork(
-                handle=group.key,
-                num_remaining_tokens=group.num_remaining_tokens,
-                num_computed_tokens=group.num_computed_tokens,
-                num_seqs=group.num_rows,
-                waited_s=max(0.0, now_s - group.arrived_s),
-            )
-            for group in sorted(self.prefilling.values(), key=_by_arrival)
-            if group.num_remaining_tokens
-        ]
+    def prefill_work(self, now_s: float) -> Seq[PrefillWork]:
+        """Return what is to be computed, by arrival."""
+        return _Work([group for group in self._prefill_order if group.num_remaining_tokens], now_s)
 
     def check_integrity(self) -> None:
-        """Assert that rows are promised to those that are being prefilled, and to nobody else."""
-        assert self._num_promised_rows == sum(group.num_rows for group in self.prefilling.values())
+        """Assert that rows are promised to those that are being prefilled, and to no others."""
+        groups = self.prefilling.values()
+        assert self._num_promised_rows == sum(group.num_rows for group in groups)
+        assert self._prefill_order == sorted(groups, key=_by_arrival)
+
+
+class _Work(Seq[PrefillWork]):
+    """The work of some groups as of now, made when it is asked for: most step rules look at the first few."""
+
+    __slots__ = ("_groups", "_now_s")
+
+    def __init__(self, groups: list[SequenceGroup], now_s: float) -> None:
+        self._groups = groups
+        self._now_s = now_s
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @overload
+    def __getitem__(self, index: int) -> PrefillWork: ...
+    @overload
+    def __getitem__(self, index: slice) -> Seq[PrefillWork]: ...
+    def __getitem__(self, index: int | slice) -> PrefillWork | Seq[PrefillWork]:
+        if isinstance(index, slice):
+            return [self._work(group) for group in self._groups[index]]
+        return self._work(self._groups[index])
+
+    def __iter__(self) -> Iterator[PrefillWork]:
+        return map(self._work, self._groups)
+
+    def _work(self, group: SequenceGroup) -> PrefillWork:
+        return PrefillWork(
+            handle=group.key,
+            num_remaining_tokens=group.num_remaining_tokens,
+            num_computed_tokens=group.num_computed_tokens,
+            num_seqs=group.num_rows,
+            waited_s=max(0.0, self._now_s - group.arrived_s),
+        )
 
 
 def _by_arrival(group: SequenceGroup) -> tuple[int, int]:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from engine.device.copy_stream import Mark
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason
+
+
+class Mark(Protocol):
+    """A point in a device's work."""
+
+    def query(self) -> bool:
+        """Return True if everything before it is done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for that; other Python threads run meanwhile, and no core is kept busy."""
+        ...
+
+    def elapsed_time(self, later: Any, /) -> float:
+        """Return the milliseconds from here to a later mark; both are done."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.due_times import Due, after_first_token
+from engine.core.due_times import Due
 from output_text.detokenizer import TextStream
 from output_text.output import OutputRules, OutputStream
 from scheduling.columns import TokenColumns
@@ -79,6 +79,7 @@ class Sequence:
         "group",
         "is_finished",
         "last_hash",
+        "limit",
         "num_registered_blocks",
         "num_reserved_blocks",
         "output",
@@ -89,6 +90,8 @@ class Sequence:
     def __init__(self, group: SequenceGroup, choice: int, output: OutputStream) -> None:
         self.group = group
         self.choice = choice
+        self.limit = group.rules.limit
+        """The number of output tokens with which it ends, unless it ends before."""
         self.output = output
         self.output_token_ids = list(group.spec.output_token_ids)
         self.is_finished = False
@@ -103,12 +106,17 @@ class Sequence:
         """Identity of the last registered block, from which the next one's follows."""
 
     @property
+    def num_outputs(self) -> int:
+        """Output tokens so far; those in flight do not count."""
+        return len(self.output_token_ids)
+
+    @property
     def is_over(self) -> bool:
-        """Whether no more tokens of it are wanted."""
+        """True if no more tokens of it are wanted."""
         return self.is_finished or self.group.phase is Phase.ENDED
 
     def push(self, token_id: int) -> tuple[str, FinishReason]:
-        """Append a token; answers its text, and whether it is the last."""
+        """Append a token; return its text, and why it is the last one, if it is."""
         self.output_token_ids.append(token_id)
         text, reason = self.output.push(token_id)
         self.is_finished = reason is not FinishReason.NONE
@@ -130,11 +138,11 @@ class SequenceGroup:
     """What one `SequenceSpec` became, or a part of that; `key` is its own."""
 
     __slots__ = (
+        "_context",
         "arrival",
         "arrived_s",
         "block_hashes",
         "block_table",
-        "context",
         "first_token_s",
         "first_tokens",
         "goal",
@@ -142,6 +150,7 @@ class SequenceGroup:
         "lacks_newest",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_context_tokens",
         "num_filled_blocks",
         "num_known_tokens",
         "num_launched_prompt_rows",
@@ -173,9 +182,8 @@ class SequenceGroup:
         self.rules = rules
         self.arrived_s = arrived_s
         self.phase = Phase.WAITING
-        self.context: NDArray[np.int64] = np.array(
-            (*spec.prompt_token_ids, *spec.output_token_ids), dtype=np.int64
-        )
+        self._context: NDArray[np.int64] | None = None
+        self.num_context_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
         """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
         self.block_hashes = block_hashes
         """Of the context's full blocks."""
@@ -213,13 +221,26 @@ class SequenceGroup:
         return self.spec.handle
 
     @property
+    def context(self) -> NDArray[np.int64]:
+        """The ids of the context's tokens; they are put together when they are first asked for."""
+        if self._context is None:
+            outputs = self.sequences[0].output_token_ids if self.is_resuming else self.spec.output_token_ids
+            self._context = np.array((*self.spec.prompt_token_ids, *outputs), dtype=np.int64)
+        return self._context
+
+    def extend_context(self, num_outputs: int) -> None:
+        """Let the context include `num_outputs` tokens of the only choice, which is to be computed again."""
+        self._context = None
+        self.num_context_tokens = len(self.spec.prompt_token_ids) + num_outputs
+
+    @property
     def num_received_tokens(self) -> int:
         """Tokens whose KV comes from elsewhere, if any does."""
-        return len(self.context) - self.lacks_newest
+        return self.num_context_tokens - self.lacks_newest
 
     @property
     def num_settled_tokens(self) -> int:
-        """Leading tokens whose KV is there, whoever reads it."""
+        """The number of leading tokens whose KV is there for every reader."""
         return min([self.num_computed_tokens, *self.pending_chunks[:1]])
 
     @property
@@ -229,24 +250,22 @@ class SequenceGroup:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether its choices ran before; they have their output, and go on with it."""
+        """True if its choices ran before; they have their output, and go on with it."""
         return self.phase is not Phase.RUNNING and bool(self.sequences)
 
     @property
     def has_begun(self) -> bool:
-        """Whether any work has gone into it."""
+        """True if any work has gone into it."""
         if self.is_resuming or self.phase not in (Phase.WAITING, Phase.PREFILLING):
             return True
         return self.num_computed_tokens > self.num_cached_tokens
 
     def new_choice(self, index: int, text: TextStream | None) -> Sequence:
-        """One of its choices, as it is before its first token here."""
+        """Return a choice as it is before its first token here."""
         choice = Sequence(self, index, OutputStream(self.rules, text))
         # Delivered output has had its effect on the text, as if it had been generated here.
         for token_id in self.spec.output_token_ids:
             choice.output.push(token_id)
-        if self.first_tokens is not None:
-            choice.due = after_first_token(self.spec.tpot_ms, self.spec.itl_ms, self.first_token_s)
         return choice
 
     def prompt_rows(self, begin: int, end: int) -> range:
@@ -266,4 +285,4 @@ class SequenceGroup:
     @property
     def num_remaining_tokens(self) -> int:
         """Tokens of the context that are still to be computed."""
-        return len(self.context) - self.num_computed_tokens
+        return self.num_context_tokens - self.num_computed_tokens

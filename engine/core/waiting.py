@@ -25,18 +25,18 @@ class WaitingQueue:
         if group.receives:
             self._receives[group.key] = group
         else:
-            self.num_tokens += len(group.context)
+            self.num_tokens += group.num_context_tokens
 
     def remove(self, group: SequenceGroup) -> None:
-        """Nothing happens if it does not wait here."""
+        """Remove a group, if it waits here."""
         if self._all.pop(group.key, None) is None:
             return
         self.num_rows -= group.num_rows
         if self._receives.pop(group.key, None) is None:
-            self.num_tokens -= len(group.context)
+            self.num_tokens -= group.num_context_tokens
 
     def next(self, has_rows: Callable[[SequenceGroup], bool]) -> SequenceGroup | None:
-        """Who is first: one that the batch has rows for, or that only needs blocks to receive into."""
+        """Return the first group that the batch has rows for, or that only needs blocks to receive into."""
         head = next(iter(self._all.values()), None)
         if head is None or head.receives or has_rows(head):
             return head

@@ -6,26 +6,12 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-
-class Mark(Protocol):
-    """A point in a device's work."""
-
-    def query(self) -> bool:
-        """Whether everything before it is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait for that; other Python threads run meanwhile, and no core is kept busy."""
-        ...
-
-    def elapsed_time(self, later: Any, /) -> float:
-        """Milliseconds from here to a later mark; both are done."""
-        ...
+from engine.core.report import Mark
 
 
 class CopyStream(Protocol):

@@ -1,12 +1,14 @@
-"""One step after another: planned, launched, computed, post-processed and reported.
+"""One step after another, as `engine.core` plans them: launched, computed, post-processed and reported.
 
     step_loop       what happens between two steps, and in which order
     launcher        puts a step on the device
+    device_rows     what the model needs of each running row, and the step's tensors made from it
     flight          a launched step whose tokens are not known yet
     model_runner    one forward pass over the KV pool
     decode_graphs   steps of decodes alone, recorded and replayed
     cuda_graphs     how they are recorded on a GPU
     postprocessing  what happens to sequences once a step's tokens are known
+    token_rows      the tokens of one report
 
 Of the engine it imports all rooms but `engine.calibration`.
 """

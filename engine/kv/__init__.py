@@ -8,5 +8,5 @@
     block_checksums  checksums of blocks, computed on their device
     gpu_sharing      a GPU's pool mapped into other processes by CUDA IPC
 
-Of the engine it imports `engine.device` alone.
+Of the engine it imports `engine.device`, and of `engine.core` only types.
 """

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import Mark, copy_stream, to_device
+from engine.core.report import Mark
+from engine.device.copy_stream import copy_stream, to_device
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024

@@ -1,13 +1,13 @@
 """Log-probabilities of a prompt's own tokens: log-softmax of the model's logits at the token before each.
 
 The logits of every position of a long chunk would take more memory than the rest of the step. So a step
-computes at most MAX_ROWS of them, and chunks of such prompts are cut to that; log-probabilities are computed
-from a few rows at a time.
+computes at most `engine.core.step.MAX_PROMPT_ROWS` of them, and chunks of such prompts are cut to that;
+log-probabilities are computed from a few rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -18,29 +18,8 @@ from engine.core.sequence import SequenceGroup
 from engine.device.host_copies import Download, upload
 from scheduling.columns import PromptLogprobs
 
-MAX_ROWS = 256
-"""Prompt positions of one step whose logits are computed. 67 MB for a vocabulary of 128k in 16 bits."""
 ROWS_AT_ONCE = 32
 """Rows that are turned into float64 together: 33 MB for a vocabulary of 128k."""
-
-Chunks = Sequence[tuple[SequenceGroup, int]]
-"""Prompts, and how many of their next tokens a step computes."""
-
-
-def within_rows(chunks: Chunks, max_rows: int = MAX_ROWS) -> list[tuple[SequenceGroup, int]]:
-    """Return the chunks, cut so that at most `max_rows` positions need logits.
-
-    Chunks after the first may be left out.
-    """
-    kept = []
-    for group, num_tokens in chunks:
-        begin = group.num_computed_tokens
-        rows = group.prompt_rows(begin, begin + num_tokens)
-        length = num_tokens if len(rows) <= max_rows else rows[max_rows] - begin
-        max_rows -= min(len(rows), max_rows)
-        if length > 0:
-            kept.append((group, length))
-    return kept
 
 
 class TakenRows:

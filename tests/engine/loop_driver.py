@@ -54,10 +54,10 @@ def spec(
 
 
 def watching(views: list[StepView], policy: Policy = CHUNKED) -> Policy:
-    """The policy, that keeps what it is shown."""
+    """The policy, that keeps what it is shown as it is then."""
 
     def plan(view: StepView) -> StepPlan:
-        views.append(view)
+        views.append(replace(view, waiting=tuple(view.waiting)))
         return policy.plan(view)
 
     return replace(policy, plan=plan)

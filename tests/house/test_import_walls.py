@@ -18,6 +18,7 @@ from tests.house.walls import (
     PURE_LIBRARY,
     SDK_USERS,
     THIRD_PARTY,
+    TORCH_FREE_PARTS,
 )
 from tools.house.source_tree import ROOT, Import, imports, imports_of, module_name, modules, packages
 
@@ -26,6 +27,10 @@ WITHOUT_TORCH = sorted({"baton", "router", "scheduling", "state", "sim"} - PLANN
 # Packages of generated stubs: all that a service may take of `baton`.
 STUBS = ("baton.v1.", "baton.worker.v1.", "baton.operators.v1.")
 TORCH_SIDE = ("torch", "transformers", "triton", "numpy")
+
+
+def _in_part(target: str, part: str) -> bool:
+    return target == part or target.startswith(f"{part}.")
 
 
 def _report(offences: list[Import]) -> str:
@@ -45,6 +50,29 @@ def test_package_imports_only_what_the_plan_allows(package: str) -> None:
     inside = set(MAY_IMPORT) | {"tests"}
     allowed = MAY_IMPORT[package] | {package}
     offences = [found for found in imports(package) if found.package in inside - allowed]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("part", sorted(TORCH_FREE_PARTS))
+def test_a_torch_free_part_takes_nothing_of_the_rest_of_its_package(part: str) -> None:
+    package = part.partition(".")[0]
+    inside = [found for found in imports(package) if module_name(found.path).startswith(part)]
+    assert inside
+    offences = [
+        found
+        for found in inside
+        if (found.package == package and not _in_part(found.target, part)) or found.package == "torch"
+    ]
+    assert not offences, _report(offences)
+
+
+@pytest.mark.parametrize("package", sorted({"sim"}))
+def test_packages_without_torch_take_only_parts_without_it(package: str) -> None:
+    offences = [
+        found
+        for found in imports(package)
+        if found.package == "engine" and not any(_in_part(found.target, part) for part in TORCH_FREE_PARTS)
+    ]
     assert not offences, _report(offences)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from engine.device.copy_stream import Mark
+from engine.core.report import Mark
 from engine.kv.block_checksums import BlockChecksums
 from engine.kv.gpu_sharing import PeerBlocks, gpu_uuid, gpus_in_reach, share
 from engine.kv.kv_pool import KVPool

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from engine.core.commands import Command, Release
-from engine.core.report import Filled, StepReport
-from engine.device.copy_stream import Mark
+from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
 from kvtransfer.handoff import End, Outcome, SenderLimits

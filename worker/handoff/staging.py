@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.device.copy_stream import Mark
+from engine.core.report import Mark
 from engine.kv.block_copies import BlockCopies
 from engine.kv.kv_pool import KVPool
 from kvtransfer.pools.in_place import InPlace

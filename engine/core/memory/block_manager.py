@@ -133,9 +133,12 @@ class BlockManager:
         self._pin(block)
         return block
 
-    def allocate(self) -> int:
-        """A block out of the caller's reservation, with one reference and undefined content."""
-        self.unreserve(1)
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Return blocks out of the caller's reservation, each with one reference and undefined content."""
+        self.unreserve(num_blocks)
+        return [self._allocate() for _ in range(num_blocks)]
+
+    def _allocate(self) -> int:
         block = self._free.pop() if self._free else self._evict()
         self._num_references[block] = 1
         self._num_held += 1
@@ -145,7 +148,7 @@ class BlockManager:
     def restore(self, hashes: Sequence[bytes | None], spare: int) -> tuple[list[int], list[int]]:
         """A block, with one reference, for each of `hashes`: the one that holds it, or else a new one.
 
-        Answers the blocks, and the indexes of the new ones, whose content the caller puts back at once.
+        Return the blocks, and the indexes of the new ones, whose content the caller puts back at once.
         Raises `BlockShortage` and changes nothing unless `spare` more blocks stay available.
         """
         held = [None if block_hash is None else self.find(block_hash) for block_hash in hashes]
@@ -156,8 +159,7 @@ class BlockManager:
         for block in held:
             if block is not None:
                 self._pin(block)
-        self._num_reserved += num_new
-        blocks = [self.allocate() if block is None else block for block in held]
+        blocks = [self._allocate() if block is None else block for block in held]
         new = [index for index, block in enumerate(held) if block is None]
         for index in new:
             block_hash = hashes[index]
@@ -181,17 +183,20 @@ class BlockManager:
         shared = self.share(block_table[:num_full])
         if partial == 0:
             return Fork(shared, None)
-        target = self.allocate()
+        (target,) = self.allocate(1)
         return Fork([*shared, target], (block_table[num_full], target))
 
-    def register(self, block: int, block_hash: bytes) -> None:
-        """The used `block` is full and will not change: whoever needs this content may share it."""
+    def register(self, block: int, block_hash: bytes) -> int:
+        """The used `block` is full and will not change: other sequences may share it from now on.
+
+        Return the block that has its place in its sequence's table: itself.
+        """
         assert self._num_references[block] > 0
-        if block_hash in self._block_of or self._hash_of[block] is not None:
-            return  # the content is there already; this copy of it is freed with its sequence
-        self._hash_of[block] = block_hash
-        self._block_of[block_hash] = block
-        self._note(block_hash, added=True)
+        if block_hash not in self._block_of and self._hash_of[block] is None:
+            self._hash_of[block] = block_hash
+            self._block_of[block_hash] = block
+            self._note(block_hash, added=True)
+        return block  # where the content was there already, this copy of it is freed with its sequence
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Take blocks whose content turned out wrong out of the cache; who references them keeps them."""

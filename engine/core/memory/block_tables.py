@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_names import BlockNames
+from engine.core.memory.block_pool import BlockPool
 from engine.core.report import Filled, Received
 from engine.core.sequence import Goal, SequenceGroup, Swapped
 from engine.core.sequence import Sequence as Choice
-from scheduling.memory.block_hash import chain_root, hash_block, hash_blocks
 from scheduling.memory.reservation import blocks_needed
-from scheduling.request import SequenceSpec
 
 
 class BlockTables:
-    """Keeps the block tables of groups and choices in step with the block manager.
+    """Keeps the block tables of groups and choices in step with the pool.
 
     A group's table covers its context. Once it runs, each choice has a table of its own and the group none.
     What a group is promised before it starts is its context, or with `reserves_maximum` all that its choices
     can grow to; otherwise they ask for each block of their output when they need it.
     """
 
-    def __init__(self, blocks: BlockManager, fingerprint: str, *, reserves_maximum: bool) -> None:
+    def __init__(self, blocks: BlockPool, names: BlockNames, *, reserves_maximum: bool) -> None:
         self._blocks = blocks
         self._size = blocks.block_size
-        self._fingerprint = fingerprint
+        self.names = names
         self.reserves_maximum = reserves_maximum
         self._held: list[int] | None = None
 
@@ -38,25 +37,12 @@ class BlockTables:
         """The step that they were held back for is over."""
         self._blocks.free(held)
 
-    def hash_full_blocks(self, spec: SequenceSpec, output_token_ids: Sequence[int]) -> list[bytes]:
-        """Identities of the full blocks of the prompt and some output."""
-        return hash_blocks(self._root(spec), [*spec.prompt_token_ids, *output_token_ids], self._size)
-
-    def hash_all_blocks(self, group: SequenceGroup) -> list[bytes]:
-        """Identities of the blocks of what is, or was, computed elsewhere, a partial last one included."""
-        end = group.num_received_tokens
-        hashes = list(group.block_hashes[: end // self._size])
-        rest = group.context[len(hashes) * self._size : end]
-        if rest.size:
-            hashes.append(hash_block(hashes[-1] if hashes else self._root(group.spec), rest.tolist()))
-        return hashes
-
     def computable_prefix(self, group: SequenceGroup) -> Sequence[bytes]:
         """Return the hashes of the blocks that may come from the cache.
 
         The last token is always computed, and so is every token whose logits give prompt log-probabilities.
         """
-        num_tokens = len(group.context) - 1
+        num_tokens = group.num_context_tokens - 1
         if group.num_launched_prompt_rows < group.num_prompt_rows:
             num_tokens = group.num_launched_prompt_rows
         return group.block_hashes[: num_tokens // self._size]
@@ -69,31 +55,37 @@ class BlockTables:
         group.num_computed_tokens = len(group.block_table) * self._size
         group.num_cached_tokens = group.num_computed_tokens
 
-    def extend_from_cache(self, group: SequenceGroup) -> None:
-        """Take blocks that were cached since `reserve`, as long as the next one is not allocated yet."""
-        prefix = self.computable_prefix(group)
-        while (num_held := len(group.block_table)) < len(prefix):
-            if group.num_computed_tokens != num_held * self._size:
-                return
-            block = self._blocks.exchange(prefix[num_held])
+    def extend_from_cache(self, group: SequenceGroup) -> bool:
+        """Take blocks that were cached since `reserve`, as long as the next one is not allocated yet.
+
+        Return True if there were some.
+        """
+        first = len(group.block_table)
+        if first >= len(group.block_hashes) or group.num_computed_tokens != first * self._size:
+            return False
+        for block_hash in self.computable_prefix(group)[first:]:
+            block = self._blocks.exchange(block_hash)
             if block is None:
-                return
+                break
             group.block_table.append(block)
-            group.num_reserved_blocks -= 1
-            group.num_computed_tokens += self._size
-            group.num_cached_tokens += self._size
+        num_more = len(group.block_table) - first
+        group.num_reserved_blocks -= num_more
+        group.num_computed_tokens += num_more * self._size
+        group.num_cached_tokens += num_more * self._size
+        return num_more > 0
 
     def cover(self, group: SequenceGroup, num_tokens: int) -> None:
         """Allocate blocks for the first `num_tokens` tokens."""
-        while len(group.block_table) * self._size < num_tokens:
-            group.block_table.append(self._blocks.allocate())
-            group.num_reserved_blocks -= 1
+        num_more = -(-num_tokens // self._size) - len(group.block_table)
+        if num_more > 0:
+            group.block_table += self._blocks.allocate(num_more)
+            group.num_reserved_blocks -= num_more
 
     def expect(self, group: SequenceGroup) -> Received:
-        """Allocate blocks for the context; answers those whose content comes from elsewhere."""
+        """Allocate blocks for the context; return those whose content comes from elsewhere."""
         num_held = len(group.block_table)
-        self.cover(group, len(group.context))
-        hashes = tuple(self.hash_all_blocks(group))
+        self.cover(group, group.num_context_tokens)
+        hashes = tuple(self.names.of_received(group))
         return Received(group.handle, tuple(group.block_table[: len(hashes)]), hashes, num_held)
 
     def accept(self, group: SequenceGroup, num_blocks: int) -> None:
@@ -102,51 +94,60 @@ class BlockTables:
         group.num_computed_tokens = min(num_tokens, group.num_received_tokens)
         self.register_filled(group)
 
-    def register_filled(self, group: SequenceGroup) -> Filled | None:
-        """Share the blocks that were filled since the last time; answers them if there are any.
-
-        The last ones include a partial block, which is told but not shared.
-        """
-        num_tokens = group.num_settled_tokens
-        first, num_full = group.num_filled_blocks, num_tokens // self._size
-        for index in range(first, num_full):
-            self._blocks.register(group.block_table[index], group.block_hashes[index])
+    def register_filled(self, group: SequenceGroup) -> None:
+        """Share the full blocks that were filled since the last time."""
+        hashes = group.block_hashes
+        num_full = group.num_settled_tokens // self._size
+        for index in range(group.num_filled_blocks, min(num_full, len(hashes))):
+            group.block_table[index] = self._blocks.register(group.block_table[index], hashes[index])
         group.num_filled_blocks = num_full
-        is_complete = num_tokens == len(group.context)
-        end = len(group.block_table) if is_complete else num_full
+
+    def publish_filled(self, group: SequenceGroup) -> Filled | None:
+        """Share the blocks that were filled since the last time and return them, if there are any.
+
+        The last ones include a partial block, which is reported but not shared.
+        """
+        first, num_tokens = group.num_filled_blocks, group.num_settled_tokens
+        self.register_filled(group)
+        is_complete = num_tokens == group.num_context_tokens
+        end = len(group.block_table) if is_complete else group.num_filled_blocks
         if end == first:
             return None
-        hashes = self.hash_all_blocks(group) if is_complete else group.block_hashes
+        hashes = self.names.of_received(group) if is_complete else group.block_hashes
         blocks = tuple(group.block_table[first:end])
-        hashes_of = tuple(hashes[first:end])
-        return Filled(group.handle, first, blocks, hashes_of, is_complete, num_tokens)
+        return Filled(group.handle, first, blocks, tuple(hashes[first:end]), is_complete, num_tokens)
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """Replace the group's table by one for each of its choices.
 
-        Answers the (source, target) copies to make before the next step.
+        The first choice takes it over, with its partial last block. The others share its full blocks and
+        copy that one. Return the (source, target) copies to make before the next step.
         """
-        copies = [copy for choice in group.sequences if (copy := self._start_choice(choice)) is not None]
+        first, *others = group.sequences
+        copies = []
+        for choice in others:
+            fork = self._blocks.fork(group.block_table, group.num_context_tokens)
+            choice.block_table = fork.block_table
+            if fork.copy is not None:
+                copies.append(fork.copy)
+                group.num_reserved_blocks -= 1
+        first.block_table, group.block_table = group.block_table, []
+        for choice in group.sequences:
+            self._start_choice(choice)
         self.return_context(group)
         return copies
 
-    def num_unpromised(self, choice: Choice, position: int) -> int:
-        """How many blocks, 0 or 1, the token at `position` needs and nobody has promised."""
-        has_block = len(choice.block_table) * self._size > position
-        return 0 if has_block or choice.num_reserved_blocks else 1
+    def lacks_block(self, choice: Choice, position: int) -> bool:
+        """Return True if the token at `position` needs a block that is not in the choice's table."""
+        return len(choice.block_table) * self._size <= position
 
-    def grow(self, choice: Choice, position: int) -> int | None:
-        """The block to append to the choice's table for its newest token, at `position`, unless it has one.
-
-        The caller has seen that a block which is not promised is there.
-        """
-        if len(choice.block_table) * self._size > position:
-            return None
-        if choice.num_reserved_blocks:
-            choice.num_reserved_blocks -= 1
-        else:
-            self._blocks.reserve(1)
-        return self._blocks.allocate()
+    def grow(self, choice: Choice, num_blocks: int) -> None:
+        """Append blocks to the choice's table; the caller has seen that those not promised are there."""
+        num_promised = min(num_blocks, choice.num_reserved_blocks)
+        choice.num_reserved_blocks -= num_promised
+        if num_promised < num_blocks:
+            self._blocks.reserve(num_blocks - num_promised)
+        choice.block_table += self._blocks.allocate(num_blocks)
 
     def lose_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds; its context is to be computed again."""
@@ -155,17 +156,21 @@ class BlockTables:
         group.num_computed_tokens = group.num_cached_tokens = group.num_filled_blocks = 0
 
     def unique_blocks(self, group: SequenceGroup) -> list[int]:
-        """Blocks of a running group, each once."""
+        """Return the blocks of a running group, each once."""
+        if len(group.sequences) == 1:
+            return list(group.sequences[0].block_table)
         return list(dict.fromkeys(block for choice in group.sequences for block in choice.block_table))
 
     def swap_out(self, group: SequenceGroup, slots: Sequence[int]) -> None:
         """Drop the blocks of a running group; `unique_blocks` were copied to `slots`, in that order."""
         blocks = self.unique_blocks(group)
-        index_of = {block: index for index, block in enumerate(blocks)}
-        tables = tuple(tuple(index_of[block] for block in choice.block_table) for choice in group.sequences)
+        tables: tuple[tuple[int, ...], ...] = (tuple(range(len(blocks))),)
+        if len(group.sequences) > 1:
+            index_of = {block: index for index, block in enumerate(blocks)}
+            tables = tuple(tuple(map(index_of.__getitem__, choice.block_table)) for choice in group.sequences)
         for choice in group.sequences:
             self.register_written(choice)
-        hashes = tuple(self._blocks.hash_of(block) for block in blocks)
+        hashes = tuple(self._blocks.hash_of(block) for block in self.unique_blocks(group))
         for choice in group.sequences:
             self.return_choice(choice)
         group.swapped = Swapped(tuple(slots), hashes, tables)
@@ -173,7 +178,7 @@ class BlockTables:
     def swap_in(self, group: SequenceGroup) -> list[tuple[int, int]]:
         """Give a swapped group blocks again, those that the pool still has among them.
 
-        Answers the (slot, block) copies to make before the next step; raises `BlockShortage` unless there is
+        Return the (slot, block) copies to make before the next step; raises `BlockShortage` unless there is
         one more block for each choice, so that it gets on.
         """
         swapped = group.swapped
@@ -199,18 +204,24 @@ class BlockTables:
     def register_written(self, choice: Choice) -> None:
         """Share the full blocks of a running choice, up to the KV of all but its newest token."""
         # A block that the newest token would fill is not full; nor is one of a chunk in flight.
-        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        num_written = len(choice.group.spec.prompt_token_ids) + choice.num_outputs - 1
         num_written = min([num_written, *choice.group.pending_chunks[:1]])
         while (choice.num_registered_blocks + 1) * self._size <= num_written:
-            self._register_next(choice)
+            name = self.names.of_next(choice)
+            if name is None:
+                return
+            index = choice.num_registered_blocks
+            choice.block_table[index] = self._blocks.register(choice.block_table[index], name)
+            choice.last_hash = name
+            choice.num_registered_blocks += 1
 
     def share_written(self, choice: Choice, num_blocks: int | None = None) -> tuple[list[int], int]:
-        """One more reference to a choice's first blocks, by default all that are written to.
+        """Add a reference to a choice's first blocks, by default all that are written to.
 
-        Answers them, and how many tokens they hold; asked for more full blocks than there are, none.
+        Return them, and how many tokens they contain; none if there are fewer full blocks than asked for.
         """
         # The newest token's KV is not written.
-        num_written = len(choice.group.spec.prompt_token_ids) + len(choice.output_token_ids) - 1
+        num_written = len(choice.group.spec.prompt_token_ids) + choice.num_outputs - 1
         if num_blocks is None:
             num_blocks = -(-num_written // self._size)
         elif num_blocks * self._size > num_written:
@@ -221,7 +232,7 @@ class BlockTables:
     def most_blocks(self, group: SequenceGroup, num_choices: int) -> int:
         """Blocks that the group can grow to with so many choices."""
         if group.goal is not Goal.DECODE:
-            return blocks_needed(len(group.context), 1, 1, self._size)
+            return blocks_needed(group.num_context_tokens, 1, 1, self._size)
         num_prompt = len(group.spec.prompt_token_ids)
         return blocks_needed(num_prompt, group.rules.limit, num_choices, self._size)
 
@@ -253,23 +264,15 @@ class BlockTables:
         tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), self._held or ()]
         return tables, num_reserved
 
-    def _start_choice(self, choice: Choice) -> tuple[int, int] | None:
-        """Share the group's blocks; the first choice takes the partial last one, the others copy it."""
+    def _start_choice(self, choice: Choice) -> None:
+        """Pass the choice its share of what its group was promised."""
         group = choice.group
-        copy = None
-        if choice is group.sequences[0]:
-            choice.block_table = self._blocks.share(group.block_table)
-        else:
-            fork = self._blocks.fork(group.block_table, len(group.context))
-            choice.block_table, copy = fork.block_table, fork.copy
-            group.num_reserved_blocks -= copy is not None
         choice.num_reserved_blocks = self._blocks_to_start(group, 1) - len(choice.block_table)
         group.num_reserved_blocks -= choice.num_reserved_blocks
         assert group.num_reserved_blocks >= 0
         # Those of the last chunk follow when it is over.
-        num_filled = choice.num_registered_blocks = group.num_filled_blocks
-        choice.last_hash = group.block_hashes[num_filled - 1] if num_filled else self._root(group.spec)
-        return copy
+        choice.num_registered_blocks = group.num_filled_blocks
+        choice.last_hash = self.names.of_last(group, group.num_filled_blocks)
 
     def _drop(self, table: Sequence[int]) -> None:
         if self._held is None:
@@ -277,16 +280,7 @@ class BlockTables:
         else:
             self._held.extend(table)
 
-    def _register_next(self, choice: Choice) -> None:
-        index, hashes = choice.num_registered_blocks, choice.group.block_hashes
-        choice.last_hash = hashes[index] if index < len(hashes) else choice.hash_next_block(self._size)
-        self._blocks.register(choice.block_table[choice.num_registered_blocks], choice.last_hash)
-        choice.num_registered_blocks += 1
-
     def _blocks_to_start(self, group: SequenceGroup, num_choices: int) -> int:
         if group.goal is not Goal.DECODE or self.reserves_maximum:
             return self.most_blocks(group, num_choices)
-        return blocks_needed(len(group.context), 1, num_choices, self._size)
-
-    def _root(self, spec: SequenceSpec) -> bytes:
-        return chain_root(self._fingerprint, spec.cache_salt)
+        return blocks_needed(group.num_context_tokens, 1, num_choices, self._size)

@@ -1,10 +1,10 @@
-"""Whether the pool is enough for groups until they end, by how long outputs have been."""
+"""Foresees whether the pool is enough for groups until they end, by how long outputs have been."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_pool import BlockPool
 from engine.core.sequence import Goal, Phase, SequenceGroup
 from engine.core.sequence import Sequence as Choice
 from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
@@ -15,20 +15,35 @@ WITHOUT_BLOCKS = (Phase.WAITING, Phase.PREEMPTED, Phase.SWAPPED)
 class Forecast:
     """Learns lengths from the outputs that end here."""
 
-    def __init__(self, blocks: BlockManager) -> None:
+    def __init__(self, blocks: BlockPool) -> None:
         self._blocks = blocks
         self._lengths = LengthQuantiles()
+        self._growths: dict[int, int] = {}
+        """By the key of each group with blocks: the blocks that it could take on top when it got them."""
+        self._most_growth_of_all = 0
+
+    def add(self, group: SequenceGroup) -> None:
+        """A group has got blocks."""
+        growth = self._most_growth(group) if _grows(group) else 0
+        self._growths[group.key] = growth
+        self._most_growth_of_all += growth
+
+    def remove(self, group: SequenceGroup) -> None:
+        """A group has no blocks any more."""
+        self._most_growth_of_all -= self._growths.pop(group.key, 0)
 
     def observe(self, choice: Choice) -> None:
         """The choice has its last token; a length that was demanded says nothing of others."""
         if not choice.group.spec.stop.ignore_eos:
-            self._lengths.observe(len(choice.output_token_ids))
+            self._lengths.observe(choice.num_outputs)
 
     def fits(self, groups: Iterable[SequenceGroup], candidate: SequenceGroup) -> bool:
-        """Whether the pool stands `groups`, who are all that hold blocks, and `candidate` until they end.
+        """Return True if the pool is enough for all holders of blocks and `candidate` until they end.
 
-        Always so for a candidate that would decode alone: no pool has more room for it later.
+        It is for a candidate that would decode alone: no pool has more room for it later.
         """
+        if self._fits_at_most(candidate):
+            return True
         num_held = num_fixed = num_most = 0
         growing: list[tuple[float, int]] = []
         is_alone = True
@@ -51,21 +66,30 @@ class Forecast:
         peak = min(num_most, peak_blocks(growing, self._blocks.block_size))
         return peak + num_fixed - num_shared <= self._blocks.num_blocks
 
+    def _fits_at_most(self, candidate: SequenceGroup) -> bool:
+        """Return True if the pool is enough even if every output becomes as long as it may."""
+        most = self._blocks.num_taken_blocks + self._most_growth_of_all
+        if candidate.swapped is not None:
+            most += len(candidate.swapped.slots)
+        if _grows(candidate):
+            most += self._most_growth(candidate)
+        return most <= self._blocks.num_blocks
+
     def _most_growth(self, group: SequenceGroup) -> int:
-        """Blocks that its choices can take on top."""
+        """Return the number of blocks that its choices can take on top."""
         size, limit, first = self._blocks.block_size, group.rules.limit, _num_first_outputs(group)
         if not group.sequences:
             return group.num_rows * -(-(limit - first) // size)
-        return sum(-(-(limit - len(choice.output_token_ids)) // size) for choice in group.sequences)
+        return sum(-(-(limit - choice.num_outputs) // size) for choice in group.sequences)
 
     def _choices(self, group: SequenceGroup, num_held: int) -> Iterator[tuple[float, int]]:
-        """Per choice: blocks it holds, and tokens it is expected to get yet."""
+        """Yield for each choice the blocks it holds and the tokens it is expected to get yet."""
         share = num_held / group.num_rows
         if not group.sequences:
             for choice in group.spec.choices:
                 yield share, self._remaining(group, choice, _num_first_outputs(group))
         for sequence in group.sequences:
-            yield share, self._remaining(group, sequence.choice, len(sequence.output_token_ids))
+            yield share, self._remaining(group, sequence.choice, sequence.num_outputs)
 
     def _remaining(self, group: SequenceGroup, choice: int, num_outputs: int) -> int:
         limit = group.rules.limit

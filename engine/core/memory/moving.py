@@ -7,7 +7,7 @@ prompt is, and outlives the choice until it is released.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core.memory.block_tables import BlockTables
 from engine.core.sequence import Goal, Phase, SequenceGroup
@@ -15,27 +15,30 @@ from engine.core.sequence import Sequence as Choice
 
 
 class Mover:
-    """Makes the held groups, with keys of their own; entering and offering them is its caller's."""
+    """Makes the held groups, with keys of their own; its caller enters and offers them."""
 
-    def __init__(self, tables: BlockTables, keys: Iterator[int], clock: Callable[[], float]) -> None:
+    def __init__(self, tables: BlockTables, keys: Iterator[int]) -> None:
         self._tables = tables
         self._keys = keys
-        self._clock = clock
 
     def hold(
-        self, groups: Iterable[SequenceGroup], parts: Mapping[int, int], num_blocks: int | None = None
+        self,
+        groups: Iterable[SequenceGroup],
+        parts: Mapping[int, int],
+        now_s: float,
+        num_blocks: int | None = None,
     ) -> list[SequenceGroup]:
-        """A group for each running choice of `groups` that `parts` has a handle for, if it holds blocks.
+        """Return a group for each running choice with blocks that `parts` has a handle for.
 
         It holds the choice's first `num_blocks`, by default all that are written to. A choice that has fewer
         full blocks than asked for has none to hold.
         """
         running = (group for group in groups if group.phase is Phase.RUNNING)
         choices = (choice for group in running for choice in group.sequences if choice.choice in parts)
-        held = (self._hold(choice, parts[choice.choice], num_blocks) for choice in choices)
+        held = (self._hold(choice, parts[choice.choice], now_s, num_blocks) for choice in choices)
         return [group for group in held if group is not None]
 
-    def _hold(self, choice: Choice, part: int, num_blocks: int | None) -> SequenceGroup | None:
+    def _hold(self, choice: Choice, part: int, now_s: float, num_blocks: int | None) -> SequenceGroup | None:
         blocks, num_tokens = self._tables.share_written(choice, num_blocks)
         if not blocks:
             return None
@@ -47,7 +50,7 @@ class Mover:
             output_token_ids=(),
             choices=(choice.choice,),
         )
-        hashes = self._tables.hash_full_blocks(spec, ())
-        held = SequenceGroup(next(self._keys), spec, Goal.HOLD, choice.group.rules, hashes, self._clock())
+        hashes = self._tables.names.of_full_blocks(spec, ())
+        held = SequenceGroup(next(self._keys), spec, Goal.HOLD, choice.group.rules, hashes, now_s)
         held.phase, held.block_table, held.num_computed_tokens = Phase.HELD, blocks, num_tokens
         return held

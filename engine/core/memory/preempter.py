@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
+from math import inf
 
 from engine.core.batch import Batch
-from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
+from engine.core.memory.swap_memory import SwapMemory
 from engine.core.sequence import Goal, Phase, SequenceGroup
 from engine.core.sequence import Sequence as Choice
-from engine.kv.swap_space import SwapSpace
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Preemption, SwapSpeed, VictimView, choose
 
@@ -20,17 +19,20 @@ _CAN_GIVE_UP = (Phase.ARRIVED, Phase.PREFILLING, Phase.RUNNING)
 
 
 class Preempter:
-    """Chooses victims, suspends them and brings swapped ones back; queues and reports are its caller's."""
+    """Chooses victims, suspends them and brings swapped ones back; its caller has the queues and reports."""
 
-    def __init__(self, tables: BlockTables, batch: Batch, blocks: BlockManager, swap: SwapSpace) -> None:
+    def __init__(self, tables: BlockTables, batch: Batch, blocks: BlockPool, swap: SwapMemory) -> None:
         self._tables = tables
         self._batch = batch
         self._blocks = blocks
         self._swap = swap
 
     def num_short(self) -> int:
-        """Blocks that running choices need for their next token beyond what is promised and available."""
-        return sum(self._needs().values()) - self._blocks.num_available_blocks
+        """Return how many blocks running choices need next beyond those promised and available."""
+        num_available = self._blocks.num_available_blocks
+        if num_available >= self._batch.num_rows:
+            return 0
+        return max(0, sum(self._needs().values()) - num_available)
 
     def choose(
         self, groups: Iterable[SequenceGroup], num_short: int, cost: CostModel, now_s: float
@@ -48,7 +50,7 @@ class Preempter:
         return chosen
 
     def swap_out(self, group: SequenceGroup) -> None:
-        """Copy the group's blocks to host memory and let go of them."""
+        """Copy the group's blocks to host memory and drop them."""
         slots = self._swap.store(self._tables.unique_blocks(group))
         self._leave_batch(group)
         self._tables.swap_out(group, slots)
@@ -64,7 +66,7 @@ class Preempter:
         group.phase = Phase.RUNNING
         for choice in group.sequences:
             self._batch.join(choice)
-            self._batch.set_blocks(choice)
+            self._batch.table.set_blocks(choice)
 
     def forget(self, group: SequenceGroup) -> None:
         """The group ends without coming back."""
@@ -73,7 +75,7 @@ class Preempter:
             group.swapped = None
 
     def drop(self, group: SequenceGroup, keys: Iterator[int]) -> list[SequenceGroup]:
-        """Let go of the group's blocks; answers the groups to compute again in its stead.
+        """Drop the group's blocks and return the groups to compute again in its stead.
 
         That is the group itself, or one for each of its running choices, with keys of their own.
         """
@@ -101,12 +103,11 @@ class Preempter:
         self._swap.check_some(_slots(groups))
 
     def _rewind(self, part: SequenceGroup) -> None:
-        """What the choice has said belongs to the context now."""
+        """Let the context include the output of the only choice."""
         (choice,) = part.sequences
-        outputs = choice.output_token_ids
-        part.num_known_tokens = max(part.num_known_tokens, len(part.spec.prompt_token_ids) + len(outputs) - 1)
-        part.context = np.array((*part.spec.prompt_token_ids, *outputs), dtype=np.int64)
-        part.block_hashes = self._tables.hash_full_blocks(part.spec, outputs)
+        part.extend_context(choice.num_outputs)
+        part.num_known_tokens = max(part.num_known_tokens, part.num_context_tokens - 1)
+        part.block_hashes = self._tables.names.of_full_blocks(part.spec, choice.output_token_ids)
         part.num_computed_tokens = part.num_cached_tokens = part.num_filled_blocks = 0
         part.first_tokens = None
         part.phase = Phase.PREEMPTED
@@ -116,25 +117,26 @@ class Preempter:
             self._batch.leave(choice)
 
     def _needs(self) -> Counter[SequenceGroup]:
-        """Blocks that running groups need now and were not promised."""
+        """Count the blocks that running groups need now and were not promised."""
         needs: Counter[SequenceGroup] = Counter()
         for choice in self._batch.rows_at_block_start():
             position = int(self._batch.positions[choice.row])
-            needs[choice.group] += self._tables.num_unpromised(choice, position)
+            is_short = not choice.num_reserved_blocks and self._tables.lacks_block(choice, position)
+            needs[choice.group] += is_short
         return needs
 
     def _view(self, group: SequenceGroup, num_needed: int, now_s: float) -> VictimView:
         is_running = group.phase is Phase.RUNNING
         tables = [choice.block_table for choice in group.sequences] if is_running else [group.block_table]
         num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.sequences)
-        num_swap = len(tables[0]) if len(tables) == 1 else len({one for table in tables for one in table})
+        num_swap = len(tables[0]) if len(tables) == 1 else len({block for table in tables for block in table})
         return VictimView(
             handle=group.key,
             num_tokens=_num_lost_tokens(group, is_running),
             num_freed_blocks=self._blocks.num_exclusive(tables) + num_promised + num_needed,
             num_swap_blocks=num_swap,
             arrival=group.arrival,
-            slack_s=min((self._slack_s(choice, now_s) for choice in group.sequences), default=np.inf),
+            slack_s=min((self._slack_s(choice, now_s) for choice in group.sequences), default=inf),
             can_swap=is_running and num_swap <= self._swap.num_free,
         )
 
@@ -151,4 +153,4 @@ def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:
     if not is_running:
         return group.num_computed_tokens
     num_prompt = len(group.spec.prompt_token_ids)
-    return sum(num_prompt + len(choice.output_token_ids) for choice in group.sequences)
+    return sum(num_prompt + choice.num_outputs for choice in group.sequences)

@@ -1,8 +1,9 @@
-"""Whether memory has room for a group to start, or to come back; and its blocks, if so."""
+"""Decides whether memory has room for a group to start, or to come back, and gives it blocks if so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from engine.core.memory.block_manager import BlockShortage
 from engine.core.memory.block_tables import BlockTables
@@ -25,13 +26,21 @@ class Room:
         self._num_turns_unasked = 0
 
     def note_return(self) -> None:
-        """Blocks came back: whoever was refused may be asked again."""
+        """Blocks came back: a group that was refused may be asked again."""
         self._refused_key = None
 
-    def take(self, group: SequenceGroup, holders: Iterable[SequenceGroup], *, is_idle: bool) -> bool:
-        """Whether it has its blocks now; `holders` are all groups that have some.
+    def num_turns_in_vain(self, head: SequenceGroup) -> int:
+        """Return for how many turns `head`, for which there was no room, will not be looked at."""
+        return MAX_TURNS_UNASKED - self._num_turns_unasked if head.key == self._refused_key else 0
 
-        With `is_idle` nothing runs: then nobody is let wait without being looked at.
+    def pass_turns(self, num_turns: int) -> None:
+        """Turns have passed in which a refused group was not looked at."""
+        self._num_turns_unasked += num_turns
+
+    def take(self, group: SequenceGroup, holders: Iterable[SequenceGroup], *, is_idle: bool) -> bool:
+        """Return True if the group has its blocks now; `holders` are all groups that have some.
+
+        With `is_idle` nothing runs: then no group waits without being looked at.
         """
         if group.key == self._refused_key and not is_idle and self._num_turns_unasked < MAX_TURNS_UNASKED:
             self._num_turns_unasked += 1
@@ -40,6 +49,8 @@ class Room:
         has_room = self._swap_in if group.phase is Phase.SWAPPED else self._reserve
         is_in = has_room(group, holders)
         self._refused_key = None if is_in else group.key
+        if is_in:
+            self._forecast.add(group)
         return is_in
 
     def _reserve(self, group: SequenceGroup, holders: Iterable[SequenceGroup]) -> bool:
@@ -52,7 +63,7 @@ class Room:
             self._tables.reserve(group, prefix)
         except BlockShortage:
             return False
-        if not (self._tables.reserves_maximum or self._forecast.fits([*holders, group], group)):
+        if not (self._tables.reserves_maximum or self._forecast.fits(chain(holders, [group]), group)):
             self._tables.return_context(group)
             return False
         return True

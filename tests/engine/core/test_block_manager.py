@@ -66,7 +66,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def grow(self, data: st.DataObject) -> None:
         owner = data.draw(st.sampled_from([owner for owner in self.owners if owner.num_reserved]))
         referenced = {block for other in self.owners for block in other.table}
-        block = self.blocks.allocate()
+        (block,) = self.blocks.allocate(1)
         assert block not in referenced
         owner.table.append(block)
         owner.num_reserved -= 1
@@ -162,7 +162,7 @@ def fill(blocks: BlockManager, tokens: list[int]) -> list[int]:
     """A sequence that computes `tokens`, whole blocks, without looking at the cache."""
     hashes = hash_blocks(b"root", tokens, SIZE)
     assert blocks.reserve(len(hashes)) == []
-    table = [blocks.allocate() for _ in hashes]
+    table = [blocks.allocate(1)[0] for _ in hashes]
     for block, block_hash in zip(table, hashes, strict=True):
         blocks.register(block, block_hash)
     return table
@@ -177,7 +177,7 @@ def test_the_least_recently_used_prefix_is_evicted_first_and_its_end_before_its_
     blocks.free(blocks.reserve(2, hash_blocks(b"root", old, SIZE)))
     for left in ([True, True, True, False], [True, True, False, False], [True, False, False, False]):
         blocks.reserve(1)
-        blocks.allocate()
+        blocks.allocate(1)
         hashes = hash_blocks(b"root", old, SIZE) + hash_blocks(b"root", new, SIZE)
         assert [blocks.find(block_hash) is not None for block_hash in hashes] == left
 
@@ -237,7 +237,7 @@ def test_an_empty_pool_is_refused(num_blocks: int, block_size: int) -> None:
 
 def test_blocks_are_restored_from_the_pool_where_it_still_has_them() -> None:
     blocks = BlockManager(6, 4)
-    table = [blocks.allocate() for _ in blocks.reserve(4) or range(4)]
+    table = blocks.allocate(len(blocks.reserve(4)) or 4)
     blocks.register(table[0], b"used")
     blocks.register(table[1], b"cached")
     blocks.register(table[2], b"gone")
@@ -259,7 +259,7 @@ def idle(num_blocks: int) -> tuple[BlockManager, list[int]]:
     """A pool, of which a tenth is held and the rest cached; and the block table of what is held."""
     blocks = BlockManager(num_blocks, SIZE)
     blocks.reserve(num_blocks)
-    table = [blocks.allocate() for _ in range(num_blocks)]
+    table = blocks.allocate(num_blocks)
     for block in table:
         blocks.register(block, block.to_bytes(16))
     blocks.free(table[num_blocks // 10 :])

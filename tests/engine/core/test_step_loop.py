@@ -395,7 +395,7 @@ def test_a_turn_costs_the_same_with_a_pool_of_any_size() -> None:
 
 def fill_cache(blocks: BlockManager) -> None:
     blocks.reserve(blocks.num_blocks)
-    table = [blocks.allocate() for _ in range(blocks.num_blocks)]
+    table = blocks.allocate(blocks.num_blocks)
     for block in table:
         blocks.register(block, block.to_bytes(16))
     blocks.free(table)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.core.batch import Batch, ChunkRow
+from engine.core.batch import Batch
 from engine.device.host_copies import ALIGNMENT, Download, StepUpload
+from engine.execution.device_rows import ChunkRow, DeviceRows, StepAssembler
 
 CPU = torch.device("cpu")
 
@@ -93,13 +94,14 @@ def test_a_buffer_is_waited_for_before_it_is_used_again() -> None:
     assert [event.waits for event in events] == [3, 3]
 
 
-def make_batch(max_rows: int = 8) -> Batch:
+def make_assembler(max_rows: int = 8) -> StepAssembler:
     """Four rows in the middle of their contexts, by hand."""
-    batch = Batch(max_rows, 12, 4, 97, CPU)
-    batch.token_ids[:] = np.arange(20, 20 + max_rows)
+    rows = DeviceRows(max_rows, 12, 97, CPU)
+    batch = Batch(max_rows, 4, rows)
+    rows.token_ids[:] = np.arange(20, 20 + max_rows)
     batch.positions[:] = np.arange(3, 3 + 5 * max_rows, 5)
-    batch.block_tables[:] = np.arange(max_rows * 12).reshape(max_rows, 12)
-    return batch
+    rows.block_tables[:] = np.arange(max_rows * 12).reshape(max_rows, 12)
+    return StepAssembler(batch, rows, 4, CPU)
 
 
 CHUNKS = [
@@ -110,10 +112,10 @@ CHUNKS = [
 
 @pytest.mark.parametrize(("num_decodes", "chunks"), [(4, []), (1, []), (4, CHUNKS), (0, CHUNKS)])
 def test_a_step_is_the_same_with_and_without_copying(num_decodes: int, chunks: list[ChunkRow]) -> None:
-    batch = make_batch()
-    plain = batch.assemble(num_decodes, chunks)
-    batch._upload, _ = make_upload()
-    copied = batch.assemble(num_decodes, chunks)
+    assembler = make_assembler()
+    plain = assembler.assemble(num_decodes, chunks)
+    assembler._upload, _ = make_upload()
+    copied = assembler.assemble(num_decodes, chunks)
     for field in fields(plain):
         want, got = getattr(plain, field.name), getattr(copied, field.name)
         if isinstance(want, int):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from engine.core.commands import Cancel, Decode, KVArrived, Prefill, Receive, Release
 from engine.core.report import StepReport
 from engine.core.sequence import Goal, SequenceGroup
+from engine.core.step import MAX_PROMPT_ROWS, within_rows
 from engine.model.model import load_model
-from engine.sampling.prompt_logprobs import MAX_ROWS, within_rows
 from output_text.output import output_rules
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
@@ -206,8 +206,8 @@ def test_no_step_computes_more_rows_than_fit_in_memory() -> None:
     for handle, prompt in ((1, long), (2, long[::-1])):
         check(driver.reports, handle, prompt)
     rows = [sum(len(one.logprobs) for one in report.prompt_logprobs) for report in driver.reports]
-    assert max(rows) == MAX_ROWS
-    assert [count for count in rows if count][:-1] == [MAX_ROWS] * 4
+    assert max(rows) == MAX_PROMPT_ROWS
+    assert [count for count in rows if count][:-1] == [MAX_PROMPT_ROWS] * 4
 
 
 @given(

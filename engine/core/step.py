@@ -1,0 +1,80 @@
+"""One step, from its plan until its tokens are known, without its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.sequence import Sequence, SequenceGroup
+from scheduling.cost.cost_model import StepShape
+
+MAX_PROMPT_ROWS = 256
+"""Prompt positions of one step whose logits are computed. 67 MB for a vocabulary of 128k in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWork:
+    """The next tokens of one prompt."""
+
+    group: SequenceGroup
+    begin: int
+    """Where in the context the chunk begins."""
+    end: int
+    wants_logits: bool
+    """A first token is drawn from the logits of its last token."""
+    prompt_rows: range
+    """Positions in the context whose logits are needed too."""
+
+
+def _no_rows() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """What a step computes. Its rows, whose choices may have moved or ended since, are as at its launch."""
+
+    num_decodes: int
+    chunks: list[ChunkWork]
+    shape: StepShape
+    num_recomputed: int = 0
+    prefilled: list[SequenceGroup] = field(default_factory=list)
+    """Groups whose prompt it completes, and whose first tokens it draws."""
+    joining: list[SequenceGroup] = field(default_factory=list)
+    """The same, and those that had run before a preemption."""
+    first_row: int = 0
+    """The row that the first of `choices` had."""
+    choices: list[Sequence] = field(default_factory=list)
+    """The choice of each row that got a token."""
+    positions: NDArray[np.int64] = field(default_factory=_no_rows)
+    """The position of each token whose KV it writes for these rows."""
+    last: list[Sequence] = field(default_factory=list)
+    """Choices that have left the batch at its launch, since they got the last token they may have."""
+    held: list[int] = field(default_factory=list)
+    """Blocks that are not needed any more and that it may still write to: given back when it is over."""
+
+    @property
+    def groups(self) -> set[SequenceGroup]:
+        """All groups that it computes for."""
+        return {*(chunk.group for chunk in self.chunks), *(choice.group for choice in self.choices)}
+
+
+def within_rows(
+    chunks: Iterable[tuple[SequenceGroup, int]], max_rows: int = MAX_PROMPT_ROWS
+) -> list[tuple[SequenceGroup, int]]:
+    """Return (prompt, number of next tokens) cut so that at most `max_rows` positions need logits.
+
+    Chunks after the first may be left out.
+    """
+    kept = []
+    for group, num_tokens in chunks:
+        begin = group.num_computed_tokens
+        rows = group.prompt_rows(begin, begin + num_tokens)
+        length = num_tokens if len(rows) <= max_rows else rows[max_rows] - begin
+        max_rows -= min(len(rows), max_rows)
+        if length > 0:
+            kept.append((group, length))
+    return kept

@@ -1,0 +1,281 @@
+"""A worker's decisions without its model: commands and finished steps in; steps, copies and reports out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.admission import EngineLimits, Refuse
+from engine.core.batch import Batch, RowTable
+from engine.core.commands import Command, SetCost
+from engine.core.groups import Groups, NewChoice
+from engine.core.memory.block_names import BlockNames
+from engine.core.memory.block_pool import BlockPool
+from engine.core.memory.block_tables import BlockTables
+from engine.core.memory.swap_memory import SwapMemory
+from engine.core.report import Load
+from engine.core.report_builder import ReportBuilder
+from engine.core.sequence import Goal, Phase, SequenceGroup
+from engine.core.sequence import Sequence as Choice
+from engine.core.step import ChunkWork, Step, within_rows
+from scheduling.cost.cost_model import CostModel, StepShape
+from scheduling.policies.policy import Policy
+from scheduling.request import FailureReason
+from scheduling.step import StepPlan, StepView
+
+Copies = list[tuple[int, int]]
+"""(source, target) blocks to copy before the next step."""
+
+
+class WorkerCore:
+    """Schedules the sequences of one worker. The package's docstring says in which order it is called.
+
+    The executor's own parts are handed in: `rows` and `new_choice` for what it keeps for each row and choice,
+    `refuse` for what its model cannot run, `swap` for host memory. Times are in seconds on one clock.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        names: BlockNames,
+        swap: SwapMemory,
+        rows: RowTable,
+        *,
+        limits: EngineLimits,
+        policy: Policy,
+        cost: CostModel,
+        refuse: Refuse,
+        new_choice: NewChoice,
+    ) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._policy = policy
+        self.cost = cost
+        self.batch = Batch(limits.max_num_seqs, pool.block_size, rows)
+        self.tables = BlockTables(pool, names, reserves_maximum=policy.reserves_maximum)
+        self.groups = Groups(self.tables, self.batch, pool, swap, limits, refuse, new_choice)
+        self.num_steps = 0
+
+    # Between two steps
+
+    def apply(self, command: Command, now_s: float) -> None:
+        """Carry out one command."""
+        if isinstance(command, SetCost):
+            self.cost = command.cost
+        else:
+            self.groups.apply(command, now_s)
+
+    def grow_rows(self, now_s: float) -> None:
+        """Give the running choices the blocks that their next tokens need; preempt where there are none."""
+        self.groups.grow_rows(self.cost, now_s)
+
+    def start_waiting(self) -> list[SequenceGroup]:
+        """Let groups in while there is room, and return those that have come with their KV complete."""
+        return self.groups.start_waiting()
+
+    def adopt(self, group: SequenceGroup) -> None:
+        """Make the choices of a group that came with its KV and its first tokens."""
+        if self.groups.finish_prefill(group):
+            self.groups.report.add_prefilled(group)
+
+    def go_on(self, group: SequenceGroup) -> Copies:
+        """Run the choices of an adopted group, which have their first tokens by now."""
+        for choice in group.sequences:
+            self.batch.join(choice)
+        return self.groups.start_choices(group)
+
+    def plan(self, now_s: float, begins_s: float) -> StepPlan:
+        """Return the next step by the policy; it begins at `begins_s`, when what is in flight is over."""
+        return self._policy.plan(
+            StepView(
+                self.batch.decode_load(begins_s),
+                self.groups.prefill_work(now_s),
+                self._limits.token_budget,
+                self._limits.max_num_seqs,
+                self.cost,
+            )
+        )
+
+    # One step
+
+    def begin(self, plan: StepPlan) -> Step:
+        """Return the step that a plan with work comes to, with blocks for all that it writes."""
+        num_decodes, num_rows = plan.num_decodes, self.batch.num_rows
+        assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
+        groups = [(self.groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
+        chunks = [self._chunk(group, num_tokens) for group, num_tokens in within_rows(groups)]
+        context = self.batch.num_context_tokens if num_decodes else 0
+        parts = [(chunk.begin, chunk.end - chunk.begin) for chunk in chunks]
+        shape = StepShape.of(num_decodes, context, parts)
+        return Step(num_decodes, chunks, shape, first_row=num_rows - num_decodes)
+
+    def join(self, step: Step) -> None:
+        """Count the chunks of a launched step; prompts that are complete with it take their rows."""
+        for chunk in step.chunks:
+            group, num_tokens = chunk.group, chunk.end - chunk.begin
+            num_lost = min(num_tokens, group.num_known_tokens - group.num_computed_tokens)
+            step.num_recomputed += max(0, num_lost)
+            group.pending_chunks.append(group.num_computed_tokens)
+            group.num_computed_tokens += num_tokens
+        step.joining = [chunk.group for chunk in step.chunks if chunk.wants_logits]
+        for group in step.joining:
+            if self.groups.finish_prefill(group):
+                step.prefilled.append(group)
+            for choice in group.sequences:
+                self.batch.join(choice)
+        rows = slice(step.first_row, self.batch.num_rows)
+        step.choices = self.batch.sequences[rows]
+        step.positions = self.batch.positions[rows].copy()
+
+    def advance(self, step: Step, num_steps: int = 1) -> Copies:
+        """Append the tokens that a launched step draws, known or not; whatever can have no more leaves.
+
+        With `num_steps` it is the first of so many that are alike: decodes alone, during which no group ends
+        or joins and no block is missing.
+        """
+        if num_steps > 1:
+            self._grow_ahead(num_steps - 1)
+        for choice in self.batch.advance(step.first_row, num_steps):
+            self._leave(step, choice)
+        copies: Copies = []
+        for group in step.joining:
+            going = [choice for choice in group.sequences if choice.row >= 0]
+            if group.goal is Goal.HOLD:
+                for choice in going:
+                    self._leave(step, choice)
+            elif going:
+                copies += self.groups.start_choices(group)
+        return copies
+
+    def settle(self, step: Step, num_steps: int = 1) -> None:
+        """A step, or so many that are alike, is over: its KV is there."""
+        self.num_steps += num_steps
+        report = self.groups.report
+        report.shape, report.recomputed_tokens = step.shape, step.num_recomputed
+        for chunk in step.chunks:
+            self.groups.settle_chunk(chunk.group)
+
+    def count_tokens(
+        self, step: Step, now_s: float, *, is_latest: bool = True, is_overtaken: bool = False
+    ) -> None:
+        """The tokens of a settled step are known at `now_s`.
+
+        It is the latest where no row has changed since its launch. It is overtaken where a step in flight
+        has drawn a further token for its rows.
+        """
+        for group in step.prefilled:
+            if group.phase is not Phase.ENDED:
+                self.groups.report.add_prefilled(group)
+        if not step.choices:
+            return
+        rows: slice | NDArray[np.int64] = slice(step.first_row, self.batch.num_rows)
+        if not is_latest:
+            all_rows = np.array([choice.row for choice in step.choices])
+            rows = all_rows[all_rows >= 0]
+        self.batch.due_times.advance(rows, now_s)
+        if not is_overtaken:
+            self.batch.settle(rows)
+
+    def count_steps(self, ends: NDArray[np.float64]) -> None:
+        """The tokens of several steps that are alike are known; they came at `ends`."""
+        self.batch.due_times.advance_steps(self.batch.num_rows, ends)
+        self.batch.settle(slice(self.batch.num_rows))
+
+    def finish(self, step: Step, filled: Iterable[Choice], finished: Iterable[Choice]) -> list[SequenceGroup]:
+        """Share the blocks that choices have filled, and end those that are finished.
+
+        Return the groups whose context is complete with the step and whose first tokens came from elsewhere.
+        """
+        for choice in filled:
+            if choice.block_table:
+                self.tables.register_written(choice)
+        for choice in finished:
+            if choice.group.goal is not Goal.HOLD:
+                self.groups.end_choice(choice)
+        for group in step.prefilled:
+            if group.goal is Goal.HOLD and group.phase is not Phase.ENDED:
+                self.groups.hold(group)
+        return [chunk.group for chunk in step.chunks if _brought_first_tokens(chunk.group)]
+
+    def fail(self, groups: Iterable[SequenceGroup], message: str, *, is_wrong: bool = False) -> None:
+        """End sequences that a step has failed; `is_wrong` KV must not be found in the cache again."""
+        for group in groups:
+            self.groups.fail(group, FailureReason.INTERNAL, message, is_wrong=is_wrong)
+
+    # Several steps at once
+
+    def num_steps_alike(self, most: int) -> int:
+        """Return how many decode steps, 1 to `most`, are sure to follow each other with nothing to decide.
+
+        There are rows, `grow_rows` and `start_waiting` have been called, and no prompt is to be computed.
+        """
+        turns = self.groups.num_turns_in_vain()
+        if turns is not None:
+            most = min(most, turns + 1)
+        most = max(1, min(most, self.batch.num_steps_to_an_end()))
+        if most == 1 or self._has_blocks_for(most - 1):
+            return most
+        low, high = 1, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._has_blocks_for(middle - 1) else (low, middle - 1)
+        return low
+
+    def pass_turns(self, num_turns: int) -> None:
+        """Turns have passed in which no group was let in."""
+        self.groups.pass_turns(num_turns)
+
+    # Out
+
+    def take_report(self) -> ReportBuilder:
+        """Return what happened since the last report."""
+        report, self.groups.report = self.groups.report, ReportBuilder()
+        return report
+
+    def load(self, num_last: int = 0) -> Load:
+        """Return the worker's load; `num_last` choices have left the batch and await their last token."""
+        queues, num_free = self.groups.queues, self._pool.num_available_blocks
+        return Load(
+            step=self.num_steps,
+            running=self.batch.num_rows + num_last,
+            waiting=queues.num_waiting_choices,
+            pending_prefill_tokens=queues.num_pending_tokens,
+            free_blocks=num_free,
+            cached_blocks=min(self._pool.num_cached_blocks, num_free),
+            context_tokens=self.batch.num_context_tokens,
+            preempted=queues.num_preempted_choices,
+        )
+
+    def _chunk(self, group: SequenceGroup, num_tokens: int) -> ChunkWork:
+        begin = group.num_computed_tokens
+        end = begin + num_tokens
+        self.tables.cover(group, end)
+        wants_logits = end == group.num_context_tokens and group.first_tokens is None
+        return ChunkWork(group, begin, end, wants_logits, group.prompt_rows(begin, end))
+
+    def _leave(self, step: Step, choice: Choice) -> None:
+        self.batch.leave(choice)
+        step.last.append(choice)
+
+    def _has_blocks_for(self, num_steps: int) -> bool:
+        """Return True if blocks for that many further tokens of each row are promised or available."""
+        num_available = self._pool.num_available_blocks
+        if (
+            self.tables.reserves_maximum
+            or num_available >= (num_steps // self._pool.block_size + 1) * self.batch.num_rows
+        ):
+            return True
+        return int(self.batch.growth(num_steps).sum()) <= num_available
+
+    def _grow_ahead(self, num_steps: int) -> None:
+        growth = self.batch.growth(num_steps)
+        grows = np.flatnonzero(growth)
+        for row, num_blocks in zip(grows.tolist(), growth[grows].tolist(), strict=True):
+            self.tables.grow(self.batch.sequences[row], num_blocks)
+
+
+def _brought_first_tokens(group: SequenceGroup) -> bool:
+    is_complete = group.phase is Phase.PREFILLING and group.num_settled_tokens == group.num_context_tokens
+    return is_complete and group.first_tokens is not None
