@@ -1,1 +1,13 @@
-"""The front door: takes requests, decides where and when they run, relays their tokens, outlives workers."""
+"""The router: admits requests, decides where and when they run, relays their tokens, and survives workers.
+
+In reading order:
+
+- `config`: its flags; `errors`: the errors that callers see; `metrics`.
+- `api`: the gRPC services; `auth`: who may call, and how much; `preprocess`: from text to tokens.
+- `core`: every decision, as a pure function from events to actions.
+- `links`: carries actions out, and turns what happens into events.
+- `replay`: records events, and decides recordings again.
+
+May import `output_text`, `scheduling`, `services`, `state` and the generated stubs, but nothing that imports
+torch. `core` imports no other package of the router.
+"""

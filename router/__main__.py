@@ -1,7 +1,7 @@
 """`python -m router`: parse, build, serve, drain.
 
-Exit codes: 0 after a drain, 2 a wrong setting, 3 Redis does not answer, 4 the model cannot be served, 6 the
-event loop stood still, 71 there was no memory for a decision.
+Exit codes: 0 after a drain, 2 a setting is wrong, 3 Redis does not respond, 4 the model cannot be served, 6
+the event loop stood still, 71 there was no memory for a decision.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import grpc.aio
 import structlog
 import uvloop
 
-from router.api.answering import Answering, UnknownMethods
+from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
 from router.api.health import RouterHealth
 from router.api.service import InferenceService
-from router.auth.auth import Door
-from router.auth.interceptor import DoorInterceptor
-from router.auth.rules import DoorFileUnusable
+from router.auth.auth import Auth
+from router.auth.interceptor import AuthInterceptor
+from router.auth.rules import AuthFileUnusable
 from router.config import RouterConfig, parse_config
 from router.core.core import RouterCore
 from router.core.events import RouterLeaving, RouterStopping
@@ -52,7 +52,7 @@ EXIT_MODEL = 4
 
 
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
-    """Serve until asked to stop, then finish what runs within `drain_s`."""
+    """Serve until a signal arrives, then finish running requests within `drain_s`."""
     start_threads()
     tls = config.security.load(CertificateRole.ROUTER)
     store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
@@ -86,27 +86,27 @@ async def _serve_with(
     metrics = RouterMetrics()
     recorder = _recorder(config.record, core_config, metrics)
     shell = Shell(RouterCore(core_config), store, metrics, facts.name, recorder=recorder, tls=tls)
-    door = None if config.door is None else Door(config.door, store)
+    auth = None if config.door is None else Auth(config.door, store)
     server = grpc.aio.server(
-        interceptors=_interceptors(door, metrics), options=config.limits.server_options()
+        interceptors=_interceptors(auth, metrics), options=config.limits.server_options()
     )
-    healthy = _add_services(server, shell, Preprocessor(shell, facts, pool, config.limits), facts, door)
+    router_health = _add_services(server, shell, Preprocessor(shell, facts, pool, config.limits), facts, auth)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
     port = add_port(server, config.listen, tls, client_ca)
     metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
-    await healthy.tell_now()
-    running = asyncio.create_task(_run(shell, healthy))
+    await router_health.update()
+    running = asyncio.create_task(_run(shell, router_health))
     await server.start()
     address = config.advertise or f"{config.host}:{port}"
-    lock = "open" if door is None else "locked"
-    structlog.get_logger().info("listening", **config.security.describe(config.listen), door=lock)
-    stop = _hear_signals()
+    door = "open" if auth is None else "locked"
+    structlog.get_logger().info("listening", **config.security.describe(config.listen), door=door)
+    stop = _stop_on_signals()
     freeze_garbage()
     standstills = measure_loop(metrics.registry)
-    _say_ready(config.router_id, address, metrics_server.address)
+    _print_ready(config.router_id, address, metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.state.live))
-    await healthy.leave()
+    await router_health.leave()
     shell.submit(RouterLeaving())
     await _drain(shell, config.drain_s)
     await server.stop(grace=1.0)
@@ -119,10 +119,10 @@ async def _serve_with(
     metrics_server.stop()
 
 
-async def _run(shell: Shell, healthy: RouterHealth) -> None:
+async def _run(shell: Shell, router_health: RouterHealth) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shell.run())
-        tasks.create_task(healthy.run())
+        tasks.create_task(router_health.run())
 
 
 def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> Recorder | None:
@@ -133,32 +133,32 @@ def _recorder(path: Path | None, config: CoreConfig, metrics: RouterMetrics) -> 
     return Recorder(path, config, failed) if path is not None else None
 
 
-def _interceptors(door: Door | None, metrics: RouterMetrics) -> tuple[grpc.aio.ServerInterceptor, ...]:
+def _interceptors(auth: Auth | None, metrics: RouterMetrics) -> tuple[grpc.aio.ServerInterceptor, ...]:
     def refused(error: RouterError) -> None:
         metrics.requests.labels(type(error).__name__).inc()
 
-    answering = Answering(refused)
-    return (answering,) if door is None else (answering, DoorInterceptor(door, refused))
+    errors = ErrorInterceptor(refused)
+    return (errors,) if auth is None else (errors, AuthInterceptor(auth, refused))
 
 
 def _add_services(
-    server: grpc.aio.Server, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, door: Door | None
+    server: grpc.aio.Server, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, auth: Auth | None
 ) -> RouterHealth:
-    inference = InferenceService(shell, preprocessor, facts, door).add_to(server)
+    inference = InferenceService(shell, preprocessor, facts, auth).add_to(server)
     others = [FleetService(shell, facts).add_to(server), health.SERVICE_NAME]
-    healthy = RouterHealth(Health(server), shell, inference, [*others, *reflection.NAMES])
+    router_health = RouterHealth(Health(server), shell, inference, [*others, *reflection.NAMES])
     reflection.add_reflection(server, [inference, *others])
     server.add_generic_rpc_handlers((UnknownMethods(),))
-    return healthy
+    return router_health
 
 
-def _say_ready(router_id: str, address: str, metrics: str) -> None:
-    # The launcher reads it.
+def _print_ready(router_id: str, address: str, metrics: str) -> None:
+    # The launcher reads this line.
     print(f"READY router {router_id} address={address} metrics={metrics}", flush=True)  # noqa: T201
 
 
-def _hear_signals() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT; a second one leaves at once."""
+def _stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets. A second signal ends the process at once."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -173,7 +173,7 @@ def _hear_signals() -> asyncio.Event:
 
 
 async def _until_stopped(stop: asyncio.Event, running: asyncio.Task[None]) -> None:
-    """Wait for a signal. Raises what ended the shell, if it did."""
+    """Wait for a signal. Raise the shell's error if it ends before."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)
     if running.done():
@@ -190,7 +190,7 @@ async def _drain(shell: Shell, drain_s: float) -> None:
 
 
 def main() -> int:
-    """The process's exit code."""
+    """Run the router and return the exit code."""
     try:
         config = parse_config(sys.argv[1:], os.getpid())
     except ValueError as error:
@@ -202,7 +202,7 @@ def main() -> int:
         return _leave(EXIT_MODEL, error)
     except StoreUnavailable as error:
         return _leave(EXIT_REDIS, error)
-    except (AddressUnusable, DoorFileUnusable, SecretUnusable, TlsUnusable) as error:
+    except (AddressUnusable, AuthFileUnusable, SecretUnusable, TlsUnusable) as error:
         return _leave(EXIT_CONFIG, error)
     return 0
 
@@ -215,7 +215,7 @@ def _facts(config: RouterConfig) -> ModelFacts:
 
 
 def _leave(code: int, error: Exception) -> int:
-    print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started it
+    print(error, file=sys.stderr)  # noqa: T201 -- one sentence for the person who started the router
     return code
 
 

@@ -1,4 +1,4 @@
-"""The router's settings: flags only, checked once, frozen."""
+"""The router's settings: read from flags, checked once, frozen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RouterConfig:
     policy: Policy
     placement: Placement
     timed: Profile | None
-    """The workers': its context is longer than the model's own."""
+    """The workers' profile, whose context is longer than the model's own."""
     weights: TenantWeights
     without_redis: str
     queue_capacity: int
@@ -47,9 +47,9 @@ class RouterConfig:
     security: Security
     limits: Limits
     door: Path | None
-    """Who may call, in its file; None: whoever reaches the router."""
+    """The file with keys, token issuers and budgets; None: everyone who reaches the router may call."""
     client_ca: Path | None
-    """Callers must hold a certificate of it."""
+    """Callers must present a certificate signed by this CA."""
 
     def __post_init__(self) -> None:
         for name, value in (("--listen", self.listen), ("--advertise", self.advertise)):
@@ -76,7 +76,7 @@ class RouterConfig:
 
     @property
     def host(self) -> str:
-        """Where it listens, without the port."""
+        """The address that the router listens on, without the port."""
         return self.listen.rpartition(":")[0]
 
 
@@ -162,7 +162,7 @@ def flags(process_id: int) -> argparse.ArgumentParser:
 
 
 def parse_weights(text: str) -> TenantWeights:
-    """`a=2,b=0.5`; raises `ValueError` naming the flag."""
+    """Parse weights such as `a=2,b=0.5`; raises `ValueError` naming the flag."""
     weights: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         name, _, weight = part.rpartition("=")

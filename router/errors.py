@@ -1,22 +1,22 @@
-"""What a caller of the router can be told.
+"""The errors of the router that callers see.
 
     RouterError
     ├── MalformedMessage     the bytes are not the call's message               INVALID_ARGUMENT
     ├── ValidationError      a field is wrong: field, value, accepted           INVALID_ARGUMENT
-    ├── ModelNotFound        another model than the fleet's                     NOT_FOUND
-    ├── DuplicateRequest     the id is taken by other content                   ALREADY_EXISTS
-    ├── Superseded         a later call holds the request                     ABORTED
-    ├── DeadlineExpired      the deadline was over before the prompt was there  DEADLINE_EXCEEDED
-    ├── Refused           the SLO cannot be met now                          RESOURCE_EXHAUSTED
+    ├── ModelNotFound        the fleet serves another model                     NOT_FOUND
+    ├── DuplicateRequest     the id is in use with other content                ALREADY_EXISTS
+    ├── Superseded           a later call has taken over the request            ABORTED
+    ├── DeadlineExpired      the deadline passed before the prompt was ready    DEADLINE_EXCEEDED
+    ├── Refused              the SLO cannot be met now                          RESOURCE_EXHAUSTED
     ├── Overloaded           something bounded is full                          RESOURCE_EXHAUSTED
-    ├── Unauthenticated      no credential, or none that is good                UNAUTHENTICATED
-    ├── NotAllowed            the credential does not allow this                 PERMISSION_DENIED
-    ├── Unavailable          nobody can serve this now                          UNAVAILABLE
+    ├── Unauthenticated      the credential is missing or invalid               UNAUTHENTICATED
+    ├── NotAllowed           the credential does not allow this                 PERMISSION_DENIED
+    ├── Unavailable          nothing can serve this now                         UNAVAILABLE
     ├── UnknownMethod        there is no such call                              UNIMPLEMENTED
     └── InternalError        a bug of the router                                INTERNAL
 
-Each carries a `Reason`; `status.py` maps reasons to codes, and errors to details. Errors compare by content,
-so that two runs of the core can be compared.
+Each has a `Reason`; `api/status.py` maps reasons to codes, and errors to details. Errors compare by content,
+so that two runs of the core can be compared. The SDK uses the same names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reason(enum.Enum):
 
 
 class RouterError(Exception):
-    """Any clear answer other than tokens.
+    """Any error that ends a call.
 
     `fields` are the paths of the wrong fields, from `GenerateRequest` or from the call's own message. The
     sentence begins with the first of them.
@@ -80,14 +80,14 @@ class RouterError(Exception):
 
 
 class MalformedMessage(RouterError):
-    """The bytes cannot be read as the message that the call takes."""
+    """The bytes cannot be parsed as the call's message."""
 
     def __init__(self, why: str) -> None:
         super().__init__(Reason.MALFORMED_MESSAGE, why)
 
 
 class ValidationError(RouterError):
-    """A field holds what it may not."""
+    """A field has a value that is not accepted."""
 
     def __init__(
         self,
@@ -108,12 +108,12 @@ class ValidationError(RouterError):
 
 
 class ModelNotFound(RouterError):
-    """The fleet serves one model, and this is not its name."""
+    """The fleet serves one model, and it has another name."""
 
     def __init__(self, model: str, served: str) -> None:
         super().__init__(
             Reason.MODEL_NOT_FOUND,
-            f"model is {_short(model)}; this fleet serves {served!r} (or leave it empty)",
+            f"model is {_short(model)}; accepted: {served!r}, which this fleet serves, or leave it empty",
             fields=("model",),
         )
         self.model = model
@@ -121,7 +121,7 @@ class ModelNotFound(RouterError):
 
 
 class DuplicateRequest(RouterError):
-    """The same request_id came with other content."""
+    """The request_id is in use for a request with other content."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
@@ -134,32 +134,32 @@ class DuplicateRequest(RouterError):
 
 
 class Superseded(RouterError):
-    """Later calls hold the request: this one's session is older, or too many calls attached after it."""
+    """Later calls have taken over the request: of a newer session, or too many of the same one."""
 
     def __init__(self, session: int, current: int) -> None:
         super().__init__(
             Reason.SUPERSEDED,
             f"session is {session}, but {'later calls of ' if session == current else ''}session {current} "
-            "hold this request: its events go there",
+            "took over this request and receive its events",
         )
         self.session = session
         self.current = current
 
 
 class DeadlineExpired(RouterError):
-    """There was no time left when the prompt had been tokenised, or none to begin with."""
+    """The deadline passed before the prompt was tokenised, or was 0."""
 
     def __init__(self, deadline_ms: int) -> None:
         super().__init__(
             Reason.DEADLINE_EXPIRED,
-            f"slo.deadline_ms is {deadline_ms}: over before the prompt was tokenised; accepted: more",
+            f"slo.deadline_ms is {deadline_ms}, which passed before the prompt was tokenised; accepted: more",
             fields=("slo.deadline_ms",),
         )
         self.deadline_ms = deadline_ms
 
 
 class Refused(RouterError):
-    """The promise asked for would probably be broken."""
+    """The requested SLO would probably be missed."""
 
     def __init__(self, decision: Decision, retry_after_s: float) -> None:
         super().__init__(
@@ -176,22 +176,22 @@ class Overloaded(RouterError):
     """Something bounded is full, or this router does not keep up."""
 
     def __init__(
-        self, reason: Reason, what: str, retry_after_s: float | None = None, *, limit: int | None = None
+        self, reason: Reason, sentence: str, retry_after_s: float | None = None, *, limit: int | None = None
     ) -> None:
-        super().__init__(reason, what, limit=limit)
+        super().__init__(reason, sentence, limit=limit)
         self.retry_after_s = retry_after_s
 
 
 class Unauthenticated(RouterError):
-    """Whose call it is was not proved. The sentence never repeats what came."""
+    """The caller is not authenticated. The sentence never repeats the credential."""
 
 
 class NotAllowed(RouterError):
-    """The credential is good, but not for this."""
+    """The credential is valid, but does not allow this."""
 
 
 class Unavailable(RouterError):
-    """No worker, no store, or the router is leaving."""
+    """There is no worker or no store, or the router is leaving."""
 
     def __init__(self, reason: Reason, why: str, retry_after_s: float = 1.0) -> None:
         super().__init__(reason, why)
@@ -206,12 +206,12 @@ class UnknownMethod(RouterError):
 
 
 class InternalError(RouterError):
-    """The router failed at a call in an unforeseen way."""
+    """The router failed unexpectedly."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(
             Reason.INTERNAL_ERROR,
-            f"the router failed at this call, by a bug of its own: {type(cause).__name__}",
+            f"the router failed because of a bug: {type(cause).__name__}",
         )
 
 

@@ -1,8 +1,8 @@
 """The router's metrics, each defined once.
 
-TTFT: router receipt to first token, queueing included. ITL: each gap between tokens of a choice. TPOT: per
-request, mean gap after the first token, undefined for one token. Goodput: requests that met every SLO they
-stated.
+TTFT: from receipt at the router to the first token, queueing included. ITL: each gap between tokens of a
+choice. TPOT: per request, the mean gap after the first token; undefined for one token. Goodput: requests that
+met every SLO they stated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class GapHistogram(Collector):
-    """A histogram filled on the token path: a library's own costs a microsecond or two per observation."""
+    """A histogram for the token path. The library's own costs a microsecond or two per observation."""
 
     def __init__(self, name: str, documentation: str) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class GapHistogram(Collector):
                 self._sum += gap_s
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks for it."""
+        """Yield the histogram for a scrape."""
         buckets, total = [], 0
         for bound, count in zip((*SECONDS, float("inf")), self._counts, strict=True):
             total += count
@@ -60,7 +60,7 @@ class GapHistogram(Collector):
 
 
 class RouterMetrics:
-    """One registry per process."""
+    """The metrics of one router, with a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -160,8 +160,8 @@ class RouterMetrics:
             self.retries.inc()
 
     def happened(self, action: RequestShed | PromiseBroken | GroupPreempted | GroupMigrated) -> None:
-        """Count what was done for the sake of others."""
-        self.let_go.labels(_WHAT[type(action)]).inc()
+        """Count what a request lost to others."""
+        self.let_go.labels(_LOSSES[type(action)]).inc()
 
     def ended(self, action: RequestEnded) -> None:
         """Count a request and where its time went."""
@@ -181,16 +181,16 @@ class RouterMetrics:
 
     def _count_promises(self, outcome: Outcome) -> None:
         promise, was_kept = outcome.promise, _kept(outcome)
-        for name, asked, held in (
+        for name, limit_ms, was_met in (
             ("ttft", promise.ttft_ms, was_kept.ttft and outcome.has_tokens),
             ("tpot", promise.tpot_ms, was_kept.tpot),
             ("itl", promise.itl_ms, was_kept.itl),
         ):
-            if asked is not None and not promise.at_risk:
-                self.promises.labels(name, "kept" if held else "broken").inc()
+            if limit_ms is not None and not promise.at_risk:
+                self.promises.labels(name, "kept" if was_met else "broken").inc()
 
 
-_WHAT: dict[type, str] = {
+_LOSSES: dict[type, str] = {
     RequestShed: "shed",
     PromiseBroken: "promise_given_up",
     GroupPreempted: "preempted",
@@ -199,7 +199,7 @@ _WHAT: dict[type, str] = {
 
 
 def is_good(outcome: Outcome) -> bool:
-    """Ended by itself, within everything that was stated."""
+    """Return whether a request was not cut off and met every SLO that it stated."""
     cut_off = {FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAILED}
     if cut_off & set(outcome.reasons):
         return False

@@ -1,4 +1,4 @@
-"""Between the core and one client's call: a bounded buffer that merges what the client has not taken yet."""
+"""A bounded buffer between the core and one client's call, which merges tokens that wait."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from router.core.session.session import TokenLogprobs
 from router.errors import Overloaded, Reason, RouterError
 
 MAX_PENDING_TOKENS = 8192
-"""More than most generations; a client this far behind does not read."""
+"""Longer than most generations: a client this far behind does not read."""
 
 
 @dataclass(slots=True)
-class TokenRun:
-    """Consecutive tokens of one choice."""
+class TokenBatch:
+    """Consecutive tokens of one choice that go to the client in one message."""
 
     choice: int
     first_index: int
@@ -36,7 +36,7 @@ StreamItem = (
     TellAccepted
     | TellQueued
     | TellPromptLogprobs
-    | TokenRun
+    | TokenBatch
     | TellChoiceFinished
     | TellFinished
     | TellLeaving
@@ -45,22 +45,22 @@ StreamItem = (
 
 
 class ClientStream:
-    """What one call is still to hear, in order.
+    """The events that wait for one call, in order.
 
-    Tokens of a choice that wait already are joined by the next ones: a client that lags gets fewer and larger
-    events, and `max_pending_tokens` bounds what is held for it.
+    New tokens join those of the same choice that still wait, so a client that lags gets fewer and larger
+    events. `max_pending_tokens` bounds what waits for it.
     """
 
     def __init__(self, max_pending_tokens: int = MAX_PENDING_TOKENS) -> None:
         self._max_pending_tokens = max_pending_tokens
         self._items: list[StreamItem] = []
-        self._runs: dict[int, TokenRun] = {}
+        self._batches: dict[int, TokenBatch] = {}
         self._pending_tokens = 0
         self._error: RouterError | None = None
         self.finished: TellFinished | None = None
         self.accepted = False
         self._waiter: asyncio.Future[None] | None = None
-        self._waited = False
+        self._had_items = False
 
     @property
     def pending_tokens(self) -> int:
@@ -79,21 +79,21 @@ class ClientStream:
     def push_token(
         self, choice: int, index: int, token_id: int, text: str, logprobs: TokenLogprobs | None, *, free: bool
     ) -> bool:
-        """Add a token; False when the client is too far behind and its call is over.
+        """Add a token. Return False if the client is too far behind and its call has failed.
 
-        A `free` one (a replay of what is held anyway) is not counted.
+        A `free` token does not count: it is replayed from what the session holds anyway.
         """
         if self._error is not None:
             return True
-        run = self._runs.get(choice)
-        if run is None:
-            run = self._runs[choice] = TokenRun(choice, index)
-            self._items.append(run)
-        run.token_ids.append(token_id)
+        batch = self._batches.get(choice)
+        if batch is None:
+            batch = self._batches[choice] = TokenBatch(choice, index)
+            self._items.append(batch)
+        batch.token_ids.append(token_id)
         if text:
-            run.texts.append(text)
+            batch.texts.append(text)
         if logprobs is not None:
-            run.logprobs.append(logprobs)
+            batch.logprobs.append(logprobs)
         if not free:
             self._pending_tokens += 1
             if self._pending_tokens > self._max_pending_tokens:
@@ -110,19 +110,19 @@ class ClientStream:
         return True
 
     def is_stalled(self) -> bool:
-        """Whether something waits that waited already when this was last asked."""
-        waited, self._waited = self._waited, bool(self._items)
-        return waited and self._waited
+        """Return whether something has waited since the last call of this method."""
+        had_items, self._had_items = self._had_items, bool(self._items)
+        return had_items and self._had_items
 
     def fail(self, error: RouterError) -> None:
-        """The call ends with an error, after nothing more."""
+        """Drop what waits, and end the call with an error."""
         self._items.clear()
-        self._runs.clear()
+        self._batches.clear()
         self._error = error
         self._wake()
 
     async def take(self) -> list[StreamItem]:
-        """All that waits, once something does. Raises the error that ended the call."""
+        """Wait for events and take them all. Raises the error that ended the call."""
         while not self._items:
             if self._error is not None:
                 raise self._error
@@ -132,8 +132,8 @@ class ClientStream:
             finally:
                 self._waiter = None
         items, self._items = self._items, []
-        self._waited = False
-        self._runs.clear()
+        self._had_items = False
+        self._batches.clear()
         self._pending_tokens = 0
         return items
 

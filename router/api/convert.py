@@ -1,4 +1,4 @@
-"""Between the public contract and the router's own words."""
+"""Convert messages of the public contract to and from the router's own types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 from google.protobuf import struct_pb2
 
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
-from router.api.client_stream import StreamItem, TokenRun
+from router.api.client_stream import StreamItem, TokenBatch
 from router.api.validation import RawRequest
 from router.core.actions import (
     Outcome,
@@ -38,7 +38,7 @@ def request_from_pb(
     failed_attempts: int = 0,
     received_prompt_logprobs: int = 0,
 ) -> RawRequest:
-    """The request as it came; what was not said stays None."""
+    """Return the request as received; unset fields stay None."""
     sampling, stop, slo = message.sampling, message.stop, message.slo
     kind = message.WhichOneof("input")
     return RawRequest(
@@ -81,19 +81,19 @@ def request_from_pb(
             message.truncate_prompt_tokens if message.HasField("truncate_prompt_tokens") else None
         ),
         session=session,
-        received=tuple((one.choice, tuple(one.token_ids)) for one in received),
+        received=tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in received),
         failed_attempts=failed_attempts,
         received_prompt_logprobs=received_prompt_logprobs,
     )
 
 
 def chat_from_pb(message: inference_pb2.ChatInput) -> tuple[tuple[str, str], ...]:
-    """(role, content) pairs."""
-    return tuple((one.role, one.content) for one in message.messages)
+    """Return (role, content) pairs."""
+    return tuple((turn.role, turn.content) for turn in message.messages)
 
 
 def chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
-    """How a chat is to be rendered; the generation prompt is left out where a message is to be continued."""
+    """Return the options of a chat. By default a continued message gets no generation prompt."""
     continues = message.continue_final_message
     adds = message.add_generation_prompt if message.HasField("add_generation_prompt") else not continues
     arguments = {name: _value_from_pb(value) for name, value in message.template_arguments.fields.items()}
@@ -107,9 +107,9 @@ def _value_from_pb(value: struct_pb2.Value) -> Any:
             number = value.number_value
             return int(number) if number.is_integer() else number
         case "struct_value":
-            return {name: _value_from_pb(one) for name, one in value.struct_value.fields.items()}
+            return {name: _value_from_pb(inner) for name, inner in value.struct_value.fields.items()}
         case "list_value":
-            return [_value_from_pb(one) for one in value.list_value.values]
+            return [_value_from_pb(inner) for inner in value.list_value.values]
         case "string_value":
             return value.string_value
         case "bool_value":
@@ -119,8 +119,9 @@ def _value_from_pb(value: struct_pb2.Value) -> Any:
 
 
 def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
-    """Of everything that decides on the output, and of the SLO. The seed is compared apart: a client that
-    resumes may name the one that was drawn for it.
+    """Return a digest of the SLO and of everything that determines the output, except for the seed.
+
+    The seed is compared separately: a client that resumes may name the seed that was drawn for it.
     """
     content = inference_pb2.GenerateRequest()
     content.CopyFrom(message)
@@ -131,11 +132,11 @@ def content_digest(message: inference_pb2.GenerateRequest) -> bytes:
 
 
 def event_to_pb(  # noqa: PLR0911 -- a table of events
-    item: StreamItem, first_handed_at: float | None, now: float
+    item: StreamItem, first_written_at: float | None, now: float
 ) -> inference_pb2.GenerationEvent:
-    """One event of a stream. `first_handed_at` is when this call was handed its first token."""
+    """Return one event of a stream. `first_written_at` is when the call's first token was written."""
     match item:
-        case TokenRun():
+        case TokenBatch():
             return inference_pb2.GenerationEvent(tokens=tokens_to_pb(item))
         case TellAccepted():
             return inference_pb2.GenerationEvent(accepted=accepted_to_pb(item))
@@ -154,7 +155,7 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
         case TellChoiceFinished():
             return inference_pb2.GenerationEvent(choice_finished=choice_finished_to_pb(item))
         case TellFinished():
-            finished = finished_to_pb(item.outcome, first_handed_at, now)
+            finished = finished_to_pb(item.outcome, first_written_at, now)
             return inference_pb2.GenerationEvent(finished=finished)
         case TellLeaving():
             return inference_pb2.GenerationEvent(leaving=inference_pb2.Leaving())
@@ -164,7 +165,7 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
 
 
 def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:
-    """The first event."""
+    """Return the first event of a stream."""
     return inference_pb2.Accepted(
         request_id=item.request_id,
         promise=promise_to_pb(item.promise),
@@ -175,7 +176,7 @@ def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:
 
 
 def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
-    """What is promised; an SLO that was not stated stays unset."""
+    """Return the promise; an SLO that was not stated stays unset."""
     return inference_pb2.LatencyPromise(
         predicted_ttft_ms=promise.predicted_ttft_ms,
         predicted_tpot_ms=promise.predicted_tpot_ms,
@@ -187,25 +188,28 @@ def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
     )
 
 
-def tokens_to_pb(run: TokenRun) -> inference_pb2.Tokens:
-    """Consecutive tokens of one choice."""
+def tokens_to_pb(batch: TokenBatch) -> inference_pb2.Tokens:
+    """Return consecutive tokens of one choice."""
     message = inference_pb2.Tokens(
-        choice=run.choice, first_index=run.first_index, token_ids=run.token_ids, text="".join(run.texts)
+        choice=batch.choice,
+        first_index=batch.first_index,
+        token_ids=batch.token_ids,
+        text="".join(batch.texts),
     )
-    if run.logprobs:
-        message.logprobs.extend([logprobs_to_pb(one) for one in run.logprobs])
+    if batch.logprobs:
+        message.logprobs.extend(map(logprobs_to_pb, batch.logprobs))
     return message
 
 
-def logprobs_to_pb(one: TokenLogprobs) -> inference_pb2.TokenLogprobs:
-    """Of one token."""
+def logprobs_to_pb(logprobs: TokenLogprobs) -> inference_pb2.TokenLogprobs:
+    """Return the log-probabilities of one token."""
     return inference_pb2.TokenLogprobs(
-        logprob=one.logprob, top_token_ids=one.top_token_ids, top_logprobs=one.top_logprobs
+        logprob=logprobs.logprob, top_token_ids=logprobs.top_token_ids, top_logprobs=logprobs.top_logprobs
     )
 
 
 def prompt_logprobs_to_pb(told: PromptLogprobs) -> list[inference_pb2.TokenLogprobs]:
-    """One message for each token."""
+    """Return one message for each token."""
     num_top = told.num_top
     return [
         inference_pb2.TokenLogprobs(
@@ -218,7 +222,7 @@ def prompt_logprobs_to_pb(told: PromptLogprobs) -> list[inference_pb2.TokenLogpr
 
 
 def choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinished:
-    """The end of one choice."""
+    """Return the end of one choice."""
     return inference_pb2.ChoiceFinished(
         choice=item.choice,
         reason=reason_to_pb(item.reason),
@@ -229,14 +233,14 @@ def choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinis
 
 
 def reason_to_pb(reason: FinishReason) -> generation_pb2.FinishReason:
-    """Values are the protocol's own."""
+    """Return the protocol's enum, which has the same values."""
     return cast("generation_pb2.FinishReason", int(reason))
 
 
 def finished_to_pb(
-    outcome: Outcome, first_handed_at: float | None, handed_at: float
+    outcome: Outcome, first_written_at: float | None, written_at: float
 ) -> inference_pb2.Finished:
-    """The account of a request, closed at the moment its last event is handed over."""
+    """Return the account of a request whose last event is written at `written_at`."""
     marks = outcome.marks
     return inference_pb2.Finished(
         usage=inference_pb2.Usage(
@@ -246,13 +250,13 @@ def finished_to_pb(
             attempts=outcome.attempts,
         ),
         promise=promise_to_pb(outcome.promise),
-        delivery=_delivery(outcome, first_handed_at, handed_at),
+        delivery=_delivery(outcome, first_written_at, written_at),
         split=inference_pb2.TimeSplit(
             queue_ms=_ms(marks.received_at, marks.dispatched_at),
             prefill_ms=_ms(marks.dispatched_at, marks.first_token_at),
             handoff_ms=_ms(marks.first_token_at, marks.decode_at),
             decode_ms=_ms(marks.decode_at, marks.ended_at),
-            relay_ms=_ms(marks.ended_at, handed_at),
+            relay_ms=_ms(marks.ended_at, written_at),
         ),
         error=outcome.error,
         path=path_to_pb(outcome.path),
@@ -260,13 +264,13 @@ def finished_to_pb(
 
 
 def path_to_pb(path: Path) -> inference_pb2.Path:
-    """Values are the protocol's own."""
+    """Return the protocol's enum, which has the same values."""
     return cast("inference_pb2.Path", int(path))
 
 
-def _delivery(outcome: Outcome, first_handed_at: float | None, handed_at: float) -> inference_pb2.Delivery:
+def _delivery(outcome: Outcome, first_written_at: float | None, written_at: float) -> inference_pb2.Delivery:
     marks = outcome.marks
-    first_at = first_handed_at if first_handed_at is not None else marks.first_token_at
+    first_at = first_written_at if first_written_at is not None else marks.first_token_at
     ttft_ms = _ms(marks.received_at, first_at)
     tpot_ms = outcome.tpot_s * 1000 if outcome.tpot_s is not None else None
     max_gap_ms = outcome.max_gap_s * 1000
@@ -275,7 +279,7 @@ def _delivery(outcome: Outcome, first_handed_at: float | None, handed_at: float)
         ttft_ms=ttft_ms,
         tpot_ms=tpot_ms,
         max_gap_ms=max_gap_ms,
-        e2e_ms=_ms(marks.received_at, handed_at),
+        e2e_ms=_ms(marks.received_at, written_at),
         ttft_kept=outcome.has_tokens and was_kept.ttft,
         tpot_kept=was_kept.tpot,
         itl_kept=was_kept.itl,
@@ -287,7 +291,7 @@ def _ms(start: float, end: float) -> float:
 
 
 def refusal_to_pb(error: Refused) -> errors_pb2.SloRefusal:
-    """What could have been promised."""
+    """Return the predictions of a refused request, and the SLO that could be met."""
     decision = error.decision
     return errors_pb2.SloRefusal(
         predicted_ttft_ms=decision.ttft_s * 1000,
@@ -300,13 +304,13 @@ def refusal_to_pb(error: Refused) -> errors_pb2.SloRefusal:
 
 
 def quote_to_pb(quoted: TellQuoted) -> inference_pb2.QuoteResponse:
-    """The promise a request would get."""
-    answer = inference_pb2.QuoteResponse(
+    """Return the promise that a request would get."""
+    response = inference_pb2.QuoteResponse(
         verdict=cast("inference_pb2.Verdict", int(quoted.verdict)),
         promise=promise_to_pb(quoted.promise),
         prompt_tokens=quoted.prompt_tokens,
     )
     if quoted.refused is not None:
-        answer.retry_after_ms = round(quoted.refused.retry_after_s * 1000)
-        answer.refusal.CopyFrom(refusal_to_pb(quoted.refused))
-    return answer
+        response.retry_after_ms = round(quoted.refused.retry_after_s * 1000)
+        response.refusal.CopyFrom(refusal_to_pb(quoted.refused))
+    return response

@@ -1,9 +1,8 @@
-"""What operators call: FleetService."""
+"""FleetService: what operators call."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import grpc.aio
 
@@ -16,10 +15,9 @@ from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
 from services.rpc.convert import cost_to_pb
+from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
 from state.records import Starting
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 VERSION = "0.1.0"
 DEFAULT_INTERVAL_MS = 500
@@ -51,7 +49,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
     async def Describe(
         self, request: fleet_pb2.DescribeRequest, context: Context
     ) -> fleet_pb2.DescribeResponse:
-        fleet = self._shell.discovery.facts
+        fleet = self._shell.discovery.fleet
         return fleet_pb2.DescribeResponse(
             model_name=self._facts.name,
             architecture=self._facts.architecture,
@@ -88,7 +86,7 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
                 redis_reachable=reachable,
             ),
             workers=[_worker_to_pb(worker) for worker in state.fleet.workers.values()],
-            starting=[_starting_to_pb(one) for one in starting],
+            starting=[_starting_to_pb(worker) for worker in starting],
             counters=fleet_pb2.Counters(
                 accepted=counters.accepted,
                 refused=counters.refused,

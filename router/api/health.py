@@ -1,4 +1,4 @@
-"""Decide a router's health: SERVING if a request sent now could run."""
+"""Set the router's health: SERVING if a request sent now could run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from services.rpc.health import WHOLE, Health
 class RouterHealth:
     """Keeps the health service up to date.
 
-    The inference service serves while a request could be queued and run. The router as a whole stands for
-    that service. The other services answer for as long as the router does.
+    The inference service, and the router as a whole, are SERVING while a request could be queued and run. The
+    other services are SERVING for as long as the router runs.
     """
 
     def __init__(self, health: Health, shell: Shell, inference: str, others: Sequence[str]) -> None:
@@ -22,13 +22,13 @@ class RouterHealth:
         self._others = others
 
     async def run(self) -> None:
-        """Look at each tick until cancelled."""
+        """Update the health at each tick until cancelled."""
         while True:
             await self._shell.ticker.next()
-            await self.tell_now()
+            await self.update()
 
-    async def tell_now(self) -> None:
-        """Set the present health."""
+    async def update(self) -> None:
+        """Set the current health."""
         await self._health.set_status((WHOLE, self._inference), serving=self._shell.serves)
         await self._health.set_status(self._others, serving=True)
 

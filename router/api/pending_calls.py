@@ -1,4 +1,4 @@
-"""Calls that are still being checked and tokenised: the core does not know them yet, but a `Cancel` may."""
+"""Calls that are still being checked and tokenised, so that a `Cancel` reaches them before the core does."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ Name = tuple[str, str]
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
+class PendingCall:
     """One call on its way to the core."""
 
     cancelled: bool = False
 
 
 class PendingCalls:
-    """Who is on the way; several calls of one name may be."""
+    """All pending calls. Several may have the same name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[Name, set[Arrival]] = {}
+        self._by_name: dict[Name, set[PendingCall]] = {}
 
     @contextlib.contextmanager
-    def entered(self, name: Name) -> Iterator[Arrival]:
-        """A call comes in, until the block ends."""
-        arrival = Arrival()
-        self._by_name.setdefault(name, set()).add(arrival)
+    def track(self, name: Name) -> Iterator[PendingCall]:
+        """Track a call until the block ends."""
+        call = PendingCall()
+        self._by_name.setdefault(name, set()).add(call)
         try:
-            yield arrival
+            yield call
         finally:
-            self._by_name[name].discard(arrival)
+            self._by_name[name].discard(call)
             if not self._by_name[name]:
                 del self._by_name[name]
 
     def cancel(self, name: Name) -> bool:
-        """Whoever is on the way under this name ends as soon as it arrives; False when nobody is."""
-        arrivals = self._by_name.get(name, ())
-        for arrival in arrivals:
-            arrival.cancelled = True
-        return bool(arrivals)
+        """Mark all calls of this name: they end when they reach the core. Return False if there is none."""
+        calls = self._by_name.get(name, ())
+        for call in calls:
+            call.cancelled = True
+        return bool(calls)

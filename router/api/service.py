@@ -1,17 +1,17 @@
-"""The public door: InferenceService, a thin translation to the core and back."""
+"""InferenceService: translates calls to the core's events, and its actions to responses."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc.aio
 
 from baton.v1 import inference_pb2, inference_pb2_grpc
-from router.api.client_stream import ClientStream, StreamItem, TokenRun
+from router.api.client_stream import ClientStream, StreamItem, TokenBatch
 from router.api.convert import (
+    chat_from_pb,
     chat_options_from_pb,
     content_digest,
     event_to_pb,
@@ -25,7 +25,7 @@ from router.api.convert import (
 from router.api.pending_calls import PendingCalls
 from router.api.sizes import check_chat_size, check_sizes
 from router.api.validation import RawRequest, check_before_tokenising, check_model, check_name
-from router.auth.auth import Bill, Door, Patience
+from router.auth.auth import Auth, Bill, BudgetWait
 from router.auth.principal import as_caller, tenant_of_call
 from router.core.actions import TellAccepted, TellChoiceFinished, TellFinished, TellPromptLogprobs
 from router.core.events import CancelAsked
@@ -33,8 +33,8 @@ from router.errors import DeadlineExpired, RouterError, ValidationError
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
+from services.rpc.handlers import Context
 
-Context = grpc.aio.ServicerContext[Any, Any]
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
 
 
@@ -42,13 +42,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """See `inference.proto`."""
 
     def __init__(
-        self, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, door: Door | None = None
+        self, shell: Shell, preprocessor: Preprocessor, facts: ModelFacts, auth: Auth | None = None
     ) -> None:
         self._shell = shell
-        self._door = door
+        self._auth = auth
         self._preprocessor = preprocessor
         self._facts = facts
-        self._arriving = PendingCalls()
+        self._pending = PendingCalls()
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Serve on `server`; returns the service's full name, for reflection."""
@@ -58,42 +58,41 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> None:
-        async with self._listening(request) as stream:
-            await self._pour(stream, inference_pb2.GenerateResponse, context)
+        async with self._open_stream(request) as stream:
+            await self._write(stream, inference_pb2.GenerateResponse, context)
 
     async def Resume(  # type: ignore[override]  # as Generate
         self, request: inference_pb2.ResumeRequest, context: Context
     ) -> None:
-        async with self._listening(request.request, request) as stream:
-            await self._pour(stream, inference_pb2.ResumeResponse, context)
+        async with self._open_stream(request.request, request) as stream:
+            await self._write(stream, inference_pb2.ResumeResponse, context)
 
     async def GenerateOnce(
         self, request: inference_pb2.GenerateOnceRequest, context: Context
     ) -> inference_pb2.GenerateOnceResponse:
-        answer = _Answer()
-        async with self._listening(request.request) as stream:
+        collected = _Collected()
+        async with self._open_stream(request.request) as stream:
             async for item in _until_finished(stream):
-                answer.add(item)
-        return answer.message(self._shell.now())
+                collected.add(item)
+        return collected.message(self._shell.now())
 
     async def Cancel(
         self, request: inference_pb2.CancelRequest, context: Context
     ) -> inference_pb2.CancelResponse:
         if not request.request_id:
-            raise ValidationError("request_id", "", "the id of the request that is to end")
+            raise ValidationError("request_id", "", "the id of the request to cancel")
         check_name("request_id", request.request_id)
         check_name("tenant", request.tenant)
         tenant = tenant_of_call(request.tenant)
-        name = tenant, request.request_id
-        arriving = self._arriving.cancel(name)
-        running = arriving or self._shell.core.is_running(tenant, request.request_id)
+        is_pending = self._pending.cancel((tenant, request.request_id))
+        running = is_pending or self._shell.core.is_running(tenant, request.request_id)
         self._shell.submit(CancelAsked(tenant, request.request_id))
         return inference_pb2.CancelResponse(cancelled=running)
 
     async def Quote(
         self, request: inference_pb2.QuoteRequest, context: Context
     ) -> inference_pb2.QuoteResponse:
-        await self._admit(Patience())
+        await self._admit(BudgetWait())
         check_sizes(request.request, self._facts)
         raw, shell = as_caller(request_from_pb(request.request)), self._shell
         checked = await self._preprocessor.check(raw)
@@ -112,14 +111,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.CountTokensResponse:
         kind = request.WhichOneof("input")
         check_chat_size(request.chat)
-        messages = tuple((one.role, one.content) for one in request.chat.messages)
         raw = RawRequest(
             model=request.model,
             text=request.text if kind == "text" else None,
-            messages=messages if kind == "chat" else None,
+            messages=chat_from_pb(request.chat) if kind == "chat" else None,
             chat_options=chat_options_from_pb(request.chat),
         )
-        await self._admit(Patience())
+        await self._admit(BudgetWait())
         check_before_tokenising(raw, self._facts, inputs=("text", "chat"))
         token_ids = await self._preprocessor.tokenise(raw)
         return inference_pb2.CountTokensResponse(count=len(token_ids), token_ids=token_ids)
@@ -128,7 +126,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: Context
     ) -> inference_pb2.DetokenizeResponse:
         skips = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        await self._admit(Patience())
+        await self._admit(BudgetWait())
         check_model(request.model, self._facts)
         text = await self._preprocessor.detokenise(request.token_ids, skip_special_tokens=skips)
         return inference_pb2.DetokenizeResponse(text=text)
@@ -136,7 +134,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
-        facts, fleet = self._facts, self._shell.discovery.facts
+        facts, fleet = self._facts, self._shell.discovery.fleet
         model = inference_pb2.Model(
             name=facts.name,
             architecture=facts.architecture,
@@ -148,38 +146,38 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return inference_pb2.ListModelsResponse(models=[model])
 
     @contextlib.asynccontextmanager
-    async def _listening(
+    async def _open_stream(
         self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
     ) -> AsyncIterator[ClientStream]:
-        """All that a call is to hear; however it ends, the core learns that it has."""
+        """Submit a call to the core and yield its stream. The core learns of the call's end in any case."""
         shell = self._shell
         received_at = shell.now()
         listener, stream = shell.open_stream()
         bill: Bill | None = None
         refusal: RouterError | None = None
-        patience = Patience.of_call(resumed=resume is not None)
+        wait = BudgetWait.of_call(resumed=resume is not None)
         try:
             try:
                 raw = self._raw(message, resume)
                 digest = content_digest(message)
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
-                with self._arriving.entered(name) as arrival:
-                    await self._admit(patience)
-                    async with self._in_time(raw.deadline_ms, received_at):
+                with self._pending.track(name) as pending:
+                    await self._admit(wait)
+                    async with self._until_deadline(raw.deadline_ms, received_at):
                         event = await self._preprocessor.arrival(
                             caller, digest, received_at, listener, resumed=resume is not None
                         )
-                    if self._door is not None:
+                    if self._auth is not None:
                         output = event.stop.max_tokens * event.sampling.n
-                        received = sum(len(one.token_ids) for one in event.received)
+                        received = sum(len(choice.token_ids) for choice in event.received)
                         num_prompt = len(event.prompt_token_ids)
-                        bill = await self._door.charge(num_prompt, output, received, patience)
+                        bill = await self._auth.charge(num_prompt, output, received, wait)
             except RouterError as error:
                 shell.metrics.requests.labels(type(error).__name__).inc()
                 raise
             shell.submit(event)
-            if arrival.cancelled:
+            if pending.cancelled:
                 shell.submit(CancelAsked(*name))
             yield stream
         except RouterError as error:
@@ -188,7 +186,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         finally:
             shell.close_stream(listener)
             if bill is not None:
-                self._settle(bill, stream, refusal)
+                self._refund(bill, stream, refusal)
 
     def _raw(
         self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None
@@ -205,16 +203,16 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             resume.received_prompt_logprobs,
         )
 
-    async def _admit(self, patience: Patience) -> None:
-        """What cannot wait is new, and is refused while this router lags."""
-        if not patience.left_s:
+    async def _admit(self, wait: BudgetWait) -> None:
+        """Charge a call to its budget. Refuse a new call, which cannot wait, while this router lags."""
+        if not wait.left_s:
             self._shell.ticker.refuse_if_busy()
-        if self._door is not None:
-            await self._door.admit(patience)
+        if self._auth is not None:
+            await self._auth.admit(wait)
 
     @contextlib.asynccontextmanager
-    async def _in_time(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:
-        """Checking and tokenising end with the deadline, which is the core's from then on."""
+    async def _until_deadline(self, deadline_ms: int | None, received_at: float) -> AsyncIterator[None]:
+        """End checking and tokenising at the deadline. Afterwards the core enforces it."""
         if deadline_ms is None:
             yield
             return
@@ -227,23 +225,26 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 raise
             raise DeadlineExpired(deadline_ms) from error
 
-    def _settle(self, bill: Bill, stream: ClientStream, refusal: RouterError | None) -> None:
-        """A call that broke pays for all it could have had: what it still runs on is not known here."""
-        assert self._door is not None, "a bill is the door's"
-        if stream.finished is not None:
-            self._door.settle(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
-        elif refusal is not None and not stream.accepted:
-            self._door.settle(bill, bill.total)  # refused
+    def _refund(self, bill: Bill, stream: ClientStream, refusal: RouterError | None) -> None:
+        """Refund what a finished or refused call did not use.
 
-    async def _pour(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
-        """Write a stream to its end. The token path: no generator stands between buffer and connection."""
-        first_handed_at: float | None = None
+        A broken call is not refunded: its request may go on, and how much it uses is not known here.
+        """
+        assert self._auth is not None, "only auth makes bills"
+        if stream.finished is not None:
+            self._auth.refund(bill, bill.max_output_tokens - stream.finished.outcome.output_tokens)
+        elif refusal is not None and not stream.accepted:
+            self._auth.refund(bill, bill.total)
+
+    async def _write(self, stream: ClientStream, response: ResponseKind, context: Context) -> None:
+        """Write a stream to its end. This is the token path: no generator between buffer and connection."""
+        first_written_at: float | None = None
         while True:
             for item in await stream.take():
                 now = self._shell.now()
-                if first_handed_at is None and isinstance(item, TokenRun):
-                    first_handed_at = now
-                await context.write(response(event=event_to_pb(item, first_handed_at, now)))
+                if first_written_at is None and isinstance(item, TokenBatch):
+                    first_written_at = now
+                await context.write(response(event=event_to_pb(item, first_written_at, now)))
                 if isinstance(item, TellFinished):
                     return
 
@@ -256,8 +257,8 @@ async def _until_finished(stream: ClientStream) -> AsyncIterator[StreamItem]:
                 return
 
 
-class _Answer:
-    """Collects a stream into one message."""
+class _Collected:
+    """A stream collected into one message."""
 
     def __init__(self) -> None:
         self._accepted: TellAccepted | None = None
@@ -269,11 +270,11 @@ class _Answer:
         match item:
             case TellAccepted():
                 self._accepted = item
-            case TokenRun():
+            case TokenBatch():
                 choice = self._choice(item.choice)
                 choice.token_ids.extend(item.token_ids)
                 choice.text += "".join(item.texts)
-                choice.logprobs.extend(logprobs_to_pb(one) for one in item.logprobs)
+                choice.logprobs.extend(map(logprobs_to_pb, item.logprobs))
             case TellPromptLogprobs():
                 self._prompt_logprobs.extend(prompt_logprobs_to_pb(item.told))
             case TellChoiceFinished():
@@ -292,8 +293,8 @@ class _Answer:
         return self._choices[index]
 
     def message(self, now: float) -> inference_pb2.GenerateOnceResponse:
-        assert self._accepted is not None, "a stream begins"
-        assert self._finished is not None, "and ends"
+        assert self._accepted is not None, "a stream begins with Accepted"
+        assert self._finished is not None, "a stream ends with Finished"
         return inference_pb2.GenerateOnceResponse(
             request_id=self._accepted.request_id,
             choices=[self._choices[index] for index in sorted(self._choices)],

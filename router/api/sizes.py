@@ -1,4 +1,4 @@
-"""How long the lists of a request may be: checked before it is converted, so that long ones cost nothing."""
+"""Check the lengths of a request's lists before it is converted, so that long ones cost nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_sizes(
     facts: ModelFacts,
     received: Sequence[inference_pb2.ReceivedTokens] = (),
 ) -> None:
-    """Raises `ValidationError` naming the first field that is too long."""
+    """Check a request and received tokens. Raises `ValidationError` naming the first overlong field."""
     check_chat_size(message.chat)
     if not message.HasField("truncate_prompt_tokens"):
         check_prompt_tokens("tokens.token_ids", len(message.tokens.token_ids), facts)
@@ -36,8 +36,9 @@ def check_sizes(
     _check_ban_sizes(message.sampling)
     _check_stop_sizes(message.stop)
     _check_count("received", received, MAX_N, "entries")
-    for place, one in enumerate(received):
-        _check_count(f"received[{place}].token_ids", one.token_ids, facts.max_context_tokens - 1, "tokens")
+    for place, tokens in enumerate(received):
+        field = f"received[{place}].token_ids"
+        _check_count(field, tokens.token_ids, facts.max_context_tokens - 1, "tokens")
 
 
 def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
@@ -54,7 +55,7 @@ def _check_ban_sizes(sampling: generation_pb2.SamplingParams) -> None:
 
 
 def check_chat_size(chat: inference_pb2.ChatInput) -> None:
-    """The part that concerns any message with a chat; raises `ValidationError`."""
+    """Check the chat of any message; raises `ValidationError`."""
     _check_count("chat.messages", chat.messages, MAX_MESSAGES, "messages")
     field, arguments = "chat.template_arguments", chat.template_arguments
     num_bytes = arguments.ByteSize()
@@ -68,14 +69,14 @@ def check_chat_size(chat: inference_pb2.ChatInput) -> None:
 
 
 def _is_within(struct: struct_pb2.Struct, depth: int) -> bool:
-    """Whether values are nested no deeper than this; level by level, without recursion."""
+    """Return whether values are nested at most this deep. Goes level by level, without recursion."""
     values = list(struct.fields.values())
     while values and depth:
         depth -= 1
         inner: list[struct_pb2.Value] = []
-        for one in values:
-            inner.extend(one.struct_value.fields.values() if one.HasField("struct_value") else ())
-            inner.extend(one.list_value.values if one.HasField("list_value") else ())
+        for value in values:
+            inner.extend(value.struct_value.fields.values() if value.HasField("struct_value") else ())
+            inner.extend(value.list_value.values if value.HasField("list_value") else ())
         values = inner
     return not values
 
@@ -93,6 +94,6 @@ def _check_stop_sizes(stop: generation_pb2.StopRules) -> None:
     _check_count("stop.stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS, "token ids")
 
 
-def _check_count(field: str, entries: Sized, most: int, what: str) -> None:
-    if len(entries) > most:
-        raise ValidationError(field, f"{len(entries)} {what}", f"at most {most}", limit=most)
+def _check_count(field: str, entries: Sized, limit: int, unit: str) -> None:
+    if len(entries) > limit:
+        raise ValidationError(field, f"{len(entries)} {unit}", f"at most {limit}", limit=limit)

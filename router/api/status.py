@@ -1,6 +1,6 @@
-"""Errors as gRPC statuses with rich details (google.rpc.Status): the one mapping.
+"""Map errors to gRPC statuses with rich details (google.rpc.Status).
 
-Messages over 4 MiB never come this far: gRPC itself answers RESOURCE_EXHAUSTED.
+Messages over 4 MiB never get here: gRPC itself ends their calls with RESOURCE_EXHAUSTED.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
 }
 
-_ABOUT_FIELDS = {
+_WITH_BAD_REQUEST = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""Codes of errors that carry a BadRequest."""
+"""Codes of errors with a BadRequest, which names their fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class RichStatus:
-    """What a call ends with."""
+    """The status that ends a call."""
 
     code: grpc.StatusCode
     message: str
     trailing_metadata: tuple[tuple[str, bytes], ...]
 
 
-def status_of(error: RouterError, within: str = "") -> RichStatus:
-    """The code, sentence and details of an error. `within` is put before its fields: a path, with its dot."""
+def status_of(error: RouterError, prefix: str = "") -> RichStatus:
+    """Return the code, sentence and details of an error. `prefix` precedes its fields, such as `request.`."""
     code = CODES[error.reason]
-    fields = [within + field for field in error.fields]
-    sentence = within + str(error) if fields else str(error)
+    fields = [prefix + field for field in error.fields]
+    sentence = prefix + str(error) if fields else str(error)
     status = status_pb2.Status(code=code.value[0], message=sentence)
     for detail in _details(error, code, fields, sentence):
         packed = any_pb2.Any()
@@ -82,7 +82,7 @@ def _details(
     error: RouterError, code: grpc.StatusCode, fields: Sequence[str], sentence: str
 ) -> list[Message]:
     details: list[Message] = [_info(error, fields)]
-    if fields and code in _ABOUT_FIELDS:
+    if fields and code in _WITH_BAD_REQUEST:
         details.append(_bad_request(fields, sentence))
     if isinstance(error, Refused | Overloaded | Unavailable) and error.retry_after_s is not None:
         details.append(_retry_info(error.retry_after_s))

@@ -1,4 +1,4 @@
-"""What may be asked: every field inside its range of `generation.proto`, or an error that names it."""
+"""Check that every field of a request is inside its range of `generation.proto`; errors name the field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_RESUME_GRACE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """A request as it came; None where nothing was said. Field meanings as in `inference.proto`."""
+    """A request as received; unset fields are None. The fields are those of `inference.proto`."""
 
     request_id: str = ""
     model: str = ""
@@ -70,7 +70,7 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """What could only be checked once the prompt's length was known."""
+    """The parts of a request that depend on the prompt's length, checked."""
 
     token_ids: tuple[int, ...]
     stop: StopRules
@@ -78,20 +78,20 @@ class CheckedPrompt:
 
 
 def check_model(model: str, facts: ModelFacts) -> None:
-    """The fleet serves one model."""
+    """Raise unless `model` is empty or the name of the fleet's model."""
     if model not in ("", facts.name):
         raise ModelNotFound(model, facts.name)
 
 
 def prompt_field(raw: RawRequest) -> str:
-    """The path of the field that holds the prompt; a request without any is refused before this is asked."""
+    """Return the path of the field with the prompt. Requests without a prompt have been refused before."""
     if raw.messages is not None:
         return "chat.messages"
     return "text" if raw.text is not None else "tokens.token_ids"
 
 
 def check_name(field_name: str, value: str) -> None:
-    """Names are kept in keys and logs: short, and printable."""
+    """Raise unless a name is short and printable: names are parts of keys and logs."""
     if len(value) > MAX_NAME_CHARS or not all(" " <= char <= "~" for char in value):
         raise ValidationError(field_name, value, f"up to {MAX_NAME_CHARS} printable ASCII characters")
 
@@ -119,7 +119,7 @@ def _check_input(raw: RawRequest, facts: ModelFacts, inputs: tuple[str, ...]) ->
         raise ValidationError("text", raw.text, "at least one character")
     if raw.messages is not None:
         if facts.chat_template is None:
-            others = " or ".join(one for one in inputs if one != "chat")
+            others = " or ".join(name for name in inputs if name != "chat")
             raise ValidationError("chat", "set", f"{others}: this model has no chat template")
         if not raw.messages:
             raise ValidationError("chat.messages", [], "at least one message")
@@ -143,7 +143,7 @@ def _check_chat_options(options: ChatOptions, template: ChatTemplate) -> None:
 
 
 def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> SamplingParams:
-    """Sampling parameters with every default filled in."""
+    """Return the sampling parameters with every default filled in."""
     sampling = SamplingParams(
         temperature=_checked("sampling.temperature", raw.temperature, 1.0, 0, 100),
         top_k=_or(raw.top_k, 0),
@@ -178,22 +178,22 @@ def checked_sampling(raw: RawRequest, vocab_size: int, drawn_seed: int) -> Sampl
 
 
 def check_bans(sampling: SamplingParams, stop: StopRules, facts: ModelFacts) -> None:
-    """Raise if no token could be drawn at some place; the bad words are tokens by now."""
+    """Raise if at some place no token could be drawn. The bad words have been tokenised."""
     if leaves_a_token(sampling, stop, facts.eos_token_ids, facts.vocab_size):
         return
     field = "sampling.allowed_token_ids" if sampling.allowed_token_ids else "sampling.bad_words"
     raise ValidationError(
         field,
-        "such that no token can be drawn",
+        "a set of rules that forbids every token",
         "a token that no bad word ends with and that, with min_tokens, does not end the choice",
         also=("stop.min_tokens",) if stop.min_tokens else (),
     )
 
 
 def checked_slo(raw: RawRequest) -> Slo:
-    """The SLO; a deadline of no time is over on arrival."""
+    """Return the SLO. A deadline of 0 has passed on arrival."""
     if raw.slo_class not in (0, *SloClass):
-        accepted = ", ".join(f"SLO_CLASS_{one.name}" for one in SloClass)
+        accepted = ", ".join(f"SLO_CLASS_{slo_class.name}" for slo_class in SloClass)
         raise ValidationError("slo.slo_class", raw.slo_class, accepted)
     if raw.deadline_ms == 0:
         raise DeadlineExpired(raw.deadline_ms)
@@ -206,7 +206,7 @@ def checked_slo(raw: RawRequest) -> Slo:
 
 
 def check_stop(raw: RawRequest, vocab_size: int) -> None:
-    """Stop rules, as far as they stand alone."""
+    """Check what can be checked of the stop rules without the prompt."""
     if raw.max_tokens == 0:
         raise ValidationError("stop.max_tokens", 0, "1 or more, or unset")
     if raw.max_tokens is not None and raw.min_tokens > raw.max_tokens:
@@ -233,7 +233,7 @@ def check_prompt_tokens(field_name: str, num_tokens: int, facts: ModelFacts) -> 
 
 
 def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts) -> CheckedPrompt:
-    """The prompt against the model's context, and what depends on its length."""
+    """Check the prompt against the model's context, and everything that depends on its length."""
     if not token_ids:
         raise ValidationError(prompt_field(raw), "empty", "a prompt of at least one token")
     check_prompt_tokens(prompt_field(raw), len(token_ids), facts)
@@ -242,7 +242,7 @@ def checked_prompt(raw: RawRequest, token_ids: Sequence[int], facts: ModelFacts)
     max_tokens = min(_or(raw.max_tokens, DEFAULT_MAX_TOKENS), room)
     if raw.min_tokens > max_tokens:
         raise ValidationError(
-            "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, which max_tokens or context leave"
+            "stop.min_tokens", raw.min_tokens, f"at most {max_tokens}, as max_tokens or the context allows"
         )
     stop = StopRules(
         max_tokens=max_tokens,
@@ -288,7 +288,7 @@ def check_token_ids(token_ids: Sequence[int], facts: ModelFacts) -> None:
 def check_resumption(raw: RawRequest) -> None:
     """Check that a resumption names its request and a session of 1 or more: `Generate` is session 0."""
     if not raw.request_id:
-        raise ValidationError("request_id", raw.request_id, "the id that Accepted told")
+        raise ValidationError("request_id", raw.request_id, "the id in Accepted")
     if raw.session < 1:
         raise ValidationError(
             "session", raw.session, "1 or more: one more than the session of the call that broke"
@@ -296,7 +296,7 @@ def check_resumption(raw: RawRequest) -> None:
 
 
 def finish_of(token_ids: Sequence[int], stop: StopRules, eos_token_ids: frozenset[int]) -> FinishReason:
-    """Whether these tokens end a choice by themselves. Stop strings need the text: see `output_text`."""
+    """Return whether these tokens end a choice, without regard to stop strings (see `output_text`)."""
     if not token_ids:
         return FinishReason.NONE
     if len(token_ids) >= stop.min_tokens:
@@ -320,7 +320,7 @@ def _checked(name: str, value: float | None, default: float, low: float, high: f
 
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
     if token_ids and max(token_ids) >= vocab_size:
-        place = next(place for place, one in enumerate(token_ids) if one >= vocab_size)
+        place = next(place for place, token_id in enumerate(token_ids) if token_id >= vocab_size)
         raise ValidationError(f"{name}[{place}]", token_ids[place], f"0 to {vocab_size - 1}")
 
 

@@ -1,0 +1,7 @@
+"""Who may call, and how much.
+
+In reading order: `interceptor` (checks each call), `auth` (credentials and budgets), `principal` (the
+caller), `rules` (the file of --door), `tokens` (JSON Web Tokens), `limits` (sizes and counts).
+
+May import `router.errors`, and of `router.api` the validation and the end of a call.
+"""

@@ -1,29 +1,27 @@
-"""Asks every call for its credential before anything of it is read; costs nothing per token."""
+"""Check the credential of every call before its request is read. Costs nothing per token."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
 
 import grpc.aio
 
-from router.api.answering import end_with
-from router.auth.auth import Door
+from router.api.error_interceptor import abort_with
+from router.auth.auth import Auth
 from router.auth.principal import set_caller
 from router.errors import NotAllowed, Reason, RouterError
+from services.rpc.handlers import Context, Handler
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 OPEN = "/grpc.health.v1.Health/"
-"""Probes have no credential, and hear no more than whether the router serves."""
+"""Health probes need no credential, and learn only whether the router serves."""
 OPERATORS = "/baton.operators.v1.FleetService/"
 
 
-class DoorInterceptor(grpc.aio.ServerInterceptor):
-    """Sets the call's `caller`, or answers in the method's place."""
+class AuthInterceptor(grpc.aio.ServerInterceptor):
+    """Sets the call's `caller`, or refuses the call."""
 
-    def __init__(self, door: Door, refused: Callable[[RouterError], None]) -> None:
-        self._door = door
+    def __init__(self, auth: Auth, refused: Callable[[RouterError], None]) -> None:
+        self._auth = auth
         self._refused = refused
 
     async def intercept_service(
@@ -34,7 +32,7 @@ class DoorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if not method.startswith(OPEN):
             try:
-                principal = self._door.authenticate(handler_call_details.invocation_metadata or ())
+                principal = self._auth.authenticate(handler_call_details.invocation_metadata or ())
                 if method.startswith(OPERATORS) and not principal.operator:
                     raise NotAllowed(
                         Reason.OPERATORS_ONLY, "watching and draining the fleet is for operators"
@@ -47,10 +45,10 @@ class DoorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _refusing(error: RouterError, handler: Handler | None) -> Handler | None:
-    """In the shape of the method that was called."""
+    """Return a handler of the called method's kind that ends the call with `error`."""
 
     async def refuse(_request: object, context: Context) -> None:
-        await end_with(context, error)
+        await abort_with(context, error)
 
     if handler is None:
         return None

@@ -1,4 +1,4 @@
-"""How much one caller may send and hold: whatever is beyond is refused before it costs anything."""
+"""Limits on what one caller may send and hold. What exceeds them is refused before it costs anything."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from router.errors import Reason, ValidationError
 
 MAX_WAITING_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5_000
-"""Pings that come faster, three times, end the connection."""
+"""A connection ends after three pings at shorter intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Raises `ValueError` naming the flag."""
+    """The limits, one flag each. Raises `ValueError` naming the flag."""
 
     max_message_bytes: int = 4 << 20
     max_metadata_bytes: int = 16 << 10
     max_streams: int = 1024
-    """Calls under way at once on one connection; more wait at their caller."""
+    """Concurrent calls on one connection; further calls wait at the caller."""
     max_connections: int = 4096
     max_prompt_bytes: int = 2 << 20
     max_prompt_tokens: int = 0
-    """0: what the model's context holds."""
+    """0: as many as the model's context holds."""
     max_waiting_prompt_bytes: int = MAX_WAITING_BYTES
-    """Texts and chats that wait for tokenisation, all together."""
+    """All texts and chats together that wait for tokenisation."""
     handshake_s: int = 10
-    """For a new connection to say what it is."""
+    """The time for the handshake of a new connection."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            low = 0 if one.name == "max_prompt_tokens" else 1
-            if getattr(self, one.name) < low:
-                raise ValueError(f"{_flag(one.name)} is {getattr(self, one.name)}; accepted: {low} or more")
+        for limit in fields(self):
+            low, value = 0 if limit.name == "max_prompt_tokens" else 1, getattr(self, limit.name)
+            if value < low:
+                raise ValueError(f"{_flag(limit.name)} is {value}; accepted: {low} or more")
 
     def server_options(self) -> tuple[tuple[str, int], ...]:
-        """For the gRPC server, which refuses these by itself."""
+        """Return the options by which the gRPC server itself enforces limits."""
         return (
             ("grpc.max_receive_message_length", self.max_message_bytes),
-            # The first is what is mostly refused, the second what always is.
+            # gRPC refuses some metadata above the first limit, and all metadata above the second.
             ("grpc.max_metadata_size", self.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", self.max_metadata_bytes),
             ("grpc.max_concurrent_streams", self.max_streams),
@@ -50,12 +50,12 @@ class Limits:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-            # Two routers on one port would each get a share of the calls.
+            # If two routers shared a port, each would get only some of its calls.
             ("grpc.so_reuseport", 0),
         )
 
     def check_bytes(self, raw: RawRequest) -> None:
-        """Before it is tokenised. Raises `ValidationError`, without the prompt."""
+        """Check a prompt before it is tokenised. Raises `ValidationError`, which does not show the prompt."""
         num_bytes = prompt_bytes(raw)
         if num_bytes > self.max_prompt_bytes:
             raise ValidationError(
@@ -67,7 +67,7 @@ class Limits:
             )
 
     def check_tokens(self, field: str, num_tokens: int) -> None:
-        """Raises `ValidationError` naming the field."""
+        """Check the length of a prompt in tokens. Raises `ValidationError` naming the field."""
         if self.max_prompt_tokens and num_tokens > self.max_prompt_tokens:
             raise ValidationError(
                 field,
@@ -79,9 +79,9 @@ class Limits:
 
 
 def prompt_bytes(raw: RawRequest) -> int:
-    """Bytes to tokenise."""
-    said = [raw.text or ""] if raw.messages is None else [part for one in raw.messages for part in one]
-    return sum(len(part.encode()) for part in said)
+    """Return the number of bytes to tokenise."""
+    parts = (raw.text or "",) if raw.messages is None else (part for pair in raw.messages for part in pair)
+    return sum(len(part.encode()) for part in parts)
 
 
 _MEANINGS = {
@@ -105,8 +105,8 @@ def add_limit_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(given: dict[str, Any]) -> Limits:
-    """Takes its flags out of all that were given; raises `ValueError`."""
-    return Limits(**{one.name: given.pop(one.name) for one in fields(Limits)})
+    """Take the limits out of `given`, the parsed flags; raises `ValueError`."""
+    return Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
 
 
 def _flag(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Who a call is made for: proved by a credential, never said by the request."""
+"""The tenant that a call acts for, as its credential proves. The request cannot choose it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL_CLASSES = frozenset(SloClass)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Operators may watch and drain the fleet."""
+    """An authenticated caller. Operators may watch and drain the fleet."""
 
     tenant: str
     classes: frozenset[SloClass] = ALL_CLASSES
@@ -28,40 +28,43 @@ _CALLER: ContextVar[Principal | None] = ContextVar("caller", default=None)
 
 
 def set_caller(principal: Principal) -> None:
-    """For the call whose task this is."""
+    """Set the caller of the current task's call."""
     _CALLER.set(principal)
 
 
 def caller() -> Principal | None:
-    """None where the door has no lock."""
+    """Return the current call's caller, or None without authentication."""
     return _CALLER.get()
 
 
 def tenant_of_call(named: str) -> str:
-    """The caller's; the request's own word counts only where the door has no lock. Raises `NotAllowed`."""
+    """Return the caller's tenant; without authentication, the one named in the request.
+
+    Raises `NotAllowed`.
+    """
     principal = caller()
     if principal is None:
         return named
     if named not in ("", principal.tenant):
         raise NotAllowed(
             Reason.TENANT_NOT_ALLOWED,
-            "tenant is not the credential's; accepted: leave it empty",
+            "tenant differs from the credential's; accepted: the credential's own, or empty",
             fields=("tenant",),
         )
     return principal.tenant
 
 
 def as_caller(raw: RawRequest) -> RawRequest:
-    """The request as its caller may make it. Raises `NotAllowed`."""
+    """Return the request with its caller's tenant. Raises `NotAllowed` if the caller may not make it."""
     principal = caller()
     if principal is None:
         return raw
     slo_class = SloClass(raw.slo_class) if raw.slo_class in set(SloClass) else SloClass.STANDARD
     if slo_class not in principal.classes:
-        allowed = ", ".join(sorted(one.name.lower() for one in principal.classes))
+        allowed = ", ".join(sorted(allowed_class.name.lower() for allowed_class in principal.classes))
         raise NotAllowed(
             Reason.SLO_CLASS_NOT_ALLOWED,
-            f"slo.slo_class is {slo_class.name.lower()}; this credential allows: {allowed}",
+            f"slo.slo_class is {slo_class.name.lower()}; accepted with this credential: {allowed}",
             fields=("slo.slo_class",),
         )
     return dataclasses.replace(raw, tenant=tenant_of_call(raw.tenant))

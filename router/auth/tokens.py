@@ -1,4 +1,4 @@
-"""JSON Web Tokens: one algorithm, one key, one issuer and one audience, chosen by the operator."""
+"""Verify JSON Web Tokens of one algorithm, key, issuer and audience, which the operator chooses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from scheduling.request import SloClass
 
 ALGORITHMS = ("RS256", "ES256", "HS256")
 MIN_SECRET_BYTES = 32
-"""As long as what HS256 makes of it; a shorter one can be guessed from a single token."""
+"""The length of an HS256 digest; a shorter secret can be guessed from a single token."""
 
 _WHY: tuple[tuple[type[jwt.InvalidTokenError], str], ...] = (
     (jwt.ExpiredSignatureError, "has expired"),
     (jwt.ImmatureSignatureError, "is not valid yet"),
     (jwt.InvalidAudienceError, "is for another audience"),
-    (jwt.InvalidIssuerError, "is of another issuer"),
+    (jwt.InvalidIssuerError, "is from another issuer"),
     (jwt.MissingRequiredClaimError, "lacks one of the claims exp, iss and aud"),
     (jwt.InvalidAlgorithmError, "is signed with an algorithm that is not accepted here"),
     (jwt.InvalidSignatureError, "has a signature that is not its issuer's"),
@@ -30,7 +30,10 @@ _WHY: tuple[tuple[type[jwt.InvalidTokenError], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Raises `ValueError`. `key` is the issuer's public key in PEM, or the shared secret of HS256."""
+    """The accepted tokens. `key` is the issuer's public key in PEM, or the shared secret of HS256.
+
+    Raises `ValueError`.
+    """
 
     algorithm: str
     issuer: str
@@ -47,14 +50,14 @@ class TokenRules:
         if not 0 <= self.leeway_s <= 300:
             raise ValueError(f"leeway_s is {self.leeway_s:g}; accepted: 0 to 300")
         if self.algorithm == "HS256" and len(self.key) < MIN_SECRET_BYTES:
-            raise ValueError(f"key_file holds a short secret; accepted: {MIN_SECRET_BYTES} bytes or more")
+            raise ValueError(f"key_file contains a short secret; accepted: {MIN_SECRET_BYTES} bytes or more")
         try:
             jwt.get_algorithm_by_name(self.algorithm).prepare_key(self.key)
         except (jwt.InvalidKeyError, TypeError, ValueError):
-            raise ValueError(f"key_file holds no key for {self.algorithm}") from None
+            raise ValueError(f"key_file contains no key for {self.algorithm}") from None
 
     def verify(self, token: str, budgets: Mapping[str, Budget]) -> Principal:
-        """Raises `Unauthenticated`, in words without the token."""
+        """Return the holder of a valid token. Raises `Unauthenticated`, which does not show the token."""
         try:
             claims = jwt.decode(
                 token,
@@ -80,20 +83,20 @@ class TokenRules:
             classes = parse_classes(claims.get("classes"))
         except ValueError:
             raise Unauthenticated(
-                Reason.CREDENTIAL_INVALID, "the token's claim 'classes' is no list of class names"
+                Reason.CREDENTIAL_INVALID, "the token's claim 'classes' is not a list of class names"
             ) from None
         operator = claims.get("operator") is True
         return Principal(tenant, classes, operator, budgets.get(tenant, UNLIMITED))
 
 
 def parse_classes(value: object) -> frozenset[SloClass]:
-    """All of them when nothing is said; raises `ValueError`."""
+    """Return the SLO classes of a list of names, or all if it is missing; raises `ValueError`."""
     if value is None:
         return ALL_CLASSES
-    names = {one.name.lower(): one for one in SloClass}
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+    names = {slo_class.name.lower(): slo_class for slo_class in SloClass}
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise ValueError(f"classes must be a list of {', '.join(names)}")
     unknown = set(value) - set(names)
     if unknown:
         raise ValueError(f"classes has {sorted(unknown)}; accepted: {', '.join(names)}")
-    return frozenset(names[one] for one in value)
+    return frozenset(names[name] for name in value)

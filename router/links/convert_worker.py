@@ -1,4 +1,4 @@
-"""Between the worker protocol and the core's events and actions."""
+"""Convert messages of the worker protocol to and from the core's events and actions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, Work
 from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
 from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
 from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
-from services.rpc.convert import columns_from_pb, fence_to_pb, prompt_logprobs_from_pb, shape_from_pb
+from services.rpc.convert import (
+    columns_from_pb,
+    fence_to_pb,
+    field_values,
+    prompt_logprobs_from_pb,
+    shape_from_pb,
+)
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 
 
 def command_to_pb(command: WorkerCommand) -> worker_pb2.WorkRequest:
-    """One command of the Work stream."""
+    """Return one command of the Work stream."""
     match command:
         case SendPrefill(_, spec):
             return worker_pb2.WorkRequest(prefill=worker_pb2.Prefill(sequence=spec_to_pb(spec)))
@@ -59,7 +65,7 @@ def _part_to_pb(part: Part) -> worker_pb2.Part:
 
 
 def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
-    """A group, with every field set."""
+    """Return a group of sequences, with every field set."""
     return worker_pb2.SequenceSpec(
         handle=spec.handle,
         fence=fence_to_pb(spec.fence),
@@ -71,12 +77,12 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         cache_salt=spec.cache_salt,
         tpot_ms=spec.tpot_ms,
         itl_ms=spec.itl_ms,
-        bad_words=[worker_pb2.TokenSequence(token_ids=one) for one in spec.sampling.bad_words],
+        bad_words=[worker_pb2.TokenSequence(token_ids=word) for word in spec.sampling.bad_words],
     )
 
 
 def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
-    """Every field set, but for log-probabilities that are not wanted."""
+    """Return the parameters with every field set, except for log-probabilities that are not requested."""
     return generation_pb2.SamplingParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -95,20 +101,12 @@ def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
 
 
 def stop_to_pb(stop: StopRules) -> generation_pb2.StopRules:
-    """Every field set."""
-    return generation_pb2.StopRules(
-        max_tokens=stop.max_tokens,
-        min_tokens=stop.min_tokens,
-        stop_strings=stop.stop_strings,
-        stop_token_ids=stop.stop_token_ids,
-        ignore_eos=stop.ignore_eos,
-        include_stop=stop.include_stop,
-        skip_special_tokens=stop.skip_special_tokens,
-    )
+    """Return the rules with every field set."""
+    return generation_pb2.StopRules(**field_values(stop))
 
 
 def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
-    """A worker introduces itself; `address` is where it was reached."""
+    """Return the event of a worker that was reached at `address`."""
     facts = WorkerFacts(
         worker_id=welcome.worker_id,
         incarnation=welcome.incarnation,
@@ -124,7 +122,7 @@ def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
 
 
 def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
-    """A worker's state."""
+    """Return a worker's load."""
     return WorkerLoad(
         step=load.step,
         running=load.running,
@@ -139,19 +137,20 @@ def load_from_pb(load: worker_pb2.WorkerLoad) -> WorkerLoad:
 
 
 def heartbeat_from_pb(worker_key: str, heartbeat: worker_pb2.Heartbeat) -> WorkerLoaded:
-    """A worker that had nothing else to say."""
+    """Return the event of a heartbeat."""
     return WorkerLoaded(worker_key, load_from_pb(heartbeat.load), heartbeat.running_step_seconds)
 
 
 def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReported:
-    """One step."""
+    """Return the event of one step's report."""
     return StepReported(
         worker_key=worker_key,
         tokens=columns_from_pb(report.tokens),
         load=load_from_pb(report.load),
         step_s=report.step_seconds,
         failures=tuple(
-            SequenceFailed(one.handle, _failure_reason(one.reason), one.message) for one in report.failures
+            SequenceFailed(failure.handle, _failure_reason(failure.reason), failure.message)
+            for failure in report.failures
         ),
         prefilled=tuple(report.prefilled_handles),
         cached_tokens=tuple(report.cached_tokens),
@@ -172,7 +171,7 @@ def _failure_reason(value: int) -> FailureReason:
 
 
 def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
-    """What a worker's steps cost, as it measured; before it has, steps are taken to cost nothing."""
+    """Return a worker's measured cost model. Until there is one, steps count as free."""
     if not cost.coefficients:
         return CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
     return CostModel(
@@ -186,20 +185,10 @@ def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
 
 
 def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
-    """A worker's state, for operators."""
-    return worker_pb2.WorkerLoad(
-        step=load.step,
-        running=load.running,
-        waiting=load.waiting,
-        pending_prefill_tokens=load.pending_prefill_tokens,
-        free_blocks=load.free_blocks,
-        cached_blocks=load.cached_blocks,
-        context_tokens=load.context_tokens,
-        draining=load.draining,
-        preempted=load.preempted,
-    )
+    """Return a worker's load for operators."""
+    return worker_pb2.WorkerLoad(**field_values(load))
 
 
 def role_to_pb(role: str) -> worker_pb2.WorkerRole:
-    """The role's value."""
+    """Return the protocol's value of a role."""
     return next(value for value, name in ROLES.items() if name == role)

@@ -1,4 +1,4 @@
-"""Which workers there are: the announcements in the store, each with a link while it lives."""
+"""Find workers by their announcements in the store, and keep a link to each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from state.store import Store
 
 INTERVAL_S = 0.2
 GONE_S = 3.0
-"""A joined worker whose announcement is gone keeps its link: the stream itself says when it dies. One that is
-not joined is given up after this long."""
+"""A worker that has not joined is given up this long after its announcement has expired. A joined worker
+keeps its link, whose stream breaks when the worker dies.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class FleetFacts:
-    """What all workers of one fleet have in common."""
+class FleetIdentity:
+    """The facts that all workers of one fleet have in common."""
 
     model_name: str
     fingerprint: str
     block_size: int
     sameness: str
-    """What deterministic workers compute, as a digest; empty for others."""
+    """A digest of what deterministic workers compute; empty for others."""
 
 
 class Discovery:
@@ -59,9 +60,10 @@ class Discovery:
         self._missing_since: dict[str, float] = {}
         self.refused: set[str] = set()
         """Keys of announced workers that do not fit the fleet."""
-        self.store_answers = False
-        """The store, when it was asked last."""
-        self.facts: FleetFacts | None = None
+        self.store_responds = False
+        """Whether the store responded to the last call."""
+        self.fleet: FleetIdentity | None = None
+        """Set by the first worker that serves the router's model."""
 
     def send(self, command: WorkerCommand) -> None:
         """Send a command to the worker it names, if there is still a link to it."""
@@ -78,13 +80,13 @@ class Discovery:
         """Look for workers until cancelled, then close every link."""
         try:
             while True:
-                # Links outlive the store; whoever calls it for a request reports that it is away.
+                # Links outlive the store; calls for requests report that it is away.
                 try:
-                    self._take(await self._store.list_workers())
+                    self._update(await self._store.list_workers())
                 except StoreUnavailable:
-                    self.store_answers = False
+                    self.store_responds = False
                 else:
-                    self.store_answers = True
+                    self.store_responds = True
                 await asyncio.sleep(INTERVAL_S)
         finally:
             for link, task in self._links.values():
@@ -92,7 +94,7 @@ class Discovery:
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._links.values()), return_exceptions=True)
 
-    def _take(self, records: list[WorkerRecord]) -> None:
+    def _update(self, records: list[WorkerRecord]) -> None:
         announced = {record.key: record for record in records}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
@@ -111,17 +113,18 @@ class Discovery:
                 del self._links[key], self._missing_since[key]
 
     def _fits(self, record: WorkerRecord) -> bool:
-        """Workers of another model, weights or layout cannot take each other's KV.
+        """Return whether a worker belongs to the fleet.
 
-        Nor may those that compute other bits go on with each other's sequences where that is promised.
+        Workers with another model, weights or layout cannot take each other's KV. Deterministic workers that
+        compute other bits may not continue each other's sequences.
         """
-        facts = FleetFacts(record.model_name, record.fingerprint, record.block_size, record.sameness)
-        if record.model_name == self._model_name and self.facts is None:
-            self.facts = facts
-        if facts == self.facts:
+        found = FleetIdentity(record.model_name, record.fingerprint, record.block_size, record.sameness)
+        if record.model_name == self._model_name and self.fleet is None:
+            self.fleet = found
+        if found == self.fleet:
             return True
         if record.key not in self.refused:
             self.refused.add(record.key)
-            wanted = self.facts or FleetFacts(self._model_name, "any", 0, "any")
-            self._log.error("worker_refused", worker=record.worker_id, has=str(facts), accepted=str(wanted))
+            accepted = self.fleet or FleetIdentity(self._model_name, "any", 0, "any")
+            self._log.error("worker_refused", worker=record.worker_id, has=str(found), accepted=str(accepted))
         return False

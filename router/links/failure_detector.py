@@ -1,69 +1,69 @@
-"""How long a worker may say nothing before it is taken as lost, counted in ticks of the router's own pulse.
+"""Decide when a silent worker counts as lost, in ticks of the router's own pulse.
 
-A worker speaks at least each 0.2 s. One that is killed breaks its stream; one that is stopped, or stands
-behind a half-open link, only falls silent. Time is the wrong measure of a silence: a router whose loop stood
-still has not listened either, and would blame its workers for its own standstill. So silence is counted in
-ticks (`ticker.py`), of which a standstill is one however long it was.
+A worker sends a message at least every 0.2 s. If it is killed, its stream breaks; if it is stopped, or behind
+a half-open link, it only falls silent. Silence is not measured in time: a router whose loop stood still has
+not read either, and would blame its workers for its own standstill. It is therefore counted in ticks
+(`ticker.py`), and a standstill of any length is one tick.
 
-A worker whose event loop is busy is silent too, and lives. After three silent ticks the router asks it beside
-the stream (`probing.py`), and again each tick. What the answer means:
+A living worker whose event loop is busy is silent too. After three silent ticks the router probes it beside
+the stream (`probing.py`), and again at each tick:
 
-    no answer                                  the process is dead or stopped, or the path is broken
-    an answer; it wrote what has not arrived   the stream is broken, though the process lives
-    an answer; all it wrote has arrived        its event loop is busy: the silence is excused so far
+    no response                                  the process is dead or stopped, or the path is broken
+    a response; some messages have not arrived   the stream is broken, although the process lives
+    a response; all its messages have arrived    its event loop is busy: the silence is excused so far
 
-An excused silence is counted anew, for ten seconds in all: a loop that stands still for longer may never go
-on.
+Counting then starts again, for ten seconds in all: a loop that stands still for longer may never continue.
 
-How many unexcused ticks are too many depends on the worker, as for any failure detector whose threshold
-follows the gaps that it has seen (phi-accrual, Hayashibara 2004). That one fits a distribution to them and
-asks how improbable the present silence is. Ours have no shape that a few dozen samples would tell: on an idle
-machine all are equal, on a crowded one the worker waits for its turn. What both have is a largest one, and
-three times that is not reached by chance. Hence the bound: three times the largest gap of late, which fades
-by half each ten seconds; never below 0.9 s, so that on an idle machine a loss is known within a second; never
-above 5 s. A worker that was given up and comes back had a gap of that bound, and has three times as long the
-next time: a machine that starves a worker for a second costs its streams one replay, not one each second.
+The number of silent ticks that is too many depends on the worker, as in any failure detector whose threshold
+follows the observed gaps (phi-accrual, Hayashibara 2004). Phi-accrual fits a distribution to the gaps and
+computes how improbable the current silence is. Here the gaps have no shape that a few dozen samples would
+show: on an idle machine all are equal, on a crowded one the worker waits for its turn. Both have a largest
+gap, and three times that gap is not reached by chance. The threshold is therefore three times the largest
+recent gap, which fades by half every ten seconds. It is at least 0.9 s, so that on an idle machine a loss is
+noticed within a second, and at most 5 s. A worker that was given up and comes back had a gap of that
+threshold, so it has three times as long the next time: a machine that starves a worker for a second costs its
+streams one replay, not one each second.
 
-A false alarm is safe: the worker ends what was dispatched over the stream that broke, and the next attempt
-bears a higher fence. It costs computing the sequences again.
+A false alarm is safe: the worker ends what was dispatched over the broken stream, and the next attempt has a
+higher fence. It costs computing the sequences again.
 """
 
 from __future__ import annotations
 
-LEAST_TICKS = 9
-MOST_TICKS = 50
-GAPS = 3
+MIN_THRESHOLD_TICKS = 9
+MAX_THRESHOLD_TICKS = 50
+GAP_FACTOR = 3
 HALF_LIFE_TICKS = 100
-UNHEARD = 2
-"""Times the bound: so long may a worker that speaks take nothing of what it is sent."""
-ASK_TICKS = 3
-"""Seconds of silence after which a worker is probed."""
-MOST_EXCUSED_TICKS = 100
-"""Seconds of silence on its stream after which a worker is lost even if it answers probes."""
+UNTAKEN_FACTOR = 2
+"""A worker that sends messages may take no command for this many times the threshold."""
+PROBE_TICKS = 3
+"""Ticks of silence after which a worker is probed."""
+MAX_SILENT_TICKS = 100
+"""Ticks of silence on its stream after which a worker is lost even if it responds to probes."""
 
 
 class FailureDetector:
     """The silence of one worker's process, over all of its streams. Ticks never run backwards."""
 
     def __init__(self) -> None:
-        self._spoke_at = 0
+        self._last_message_at = 0
         self._counted_from = 0
-        """When it spoke, or was excused, last."""
+        """The tick of its last message or of the last excuse."""
         self._largest_gap = 0.0
         self._is_new = True
 
-    def begin(self, tick: int) -> None:
-        """A new stream is opened: until its first word it has the most, since handshakes come before."""
-        self._spoke_at = self._counted_from = tick
+    def start_stream(self, tick: int) -> None:
+        """Start with a new stream. Until its first message it has the highest threshold, for handshakes."""
+        self._last_message_at = self._counted_from = tick
         self._is_new = True
 
-    def heard(self, tick: int) -> None:
-        """The worker said something, or was given up: then this was its gap, at least."""
+    def record_message(self, tick: int) -> None:
+        """End the silence: a message arrived, or the worker is given up and this was its gap, at least."""
         gap = tick - self._counted_from
         if gap and not self._is_new:
             faded = self._largest_gap * 0.5 ** (gap / HALF_LIFE_TICKS)
             self._largest_gap = max(float(gap), faded)
-        self._spoke_at = self._counted_from = tick
+        self._last_message_at = self._counted_from = tick
         self._is_new = False
 
     def excuse(self, tick: int) -> None:
@@ -71,20 +71,20 @@ class FailureDetector:
         self._counted_from = tick
 
     @property
-    def bound(self) -> float:
-        """Ticks."""
+    def threshold(self) -> float:
+        """The number of silent ticks, excused ones not counted, after which the worker is lost."""
         if self._is_new:
-            return MOST_TICKS
-        return min(max(LEAST_TICKS, GAPS * self._largest_gap), MOST_TICKS)
+            return MAX_THRESHOLD_TICKS
+        return min(max(MIN_THRESHOLD_TICKS, GAP_FACTOR * self._largest_gap), MAX_THRESHOLD_TICKS)
 
-    def length(self, tick: int) -> int:
-        """Ticks since it spoke, excused ones included."""
-        return tick - self._spoke_at
+    def silent_ticks(self, tick: int) -> int:
+        """Return the ticks since its last message, including excused ones."""
+        return tick - self._last_message_at
 
-    def is_to_be_asked(self, tick: int) -> bool:
-        """Return True if the worker should be probed."""
-        return tick - self._counted_from >= ASK_TICKS
+    def should_probe(self, tick: int) -> bool:
+        """Return whether the worker should be probed."""
+        return tick - self._counted_from >= PROBE_TICKS
 
-    def is_too_long(self, tick: int) -> bool:
-        """Return True if it is to be taken as lost."""
-        return tick - self._counted_from >= self.bound or self.length(tick) >= MOST_EXCUSED_TICKS
+    def is_lost(self, tick: int) -> bool:
+        """Return whether the worker counts as lost."""
+        return tick - self._counted_from >= self.threshold or self.silent_ticks(tick) >= MAX_SILENT_TICKS

@@ -1,4 +1,4 @@
-"""Asks a worker over UDP whether it is alive and how much of its stream it has written."""
+"""Probe a worker over UDP: is it alive, and how much of its stream has it written?"""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from services.rpc.probe import seal, unseal
 
 
 class Prober(asyncio.DatagramProtocol):
-    """The probes of one stream. `on_ack` is called once for each answer of the worker."""
+    """The probes of one stream. `on_ack` is called once for each response of the worker."""
 
     def __init__(self, address: str, on_ack: Callable[[ProbeAck], None]) -> None:
         self._address = address
         self._on_ack = on_ack
         self._stream = 0
         self._key = b""
-        self._asked = self._answered = 0
+        self._last_sent = self._last_acked = 0
         self._transport: asyncio.DatagramTransport | None = None
 
     def begin(self, stream: int, key: bytes) -> None:
-        """The worker has welcomed us to this stream."""
+        """Set the stream to probe, and the key from the worker's welcome."""
         self._stream, self._key = stream, key
 
     async def run(self) -> None:
@@ -43,19 +43,19 @@ class Prober(asyncio.DatagramProtocol):
         finally:
             self._transport.close()
 
-    def ask(self) -> None:
+    def send(self) -> None:
         """Send a probe, which may get lost."""
         if self._transport is not None and self._key and not self._transport.is_closing():
-            self._asked += 1
-            self._transport.sendto(seal(Probe(stream=self._stream, number=self._asked), self._key))
+            self._last_sent += 1
+            self._transport.sendto(seal(Probe(stream=self._stream, number=self._last_sent), self._key))
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Take an ack unless a later probe has been answered."""
+        """Take an ack, unless a later probe has been acknowledged already."""
         ack = unseal(data, ProbeAck, lambda _: self._key)
-        if ack is None or ack.stream != self._stream or not self._answered < ack.number <= self._asked:
+        if ack is None or ack.stream != self._stream or not self._last_acked < ack.number <= self._last_sent:
             return
-        self._answered = ack.number
+        self._last_acked = ack.number
         self._on_ack(ack)
 
     def error_received(self, exc: Exception) -> None:
-        """Ignore errors, such as a port where nothing listens: a missing answer says enough."""
+        """Ignore errors, such as a port where nothing listens: a missing response is enough."""

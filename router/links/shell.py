@@ -1,4 +1,4 @@
-"""Carries the core's actions out on asyncio, and turns what happens into its events."""
+"""Carry out the core's actions on asyncio, and turn what happens into its events."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from state.errors import StoreUnavailable
 from state.store import Store
 
 NO_MEMORY_EXIT = 71
-"""As sysexits.h has it for what the operating system cannot give."""
+"""EX_OSERR of sysexits.h, for a failure of the operating system."""
 STALL_S = 30.0
-"""A client that takes nothing of what waits for it, from one of these to the next, does not read."""
+"""A client that takes nothing of what waits for it for one such period does not read."""
 
 
 class Shell:
-    """One core, its clock, its store, its workers and its clients' streams."""
+    """One core with its clock, its store, its workers and its clients' streams."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Shell:
         self._log = structlog.get_logger()
         self._streams: dict[int, ClientStream] = {}
         self._quotes: dict[int, asyncio.Future[TellQuoted]] = {}
-        """Quotes the core was asked for, by listener."""
+        """Requested quotes, by listener."""
         self._last_listener = 0
         self.max_pending_tokens = MAX_PENDING_TOKENS
         crashed = metrics.loop_errors.labels("store").inc
@@ -105,27 +105,28 @@ class Shell:
     # Clients
 
     def open_stream(self) -> tuple[int, ClientStream]:
-        """A call's ear: the core tells it what happens to the request it arrives with."""
+        """Return a new listener, and the stream on which it receives what happens to its request."""
         self._last_listener += 1
         stream = self._streams[self._last_listener] = ClientStream(self.max_pending_tokens)
         return self._last_listener, stream
 
     def close_stream(self, listener: int) -> None:
-        """The call is over, whoever ended it."""
+        """End a listener whose call is over."""
         if self._streams.pop(listener, None) is not None:
             self.submit(ClientGone(listener))
 
     def end_stalled(self) -> None:
-        """Give up clients that took nothing since this was last called.
+        """Give up clients that have taken nothing since the last call of this method.
 
-        A call that is stuck in a write cannot be ended before the client reads or hangs up: what is held for
-        it is let go now, and it hears the error then.
+        A call that is stuck in a write cannot be ended before the client reads or hangs up. What waits for it
+        is dropped now, and it receives the error then.
         """
         for listener, stream in list(self._streams.items()):
             if stream.is_stalled():
                 stream.fail(
                     Overloaded(
-                        Reason.READER_TOO_SLOW, "the client reads too slowly: what waits for it is too old"
+                        Reason.READER_TOO_SLOW,
+                        f"the client reads too slowly: it has taken nothing for {STALL_S:g} s",
                     )
                 )
                 self.submit(ClientGone(listener))
@@ -140,21 +141,21 @@ class Shell:
         waited_s: float,
         hits: Mapping[str, int],
     ) -> TellQuoted:
-        """Return what a request would be promised now; raise RouterError where sending it would.
+        """Return what a request would be promised now. Raises RouterError if sending it would.
 
-        `waited_s` passes from its receipt until it is judged; `hits` are blocks of the prompt, by worker.
+        `waited_s` is the time from its receipt to its admission; `hits` are cached prompt blocks by worker.
         """
         try:
             queue = await self.store.queue_status()
         except StoreUnavailable as error:
             if not self.core.state.config.serves_without_store:
-                why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
+                why = f"Redis, which holds the fleet's queue, does not respond: {error.reason}"
                 raise Unavailable(Reason.REDIS_AWAY, why) from error
             queue = self.core.state.queue
         self._last_listener += 1
-        answer: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
-        self._quotes[self._last_listener] = answer
-        asked = QuoteAsked(
+        quote: asyncio.Future[TellQuoted] = asyncio.get_running_loop().create_future()
+        self._quotes[self._last_listener] = quote
+        request = QuoteAsked(
             listener=self._last_listener,
             prompt_tokens=prompt_tokens,
             num_choices=num_choices,
@@ -165,16 +166,16 @@ class Shell:
             prefix_hits=hits,
             waited_s=waited_s,
         )
-        self.submit(asked)
-        return await answer
+        self.submit(request)
+        return await quote
 
     # The core
 
     def submit(self, event: Event) -> None:
-        """Let the core decide, and do what it says.
+        """Let the core decide on an event, and carry out its actions.
 
-        Without the memory for that the process ends: what the core knows may be half of what it should, and
-        clients that resume elsewhere lose less than those that are served by it.
+        If memory is short, the process ends: the core's state may be half updated, and clients lose less if
+        they resume elsewhere than if this router goes on serving them.
         """
         try:
             self._submit(event)
@@ -188,7 +189,7 @@ class Shell:
             self.metrics.lost_workers.inc()
         actions = self.core.on(event, now)
         if self._recorder is not None:
-            self._recorder.take(event, now, actions)
+            self._recorder.record(event, now, actions)
         for action in actions:
             self._do(action)
 
@@ -249,9 +250,9 @@ class Shell:
                 self._log.warning("store_changed", reachable=reachable, reason=reason)
 
     def _relay(self, relay: Relay) -> None:
-        """The token path: one row, one buffer."""
+        """Put each row's token into its stream's buffer. This is the token path."""
         streams = self._streams
-        late: list[int] = []
+        too_slow: list[int] = []
         matches = {(listener, choice): match for listener, choice, match in relay.matches}
         for listener, choice, index, token_id, text, reason, logprobs in zip(
             relay.listeners,
@@ -267,13 +268,13 @@ class Shell:
             if stream is None:
                 continue
             if not stream.push_token(choice, index, token_id, text, logprobs, free=relay.replayed):
-                late.append(listener)
+                too_slow.append(listener)
             elif reason:
                 match = matches.get((listener, choice))
                 stream.push(TellChoiceFinished(listener, choice, FinishReason(reason), index + 1, match))
         if not relay.replayed:
             self.metrics.relayed_step(relay)
-        for listener in late:
+        for listener in too_slow:
             self.submit_soon(ClientGone(listener))
 
     def _relay_run(self, run: RelayRun) -> None:
@@ -293,24 +294,24 @@ class Shell:
         )
 
     def submit_soon(self, event: Event) -> None:
-        """Submit after the actions under way: the core takes one event at a time."""
+        """Submit an event after the actions under way: the core takes one event at a time."""
         asyncio.get_running_loop().call_soon(self.submit, event)
 
     @property
     def serves(self) -> bool:
-        """Whether a request that comes now could run; the health service then reports SERVING."""
+        """Whether a request that arrives now could run; the health service then reports SERVING."""
         state = self.core.state
-        has_queue = self.discovery.store_answers or state.config.serves_without_store
+        has_queue = self.discovery.store_responds or state.config.serves_without_store
         return has_queue and state.fleet.serves and not state.leaving
 
     # Life
 
     async def run(self) -> None:
-        """Find workers, hear notices and watch clients until cancelled."""
+        """Find workers, receive notices and watch clients until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ticker.run())
             tasks.create_task(self.discovery.run())
-            tasks.create_task(self._hear())
+            tasks.create_task(self._receive_notices())
             tasks.create_task(self._watch_clients())
 
     async def _watch_clients(self) -> None:
@@ -318,7 +319,7 @@ class Shell:
             await asyncio.sleep(STALL_S)
             self.end_stalled()
 
-    async def _hear(self) -> None:
+    async def _receive_notices(self) -> None:
         async for notice in self.store.notices(self.router_id):
             match notice:
                 case records.Granted(grant):

@@ -1,4 +1,4 @@
-"""What the core asks of the store: carried out in order, and answered with events."""
+"""Carry out the core's calls to the store in order, and submit the results as events."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from state.errors import QueueFull, StoreUnavailable
 from state.store import Store
 
 QUEUE_CALL, RENEW_CALL = "queue", "renew"
-"""Of a store that hangs these are asked once at a time."""
+"""Keys of calls that are made one at a time, so that they do not pile up if the store hangs."""
 SETTLE_S = 5.0
-"""For store calls at the end: a store that hangs gives back what a router held when it expires."""
+"""The time for the last calls. If the store hangs, what the router holds expires there."""
 LEASE_TTL_S = 10.0
-"""What a router that died held comes back after this; one that lives renews every second."""
+"""What a dead router held expires after this time; a living router renews it every second."""
 
 
 @dataclass(slots=True)
-class _Asking:
-    """A call for a place that has not begun: what it will ask for, and its task."""
+class _PendingEnqueue:
+    """An enqueue call that has not begun: its newest action, and its task."""
 
     action: Enqueue
     task: asyncio.Task[None] | None = None
 
 
 class StoreCalls:
-    """The calls under way: those of one key one after the other, and no more of them than can matter.
+    """The calls under way. Calls of the same key run one after the other.
 
-    A store that is slow or away must not be buried under what is asked of it again and again: of a place in
-    the queue, a key has at most one call that has not begun after its last call of another kind.
+    Repeated calls must not pile up while the store is slow or away. A new enqueue call of a key therefore
+    replaces one that has not begun, unless a call of another kind was made in between.
     """
 
     def __init__(
@@ -74,47 +74,47 @@ class StoreCalls:
         self._on_crash = on_crash
         self._last: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asking: dict[str, _Asking] = {}
+        self._pending_enqueues: dict[str, _PendingEnqueue] = {}
         self._log = structlog.get_logger()
 
     def __len__(self) -> int:
-        """How many are under way or wait for their turn."""
+        """Return how many calls run or wait for their turn."""
         return len(self._tasks)
 
     def do(self, action: StoreAction) -> None:  # noqa: C901, PLR0912 -- a table of actions reads best as one match
-        """Start it, after the earlier ones of its key."""
+        """Start a call after the earlier ones of its key."""
         match action:
             case Enqueue():
-                self._ask_place(action)
+                self._enqueue_newest(action)
             case Dequeue(request_key):
-                self._call(request_key, StoreCall.DEQUEUE, _unheard(self._store.dequeue(request_key)))
+                self._call(request_key, StoreCall.DEQUEUE, _ignore_result(self._store.dequeue(request_key)))
             case AskGrants():
-                self._call(action.worker.key, StoreCall.GRANT, self._ask_grants(action))
+                self._call(action.worker.key, StoreCall.GRANT, self._grant(action))
             case Settle():
                 self._call(action.request_key, StoreCall.SETTLE, self._settle(action))
             case ReleaseCredit(request_key, worker_key):
-                work = _unheard(self._store.release_credit(request_key, worker_key))
+                work = _ignore_result(self._store.release_credit(request_key, worker_key))
                 self._call(request_key, StoreCall.RELEASE_CREDIT, work, worker_key)
             case ReleaseLease(request_key, worker_key):
-                work = _unheard(self._store.release_lease(request_key, worker_key))
+                work = _ignore_result(self._store.release_lease(request_key, worker_key))
                 self._call(request_key, StoreCall.RELEASE_LEASE, work, worker_key)
             case Renew(credits, leases):
                 if RENEW_CALL not in self._last:
-                    work = _unheard(self._store.renew(credits, leases, LEASE_TTL_S))
+                    work = _ignore_result(self._store.renew(credits, leases, LEASE_TTL_S))
                     self._call(RENEW_CALL, StoreCall.OTHER, work)
             case TakeHolds(credits, leases):
-                work = _unheard(self._store.take_holds(credits, leases, LEASE_TTL_S))
+                work = _ignore_result(self._store.take_holds(credits, leases, LEASE_TTL_S))
                 self._call("", StoreCall.TAKE_HOLDS, work)
             case AskQueue():
                 if QUEUE_CALL not in self._last:
-                    self._call(QUEUE_CALL, StoreCall.OTHER, self._ask_queue())
+                    self._call(QUEUE_CALL, StoreCall.OTHER, self._queue_status())
             case ChargeTenant(request_key):
                 self._call(request_key, StoreCall.CHARGE, self._charge(action))
             case RefundTenant(tenant, tokens):
-                self._call("", StoreCall.OTHER, _unheard(self._store.refund_tenant(tenant, tokens)))
+                self._call("", StoreCall.OTHER, _ignore_result(self._store.refund_tenant(tenant, tokens)))
 
     async def settle(self, timeout_s: float = SETTLE_S) -> None:
-        """Wait for the calls under way, so that nothing stays held after a drain; not for ever."""
+        """Wait at most `timeout_s` for the calls under way, so that nothing stays held after a drain."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._tasks:
@@ -139,17 +139,17 @@ class StoreCalls:
     ) -> None:
         if earlier is not None:
             await asyncio.wait((earlier,))
-        answers: Sequence[Event]
+        events: Sequence[Event]
         try:
-            answers = await work
+            events = await work
         except StoreUnavailable as error:
-            answers = (StoreFailed(call, key, error.reason, worker_key),)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the answer would wait for ever
+            events = (StoreFailed(call, key, error.reason, worker_key),)
+        except Exception as error:  # noqa: BLE001 - the core would wait for the result forever
             self._on_crash()
             self._log.exception("store_call_failed", key=key)
-            answers = (StoreFailed(call, key, type(error).__name__, worker_key),)
-        for answer in answers:
-            self._submit(answer)
+            events = (StoreFailed(call, key, type(error).__name__, worker_key),)
+        for event in events:
+            self._submit(event)
 
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -159,31 +159,31 @@ class StoreCalls:
             self._on_crash()
             self._log.error("store_answer_failed", key=key, exc_info=task.exception())
 
-    def _ask_place(self, action: Enqueue) -> None:
+    def _enqueue_newest(self, action: Enqueue) -> None:
         key = action.entry.request_key
-        asking = self._asking.get(key)
-        if asking is not None and self._last.get(key) is asking.task:
-            asking.action = action
+        pending = self._pending_enqueues.get(key)
+        if pending is not None and self._last.get(key) is pending.task:
+            pending.action = action
             return
-        asking = self._asking[key] = _Asking(action)
-        asking.task = self._call(key, StoreCall.ENQUEUE, self._enqueue(key, asking))
+        pending = self._pending_enqueues[key] = _PendingEnqueue(action)
+        pending.task = self._call(key, StoreCall.ENQUEUE, self._enqueue(key, pending))
 
-    async def _enqueue(self, key: str, asking: _Asking) -> Sequence[Event]:
-        if self._asking.get(key) is asking:
-            del self._asking[key]
-        action = asking.action
+    async def _enqueue(self, key: str, pending: _PendingEnqueue) -> Sequence[Event]:
+        if self._pending_enqueues.get(key) is pending:
+            del self._pending_enqueues[key]
+        action = pending.action
         try:
             place = await self._store.enqueue(action.entry, action.capacity)
         except QueueFull as full:
             return (QueueWasFull(key, full.capacity),)
         return (Enqueued(key, place.position, place.work_ahead_tokens),)
 
-    async def _ask_grants(self, action: AskGrants) -> Sequence[Event]:
+    async def _grant(self, action: AskGrants) -> Sequence[Event]:
         grants = await self._store.grant(self._router_id, action.worker, action.decoders)
         own = [
-            Granted(one.request_key, one.worker_key, one.decode_key)
-            for one in grants
-            if one.router_id == self._router_id
+            Granted(grant.request_key, grant.worker_key, grant.decode_key)
+            for grant in grants
+            if grant.router_id == self._router_id
         ]
         return (*own, GrantsAnswered(action.worker.key))
 
@@ -196,12 +196,12 @@ class StoreCalls:
         standing = await self._store.charge_tenant(action.tenant, action.tokens, action.lead, action.band)
         return (Charged(action.request_key, standing),)
 
-    async def _ask_queue(self) -> Sequence[Event]:
+    async def _queue_status(self) -> Sequence[Event]:
         status = await self._store.queue_status()
         return (QueueSeen(status.waiting, status.waiting_tokens),)
 
 
-async def _unheard(work: Coroutine[None, None, object]) -> Sequence[Event]:
-    """Nobody waits for what comes of it."""
+async def _ignore_result(work: Coroutine[None, None, object]) -> Sequence[Event]:
+    """Await a call whose result makes no event."""
     await work
     return ()

@@ -1,4 +1,4 @@
-"""One `Work` stream to one worker: commands down, reports up, opened again when it breaks."""
+"""The `Work` stream to one worker: sends commands, receives reports, and is opened again when it breaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from router.links.convert_worker import (
     joined_from_pb,
     report_from_pb,
 )
-from router.links.failure_detector import ASK_TICKS, LEAST_TICKS, UNHEARD, FailureDetector
+from router.links.failure_detector import (
+    MIN_THRESHOLD_TICKS,
+    PROBE_TICKS,
+    UNTAKEN_FACTOR,
+    FailureDetector,
+)
 from router.links.probing import Prober
 from router.links.ticker import TICK_S, Ticker
 from services.rpc.calls import cancel
@@ -27,7 +32,7 @@ from services.security.tls import CertificateRole, FleetTls, open_channel
 from state.records import WorkerRecord
 
 MAX_OUTBOUND = 4096
-"""Commands that wait for the worker to read them; a worker this far behind does not read."""
+"""Commands that may wait for the worker: a worker this far behind does not read."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
@@ -38,11 +43,11 @@ CHANNEL_OPTIONS = (
 
 
 class LinkBroken(Exception):
-    """The stream is of no more use."""
+    """The stream has become unusable."""
 
 
 class WorkerLink:
-    """Keeps a stream to the worker of one announcement for as long as it is announced."""
+    """Keeps a stream to one announced worker."""
 
     def __init__(
         self,
@@ -59,25 +64,25 @@ class WorkerLink:
         self._submit = submit
         self._on_crash = on_crash
         self._ticker = ticker
-        self._silence = FailureDetector()
+        self._detector = FailureDetector()
         self._log = structlog.get_logger().bind(worker=record.worker_id, address=record.address)
         self._outbound: asyncio.Queue[WorkerCommand] = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing = Outgoing()
         self._incoming = Incoming()
         self._prober = Prober(record.address, self._on_ack)
-        self._held = False
-        """The core was told that the worker's event loop is held up."""
+        self._is_held = False
+        """The core knows that the worker's event loop is held up."""
         self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
         self._joined = False
         self._closed = False
 
     @property
     def joined(self) -> bool:
-        """The worker may be sent commands."""
+        """Whether the worker takes commands."""
         return self._joined
 
     def send(self, command: WorkerCommand) -> None:
-        """Send in order. What is sent on a broken link is lost with it, and the core is told of that."""
+        """Send a command, in order. Commands on a broken link are lost; the core gets `WorkerLost` then."""
         if not self._joined:
             return
         try:
@@ -88,8 +93,10 @@ class WorkerLink:
             cancel(self._call)
 
     def close(self) -> None:
-        """Before `run` is cancelled: before Python 3.13 a task group that is ending over an error, as one is
-        whose worker leaves at that moment, drops the cancellation.
+        """End `run` after its current stream. Call this before cancelling `run`.
+
+        Before Python 3.13, a task group that is just ending over an error, such as a worker that leaves,
+        drops the cancellation.
         """
         self._closed = True
 
@@ -100,7 +107,7 @@ class WorkerLink:
             try:
                 reason = await self._serve_once()
             except Exception as error:  # noqa: BLE001 - a loop's top
-                # A link that ended unheard would leave its worker joined, and its streams hanging.
+                # If the link just ended, its worker would stay joined and its requests would hang.
                 self._on_crash()
                 self._log.exception("link_crashed")
                 reason = f"{type(error).__name__}: {error}"
@@ -116,13 +123,13 @@ class WorkerLink:
         reason = "ended"
         self._outbound = asyncio.Queue(MAX_OUTBOUND)
         self._outgoing, self._incoming = Outgoing(), Incoming()
-        self._prober, self._held = Prober(self.record.address, self._on_ack), False
+        self._prober, self._is_held = Prober(self.record.address, self._on_ack), False
         async with open_channel(
             self._tls, self.record.address, CertificateRole.WORKER, CHANNEL_OPTIONS
         ) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             call = self._call = stub.Work()
-            self._silence.begin(self._ticker.num_ticks)
+            self._detector.start_stream(self._ticker.num_ticks)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._read(call))
@@ -132,7 +139,7 @@ class WorkerLink:
             except* LinkBroken as broken:
                 reason = str(broken.exceptions[0])
             except* grpc.aio.AioRpcError as errors:
-                reason = "; ".join(_sentence(one) for one in errors.exceptions)
+                reason = "; ".join(map(_sentence, errors.exceptions))
             finally:
                 cancel(call)
         return reason
@@ -145,7 +152,7 @@ class WorkerLink:
             request.number = self._outgoing.next(self._ticker.num_ticks)
             try:
                 await call.write(request)
-            except asyncio.InvalidStateError:  # the call is over: who reads it hears why
+            except asyncio.InvalidStateError:  # the call is over, and `_read` gets the reason
                 return
             request = command_to_pb(await self._outbound.get())
 
@@ -162,26 +169,27 @@ class WorkerLink:
                 self._submit(heartbeat_from_pb(self.record.key, response.heartbeat))
 
     async def _watch(self) -> None:
-        """Until the worker has been silent for too long."""
-        silence = self._silence
-        while not silence.is_too_long(tick := await self._ticker.next()):
-            if silence.is_to_be_asked(tick) or self._outgoing.waited(tick) >= ASK_TICKS:
-                self._prober.ask()
-        length = silence.length(tick)
-        silence.heard(tick)  # for the next stream to the same process
-        raise LinkBroken(f"silent for {length * TICK_S:.1f} s")
+        """Probe the worker while it is silent, until it counts as lost."""
+        detector = self._detector
+        while not detector.is_lost(tick := await self._ticker.next()):
+            if detector.should_probe(tick) or self._outgoing.waited(tick) >= PROBE_TICKS:
+                self._prober.send()
+        silent_ticks = detector.silent_ticks(tick)
+        detector.record_message(tick)  # for the next stream to the same process
+        raise LinkBroken(f"silent for {silent_ticks * TICK_S:.1f} s")
 
     def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
-        """Take a probe's answer: excuse the silence unless the stream itself is at fault."""
+        """Excuse the silence of a worker that responds, unless the stream itself is broken."""
         tick = self._ticker.num_ticks
-        # Its responses carry an old count if many of them wait for this router to read them.
+        # The counts in responses on the stream are old if many of those wait to be read here.
         self._outgoing.acknowledge(ack.taken, tick)
-        if ack.written > self._incoming.taken or not self._silence.is_to_be_asked(tick):
+        if ack.written > self._incoming.taken or not self._detector.should_probe(tick):
             return
-        self._silence.excuse(tick)
+        self._detector.excuse(tick)
         self._outgoing.restart_timeout(tick)
-        if self._joined and not self._held and self._silence.length(tick) >= LEAST_TICKS:
-            self._held = True
+        is_long = self._detector.silent_ticks(tick) >= MIN_THRESHOLD_TICKS
+        if self._joined and not self._is_held and is_long:
+            self._is_held = True
             self._log.warning("worker_held", loop_late_s=round(ack.unwritten_seconds, 1))
             self._submit(WorkerHeld(self.record.key))
 
@@ -194,8 +202,8 @@ class WorkerLink:
                 f"the worker ended the stream: {(await call.code()).name} {await call.details()}"
             )
         assert isinstance(response, worker_pb2.WorkResponse), "a stream yields messages until its end"
-        self._silence.heard(self._ticker.num_ticks)
-        self._held = False
+        self._detector.record_message(self._ticker.num_ticks)
+        self._is_held = False
         self._check_numbers(response)
         return response
 
@@ -204,19 +212,19 @@ class WorkerLink:
             self._incoming.take(response.number)
         except OutOfOrder as error:
             raise LinkBroken(f"a report is missing: {error}") from error
-        patience = UNHEARD * self._silence.bound
+        timeout = UNTAKEN_FACTOR * self._detector.threshold
         tick = self._ticker.num_ticks
         self._outgoing.acknowledge(response.taken, tick)
-        lost = self._outgoing.lost(tick, patience)
+        lost = self._outgoing.lost(tick, timeout)
         if lost is not None:
-            raise LinkBroken(f"command {lost} was not taken within {patience * TICK_S:.1f} s")
+            raise LinkBroken(f"command {lost} was not taken within {timeout * TICK_S:.1f} s")
 
     def _welcome(self, response: worker_pb2.WorkResponse) -> None:
         welcome = response.welcome
         if response.WhichOneof("report") != "welcome" or welcome.role not in ROLES:
-            raise LinkBroken("the first report is no Welcome with a known role")
+            raise LinkBroken("the first report is not a Welcome with a known role")
         if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
-            raise LinkBroken(f"another process answers there: {welcome.worker_id}:{welcome.incarnation}")
+            raise LinkBroken(f"another process responds there: {welcome.worker_id}:{welcome.incarnation}")
         self._prober.begin(welcome.stream, welcome.probe_key)
         self._joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)

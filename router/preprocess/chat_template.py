@@ -1,6 +1,6 @@
-"""Renders chat templates as transformers does, without importing it.
+"""Render chat templates as transformers does, without importing it.
 
-A template comes with a model and is not trusted: it runs in jinja's immutable sandbox.
+A template comes with a model and is not trusted, so it runs in jinja's immutable sandbox.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import jinja2.sandbox
 
 
 class TemplateRefused(Exception):
-    """The template raised: the message says which conversation it would take."""
+    """The template raised an error. Its message says which conversations it takes."""
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """Templates may mark the assistant's own words for training; rendering passes them through."""
+    """A block that marks the assistant's text for training. Rendering passes it through."""
 
     tags = {"generation"}  # noqa: RUF012 -- jinja's own way to declare them
 
@@ -43,7 +43,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which no model wants."""
+    """Return JSON. Jinja's own filter would escape HTML, which no model expects."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -69,7 +69,7 @@ _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """How a conversation is rendered, besides its messages."""
+    """The options for rendering a conversation, besides its messages."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The caller's variables for the template."""
@@ -112,11 +112,9 @@ class ChatTemplate:
 
 
 def _up_to_mark(text: str) -> str:
-    """The text up to the end of the last message, without spaces that the template trimmed."""
+    """Return the text up to the end of the last message, without spaces that the template trimmed."""
     mark = text.rfind(_CONTINUE_HERE.strip())
     if mark < 0:
-        raise TemplateRefused(
-            "the last message, which is to be continued, is not in what it makes of the chat"
-        )
+        raise TemplateRefused("the last message, which is to be continued, is missing from the rendered chat")
     is_whole = text.startswith(_CONTINUE_HERE, mark)
     return text[:mark] if is_whole else text[:mark].rstrip()

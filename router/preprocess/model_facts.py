@@ -1,4 +1,4 @@
-"""What the router must know of the model, read from its directory without torch or transformers."""
+"""Read what the router needs of a model from its directory, without torch or transformers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MAX_CONTEXT_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 class ModelUnusable(Exception):
-    """The model directory cannot be served; the message names the file and what is wrong with it."""
+    """The model cannot be served. The message names the file and the mistake in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model as requests are checked against it."""
+    """The facts of the model against which requests are checked."""
 
     name: str
     path: Path
@@ -37,7 +37,7 @@ def read_model_facts(path: Path) -> ModelFacts:
     """Read a checkpoint's directory; raises `ModelUnusable`."""
     if not path.is_dir():
         raise ModelUnusable(
-            f"--model is {str(path)!r}, which is no directory; accepted: a checkpoint's directory"
+            f"--model is {str(path)!r}, which is not a directory; accepted: a checkpoint's directory"
         )
     config = _read_json(path / "config.json")
     text_config = config.get("text_config", config)
@@ -63,7 +63,7 @@ def _positive(config: dict[str, Any], fields: tuple[str, ...], path: Path) -> in
 
 
 def _eos_token_ids(path: Path, config: dict[str, Any], text_config: dict[str, Any]) -> frozenset[int]:
-    """As `generate` takes them: the generation config's, else the config's."""
+    """Return the ids that transformers' `generate` uses: the generation config's, else the config's."""
     generation = path / "generation_config.json"
     stated = _read_json(generation).get("eos_token_id") if generation.is_file() else None
     if stated is None:
@@ -88,13 +88,13 @@ def _template_source(path: Path, config: dict[str, Any]) -> str | None:
         return own_file.read_text(encoding="utf-8")
     stated = config.get("chat_template")
     if isinstance(stated, list):
-        named = {one["name"]: one["template"] for one in stated}
+        named = {template["name"]: template["template"] for template in stated}
         stated = named.get("default")
     return stated
 
 
 def _special_tokens(path: Path, config: dict[str, Any]) -> dict[str, str]:
-    """The tokens a template may name, such as `bos_token`."""
+    """Return the tokens that a template may use, such as `bos_token`."""
     map_file = path / "special_tokens_map.json"
     stated = (_read_json(map_file) if map_file.is_file() else {}) | config
     tokens = {}
@@ -115,5 +115,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelUnusable(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise ModelUnusable(f"{path} holds no JSON object")
+        raise ModelUnusable(f"{path} does not contain a JSON object")
     return value

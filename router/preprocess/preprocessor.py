@@ -1,4 +1,4 @@
-"""From a request as it came to one the core can take: checked, rendered, tokenised, hashed."""
+"""Check, render, tokenise and hash a request, so that the core can take it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from state.errors import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedRequest:
     """A request with every field set and inside its range."""
 
     request_id: str
@@ -46,7 +46,7 @@ class Checked:
 
 
 class Preprocessor:
-    """Stateless but for the tokenizer processes it uses."""
+    """Turns raw requests into events for the core. Its only state is the pool of tokenizer processes."""
 
     def __init__(
         self, shell: Shell, facts: ModelFacts, pool: TokenizerPool, limits: Limits | None = None
@@ -56,10 +56,10 @@ class Preprocessor:
         self._pool = pool
         self._shell = shell
 
-    async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> Checked:
+    async def check(self, raw: RawRequest, *, can_refuse: bool = False) -> CheckedRequest:
         """Validate and tokenise; raises `RouterError`.
 
-        With `can_refuse` also `Refused`, if the line before the tokenizer alone makes it late.
+        With `can_refuse` it raises `Refused` if the wait for the tokenizer alone exceeds the TTFT.
         """
         facts = self._facts
         check_before_tokenising(raw, facts)
@@ -73,12 +73,12 @@ class Preprocessor:
         if raw.bad_words:
             sampling = replace(sampling, bad_words=await self._pool.encode_words(raw.bad_words))
         check_bans(sampling, prompt.stop, facts)
-        received = await self._ended_by_text(prompt.received, prompt.stop, len(prompt.token_ids))
+        received = await self._find_ends(prompt.received, prompt.stop, len(prompt.token_ids))
         request_id = raw.request_id or secrets.token_hex(16)
-        return Checked(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
+        return CheckedRequest(request_id, prompt.token_ids, sampling, prompt.stop, slo, received)
 
     def tokenised_s(self, raw: RawRequest) -> float:
-        """Predict seconds until a prompt that comes now has been tokenised."""
+        """Predict the seconds until a prompt that arrives now has been tokenised."""
         if raw.token_ids is not None:
             return 0.0
         num_bytes = prompt_bytes(raw)
@@ -88,7 +88,7 @@ class Preprocessor:
         if slo.ttft_ms is None or slo.allow_at_risk or raw.token_ids is not None:
             return
         num_bytes = prompt_bytes(raw)
-        # Only the line counts: a text with nothing ahead of it must be taken, or no speed is ever known.
+        # Only the wait counts: a text with nothing ahead of it must be taken, or no speed is ever measured.
         if self._pool.wait_s(num_bytes) * 1000 <= slo.ttft_ms:
             return
         num_tokens = 1 + num_bytes // BYTES_PER_TOKEN
@@ -102,11 +102,11 @@ class Preprocessor:
             waited_s=self.tokenised_s(raw),
             hits={},
         )
-        if quoted.refused is not None:  # baselines promise nothing, and refuse nobody
+        if quoted.refused is not None:  # baselines promise and refuse nothing
             raise quoted.refused
 
     async def tokenise(self, raw: RawRequest) -> list[int]:
-        """The prompt's tokens, whichever way it was given; raises `ValidationError` for too long a prompt."""
+        """Return the tokens of a prompt in any form; raises `ValidationError` if it is too long."""
         self._limits.check_bytes(raw)
         token_ids = await self._tokenise(raw)
         if raw.truncate_prompt_tokens is not None:
@@ -129,26 +129,26 @@ class Preprocessor:
         try:
             return await self._pool.encode_chat(raw.messages, raw.chat_options)
         except TemplateRefused as refused:
-            accepted = f"a conversation the model's chat template takes ({refused})"
+            accepted = f"a conversation that the model's chat template takes ({refused})"
             raise ValidationError("chat.messages", raw.messages, accepted) from refused
 
-    async def _ended_by_text(
+    async def _find_ends(
         self, received: tuple[Received, ...], stop: StopRules, num_prompt: int
     ) -> tuple[Received, ...]:
-        """Find choices that a stop string has ended: only the report of their end was lost."""
+        """Find the choices that a stop string has ended, although the client did not learn of it."""
         if not stop.stop_strings:
             return received
         rules = output_rules(stop, self._facts.eos_token_ids, num_prompt, self._facts.max_context_tokens)
         checked = []
-        for one in received:
-            finish, matched = await self._pool.end_of(list(one.token_ids), stop, rules)
-            checked.append(replace(one, finish=finish, matched=matched))
+        for choice in received:
+            finish, matched = await self._pool.end_of(list(choice.token_ids), stop, rules)
+            checked.append(replace(choice, finish=finish, matched=matched))
         return tuple(checked)
 
     async def arrival(
         self, raw: RawRequest, digest: bytes, received_at: float, listener: int, *, resumed: bool
     ) -> Arrived:
-        """The event for the core."""
+        """Return the event that submits a request to the core."""
         if resumed:
             check_resumption(raw)
         checked = await self.check(raw, can_refuse=not resumed)
@@ -171,12 +171,12 @@ class Preprocessor:
             prefix_hits=await self.prefix_hits(raw.tenant, checked),
         )
 
-    async def prefix_hits(self, tenant: str, checked: Checked) -> Mapping[str, int]:
-        """Return the prompt blocks that each worker has cached and can use, by the fleet's directory."""
+    async def prefix_hits(self, tenant: str, checked: CheckedRequest) -> Mapping[str, int]:
+        """Look up how many prompt blocks each worker has cached and can use."""
         token_ids = checked.prompt_token_ids
         if checked.sampling.prompt_logprobs is not None:
-            return {}  # what is cached has no logits, and is computed again
-        fleet, worker_keys = self._shell.discovery.facts, list(self._shell.core.state.fleet.workers)
+            return {}  # cached blocks have no logits, so the prompt is computed again
+        fleet, worker_keys = self._shell.discovery.fleet, list(self._shell.core.state.fleet.workers)
         if fleet is None or not worker_keys or len(token_ids) < fleet.block_size:
             return {}
         root = chain_root(fleet.fingerprint, cache_salt(tenant))
@@ -185,4 +185,4 @@ class Preprocessor:
                 worker_keys, each_hash(root, token_ids, fleet.block_size)
             )
         except StoreUnavailable:
-            return {}  # only a hint; whether the store is needed is decided at the queue
+            return {}  # the hits are only a hint; enqueueing decides whether the store is needed

@@ -1,7 +1,7 @@
-"""The line before the tokenizer processes: half of their time goes to the shortest text, half to the oldest.
+"""The order of the tokenizer processes: half of their time goes to the shortest text, half to the oldest.
 
-In order of arrival one short text would wait for every long one before it. Shortest first would keep a long
-one waiting for as long as short ones come. Texts of about the same length keep the order they came in.
+In order of arrival, a short text would wait for every long one before it. With the shortest first, a long
+text would wait for as long as short ones arrive. Texts of about the same length stay in order of arrival.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 NUM_CLASSES = 32
-"""Classes of size: from one to the next sizes double."""
+"""The number of size classes; the size doubles from one class to the next."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,11 +19,11 @@ class Place:
 
     size: int
     number: int
-    """Counts arrivals."""
+    """The number of its arrival."""
 
 
 class TokenizerLine:
-    """Places in the line. Sizes are in any unit of work, at least 1."""
+    """The waiting texts. Sizes are in any unit of work, at least 1."""
 
     def __init__(self) -> None:
         self._classes: list[OrderedDict[int, Place]] = [OrderedDict() for _ in range(NUM_CLASSES)]

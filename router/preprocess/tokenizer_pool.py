@@ -1,4 +1,4 @@
-"""Tokenises in processes of its own: the tokenizer holds the interpreter lock for as long as it works.
+"""Tokenise in separate processes, because the tokenizer holds the interpreter lock while it works.
 
 Chats are rendered there too: a template is a program that comes with the model, and may run long.
 """
@@ -32,7 +32,7 @@ CALL_BYTES = 1024
 BYTES_PER_TOKEN = 4
 """A rough average."""
 NUM_SAMPLES = 32
-"""The newest texts, whose median is the speed: one standstill of the machine does not count."""
+"""The speed is the median over this many recent texts, so that one standstill does not count."""
 RETRY_S = 0.5
 """The retry-after while the speed is unknown, and while a process is replaced."""
 
@@ -58,8 +58,8 @@ def _encode(text: str, add_special_tokens: bool) -> list[int]:
 
 def _encode_words(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word.lstrip(" ")))
-    found = (tuple(_encode(one, add_special_tokens=False)) for one in spellings)
-    return tuple(dict.fromkeys(one for one in found if one))
+    encoded = (tuple(_encode(spelling, add_special_tokens=False)) for spelling in spellings)
+    return tuple(dict.fromkeys(token_ids for token_ids in encoded if token_ids))
 
 
 def _encode_chat(messages: Sequence[tuple[str, str]], options: ChatOptions) -> list[int]:
@@ -79,7 +79,7 @@ def _end_of(token_ids: list[int], stop: StopRules, rules: OutputRules) -> tuple[
 
 
 class TokenizerPool:
-    """A few tokenizer processes, and the line before them, which is bounded by the bytes that wait."""
+    """A few tokenizer processes, and the texts that wait for them, which are bounded in bytes."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TokenizerPool:
         self._line = TokenizerLine()
         self._turns: dict[Place, asyncio.Future[None]] = {}
         self._running: dict[Place, float] = {}
-        """Texts that processes work on, by the time their turn came."""
+        """The texts that processes work on, with the time when each began."""
         self._samples: deque[float] = deque(maxlen=NUM_SAMPLES)
         """Seconds per byte."""
 
@@ -110,7 +110,7 @@ class TokenizerPool:
         )
 
     async def warm_up(self) -> None:
-        """Start every process; raises what makes the tokenizer unusable."""
+        """Start every process; raises the error of an unusable tokenizer."""
         await asyncio.gather(
             *(self.encode("warm", add_special_tokens=False) for _ in range(self._num_processes))
         )
@@ -143,7 +143,7 @@ class TokenizerPool:
         return await self._run(BYTES_PER_TOKEN * len(token_ids), _end_of, token_ids, stop, rules)
 
     def wait_s(self, num_bytes: int) -> float:
-        """Return the seconds until the turn of a text that comes now; 0 until the speed is known."""
+        """Return the seconds until the turn of a text that arrives now; 0 until the speed is known."""
         now = time.monotonic()
         rest_s = [max(0.0, self.own_s(place.size) - (now - at)) for place, at in self._running.items()]
         free_in_s = min(rest_s) if len(rest_s) >= self._num_processes else 0.0
@@ -157,12 +157,12 @@ class TokenizerPool:
         place = self._join(num_bytes + CALL_BYTES)
         turn = self._turns[place] = asyncio.get_running_loop().create_future()
         try:
-            self._give_turns()
+            self._start_next()
             await turn
         except asyncio.CancelledError:
             self._line.leave(place)
             if self._running.pop(place, None) is not None:
-                self._give_turns()
+                self._start_next()
             raise
         finally:
             del self._turns[place]
@@ -180,7 +180,7 @@ class TokenizerPool:
             )
         return self._line.join(size)
 
-    def _give_turns(self) -> None:
+    def _start_next(self) -> None:
         while len(self._running) < self._num_processes:
             place = self._line.take()
             if place is None:
@@ -191,8 +191,8 @@ class TokenizerPool:
     async def _run_now(self, place: Place, work: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()
         pool, future = self._submit(work, *arguments)
-        # A caller that leaves does not end what its process does: the turn ends with the work.
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._take_back, place, done))
+        # If the caller leaves, its process works on: the turn ends with the work.
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._end_turn, place, done))
         try:
             return await asyncio.wrap_future(future)
         except BrokenProcessPool as error:
@@ -203,19 +203,19 @@ class TokenizerPool:
         try:
             return self._pool, self._pool.submit(work, *arguments)
         except BrokenProcessPool:
-            self._replace(self._pool)  # it broke before this text came
+            self._replace(self._pool)  # it broke before this text arrived
             return self._pool, self._pool.submit(work, *arguments)
 
-    def _take_back(self, place: Place, done: Future[T]) -> None:
+    def _end_turn(self, place: Place, done: Future[T]) -> None:
         """Free a process, and give it the next text."""
         taken_s = time.monotonic() - self._running[place]
         if not done.cancelled() and done.exception() is None:
             self._samples.append(taken_s / place.size)
         del self._running[place]
-        self._give_turns()
+        self._start_next()
 
     def _replace(self, broken: ProcessPoolExecutor) -> None:
-        """A killed process breaks its whole pool."""
+        """Replace a pool: a killed process breaks its whole pool."""
         if self._pool is broken:
             broken.shutdown(wait=False)
             self._pool = self._new_pool()

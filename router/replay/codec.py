@@ -1,7 +1,8 @@
-"""Frozen dataclasses to JSON values and back, by their type hints: a row of fields for each, in order.
+"""Convert frozen dataclasses to JSON and back by their type hints: each becomes a row of its fields, in
+order.
 
-Both directions are worked out once per type. Names stand in the header of whatever is written, not in each
-row: `schema` tells the fields of every type that a row can hold.
+Both directions are prepared once per type. Field names are not in the rows but in `schema`, which lists the
+fields of every type that rows can contain and is written once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Convert = Callable[[Any], Any]
 
 
 class UnknownType(TypeError):
-    """A hint that this codec has no row for."""
+    """This codec cannot convert values of a type hint."""
 
     def __init__(self, hint: object, where: str) -> None:
         super().__init__(
@@ -28,7 +29,7 @@ class UnknownType(TypeError):
 
 
 class Codec:
-    """Rows for some types and all they are made of. `special` has types with a form of their own."""
+    """Converts some types and everything they consist of. `special` gives converters for single types."""
 
     def __init__(self, special: Mapping[type, tuple[Convert, Convert]] | None = None) -> None:
         self._special = {bytes: (bytes.hex, bytes.fromhex), **(special or {})}
@@ -36,12 +37,12 @@ class Codec:
         self.schema: dict[str, list[str]] = {}
 
     def of(self, hint: Any, where: str = "the value") -> tuple[Convert, Convert]:
-        """(to JSON, from JSON); raises `UnknownType`."""
+        """Return converters to JSON and from JSON for a hint; raises `UnknownType`."""
         encode, decode = self._of(hint, where)
         return encode or _same, decode or _same
 
     def _of(self, hint: Any, where: str) -> tuple[Convert | None, Convert | None]:
-        """None where nothing is to be done."""
+        """Return both converters; None for values that stay as they are."""
         if hint in (int, float, str, bool):
             return None, None
         if hint in self._special:
@@ -67,7 +68,7 @@ class Codec:
         raise UnknownType(hint, where)
 
     def _union(self, arguments: Sequence[Any], where: str) -> tuple[Convert, Convert]:
-        members = [one for one in arguments if one is not types.NoneType]
+        members = [member for member in arguments if member is not types.NoneType]
         if len(members) == 1:
             encode, decode = self.of(members[0], where)
             return (
@@ -76,11 +77,11 @@ class Codec:
             )
         if len(members) < len(arguments) or not all(map(is_dataclass, members)):
             raise UnknownType(arguments, where)
-        return self._tagged({one: self.of(one, where) for one in members})
+        return self._tagged({member: self.of(member, where) for member in members})
 
     def _tagged(self, members: Mapping[type, tuple[Convert, Convert]]) -> tuple[Convert, Convert]:
-        encoders = {one: (one.__name__, encode) for one, (encode, _) in members.items()}
-        decoders = {one.__name__: decode for one, (_, decode) in members.items()}
+        encoders = {member: (member.__name__, encode) for member, (encode, _) in members.items()}
+        decoders = {member.__name__: decode for member, (_, decode) in members.items()}
 
         def encode(value: Any) -> list[Any]:
             name, row = encoders[type(value)]
@@ -95,24 +96,24 @@ class Codec:
         return encode, decode
 
     def _fixed(self, arguments: Sequence[Any], where: str) -> tuple[Convert, Convert]:
-        pairs = [self.of(one, where) for one in arguments]
+        pairs = [self.of(argument, where) for argument in arguments]
         return (
-            lambda value: [encode(one) for (encode, _), one in zip(pairs, value, strict=True)],
-            lambda value: tuple(decode(one) for (_, decode), one in zip(pairs, value, strict=True)),
+            lambda value: [encode(part) for (encode, _), part in zip(pairs, value, strict=True)],
+            lambda value: tuple(decode(part) for (_, decode), part in zip(pairs, value, strict=True)),
         )
 
     def _sequence(self, element: Any, made: Convert, where: str) -> tuple[Convert, Convert]:
         encode, decode = self._of(element, where)
         return (
-            list if encode is None else lambda value: [encode(one) for one in value],
-            made if decode is None else lambda value: made(decode(one) for one in value),
+            list if encode is None else lambda value: [encode(part) for part in value],
+            made if decode is None else lambda value: made(decode(part) for part in value),
         )
 
     def _mapping(self, element: Any, where: str) -> tuple[Convert, Convert]:
         encode, decode = self.of(element, where)
         return (
-            lambda value: {key: encode(one) for key, one in value.items()},
-            lambda value: {key: decode(one) for key, one in value.items()},
+            lambda value: {key: encode(part) for key, part in value.items()},
+            lambda value: {key: decode(part) for key, part in value.items()},
         )
 
     def _dataclass(self, hint: type) -> tuple[Convert | None, Convert | None]:

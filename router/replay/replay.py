@@ -1,9 +1,9 @@
-"""Reads a recording and decides it again: a fresh core must do what the recorded one did.
+"""Decide recordings again: a fresh core must decide what the recorded one did.
 
     python -m router.replay FILE...
 
-says of each recording whether all was decided identically, or where first it was not, and what was done there
-this time. Exit codes: 0 identical, 1 different, 2 not a whole recording.
+For each recording it prints whether all decisions are identical, or the first that is not, with the actions
+decided now. Exit codes: 0 identical, 1 different, 2 not a complete recording.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CRC_CHARS = len(',"01234567"]')
 
 
 class RecordingError(ValueError):
-    """A line that is not what a recorder wrote; `line` counts from 1."""
+    """A line is not what a recorder wrote; `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")
@@ -36,7 +36,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One event as it entered the core, and the digest of what was decided."""
+    """One event that entered the core, and the digest of the actions."""
 
     line: int
     now: float
@@ -53,12 +53,12 @@ class Decided:
 
     @property
     def identical(self) -> bool:
-        """As it was decided the first time."""
+        """Whether the actions are those of the first time."""
         return digest(self.actions) == self.recorded.digest
 
 
 def read(lines: Iterable[str]) -> tuple[CoreConfig, Iterator[Recorded]]:
-    """The configuration, then the events; raises `RecordingError` at the line that is damaged or missing."""
+    """Return the configuration and the events. Raises `RecordingError` at a damaged or missing line."""
     numbered = enumerate(lines, start=1)
     first = next(numbered, None)
     if first is None:
@@ -67,7 +67,7 @@ def read(lines: Iterable[str]) -> tuple[CoreConfig, Iterator[Recorded]]:
 
 
 def replay(lines: Iterable[str]) -> Iterator[Decided]:
-    """Every event of a recording, decided by a core of its own."""
+    """Yield every event of a recording, decided by a fresh core."""
     config, events = read(lines)
     core = RouterCore(config)
     for recorded in events:
@@ -75,18 +75,18 @@ def replay(lines: Iterable[str]) -> Iterator[Decided]:
 
 
 def _config(text: str) -> CoreConfig:
-    said = _json(1, text)
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
+    header = _json(1, text)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise RecordingError(1, f"this does not begin like a recording; accepted: format {FORMAT!r}")
-    if said.get("version") != VERSION:
-        raise RecordingError(1, f"version is {said.get('version')!r}; accepted: {VERSION}")
-    types = said.get("types")
+    if header.get("version") != VERSION:
+        raise RecordingError(1, f"version is {header.get('version')!r}; accepted: {VERSION}")
+    types = header.get("types")
     for name, fields in SCHEMA.items():
         found = types.get(name) if isinstance(types, dict) else None
         if found != fields:
             raise RecordingError(1, f"{name} was recorded with fields {found}; accepted: {fields}")
     try:
-        config: CoreConfig = decode_config(said.get("config"))
+        config: CoreConfig = decode_config(header.get("config"))
     except (ValueError, TypeError) as error:
         raise RecordingError(1, f"config: {error}") from error
     return config
@@ -95,28 +95,30 @@ def _config(text: str) -> CoreConfig:
 def _events(numbered: Iterable[tuple[int, str]]) -> Iterator[Recorded]:
     count, number = 0, 1
     for number, text in numbered:
-        said = _json(number, text)
-        if isinstance(said, dict):
-            _check_end(number, said, count)
+        row = _json(number, text)
+        if isinstance(row, dict):
+            _check_footer(number, row, count)
             if (after := next(iter(numbered), None)) is not None:
                 raise RecordingError(after[0], "there is more after the end")
             return
-        yield _event(number, text, said)
+        yield _event(number, text, row)
         count += 1
     raise RecordingError(number, f"the recording breaks off after {count} events; its last line is missing")
 
 
-def _check_end(number: int, said: dict[str, Any], count: int) -> None:
-    if said != {"events": count}:
-        raise RecordingError(number, f"the end says {said}; accepted: {{'events': {count}}}, the lines read")
+def _check_footer(number: int, footer: dict[str, Any], count: int) -> None:
+    if footer != {"events": count}:
+        raise RecordingError(
+            number, f"the last line is {footer}; accepted: {{'events': {count}}}, the lines read"
+        )
 
 
-def _event(number: int, text: str, said: Any) -> Recorded:
+def _event(number: int, text: str, row: Any) -> Recorded:
     body = text.rstrip("\n")[:-_CRC_CHARS]
-    if not isinstance(said, list) or len(said) != 4 or said[3] != f"{zlib.crc32(body.encode()):08x}":
-        raise RecordingError(number, "the line is damaged: its check sum does not fit")
+    if not isinstance(row, list) or len(row) != 4 or row[3] != f"{zlib.crc32(body.encode()):08x}":
+        raise RecordingError(number, "the line is damaged: its checksum does not match")
     try:
-        return Recorded(number, said[0], decode_event(said[1]), said[2])
+        return Recorded(number, row[0], decode_event(row[1]), row[2])
     except (ValueError, TypeError) as error:
         raise RecordingError(number, str(error)) from error
 
@@ -131,7 +133,7 @@ def _json(number: int, text: str) -> Any:
 
 
 def compare(path: Path) -> tuple[bool, str]:
-    """Whether the whole recording is decided as it was, and that in words. Raises as `read` and `open` do."""
+    """Return whether all decisions are identical, and a sentence about it. Raises like `read` and `open`."""
     num_events = num_actions = num_different = 0
     first: Decided | None = None
     with path.open(encoding="ascii") as lines:
@@ -156,13 +158,13 @@ def main(typed: Sequence[str] | None = None) -> int:
     code = 0
     for path in flags().parse_args(typed).files:
         try:
-            same, said = compare(path)
+            is_identical, sentence = compare(path)
         except (OSError, ValueError) as error:
             sys.stderr.write(f"{path}: {error}\n")
             code = 2
         else:
-            sys.stdout.write(said + "\n")
-            code = max(code, 0 if same else 1)
+            sys.stdout.write(sentence + "\n")
+            code = max(code, 0 if is_identical else 1)
     return code
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from baton.worker.v1 import attempt_pb2, worker_pb2
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.request import Fence
 
 
+def field_values(value: Any) -> dict[str, Any]:
+    """Return a dataclass's fields by name, for a message that has the same fields."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
 def fence_to_pb(fence: Fence) -> attempt_pb2.Fence:
-    return attempt_pb2.Fence(
-        tenant=fence.tenant,
-        request_id=fence.request_id,
-        session=fence.session,
-        attempt=fence.attempt,
-        choice=fence.choice,
-        source_incarnation=fence.source_incarnation,
-        target_incarnation=fence.target_incarnation,
-        router_id=fence.router_id,
-    )
+    return attempt_pb2.Fence(**field_values(fence))
 
 
 def fence_from_pb(message: attempt_pb2.Fence) -> Fence:
@@ -35,23 +34,7 @@ def fence_from_pb(message: attempt_pb2.Fence) -> Fence:
 
 
 def columns_to_pb(columns: TokenColumns) -> attempt_pb2.TokenColumns:
-    return attempt_pb2.TokenColumns(
-        handles=columns.handles,
-        choices=columns.choices,
-        indexes=columns.indexes,
-        token_ids=columns.token_ids,
-        # An enum column takes plain numbers; the stub asks for the enum's own type.
-        finish_reasons=columns.finish_reasons,  # type: ignore[arg-type]
-        text_lengths=columns.text_lengths,
-        text_utf8=columns.text_utf8,
-        logprob_rows=columns.logprob_rows,
-        logprobs=columns.logprobs,
-        top_counts=columns.top_counts,
-        top_token_ids=columns.top_token_ids,
-        top_logprobs=columns.top_logprobs,
-        stop_rows=columns.stop_rows,
-        stop_places=columns.stop_places,
-    )
+    return attempt_pb2.TokenColumns(**field_values(columns))
 
 
 def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
@@ -75,14 +58,7 @@ def columns_from_pb(message: attempt_pb2.TokenColumns) -> TokenColumns:
 
 
 def prompt_logprobs_to_pb(piece: PromptLogprobs) -> worker_pb2.PromptLogprobs:
-    return worker_pb2.PromptLogprobs(
-        handle=piece.handle,
-        first_index=piece.first_index,
-        logprobs=piece.logprobs,
-        num_top=piece.num_top,
-        top_token_ids=piece.top_token_ids,
-        top_logprobs=piece.top_logprobs,
-    )
+    return worker_pb2.PromptLogprobs(**field_values(piece))
 
 
 def prompt_logprobs_from_pb(message: worker_pb2.PromptLogprobs) -> PromptLogprobs:
@@ -97,25 +73,11 @@ def prompt_logprobs_from_pb(message: worker_pb2.PromptLogprobs) -> PromptLogprob
 
 
 def cost_to_pb(cost: CostModel) -> worker_pb2.CostModel:
-    return worker_pb2.CostModel(
-        coefficients=cost.coefficients,
-        knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10,
-        ratio_q50=cost.ratio_q50,
-        ratio_q95=cost.ratio_q95,
-        is_trusted=cost.is_trusted,
-    )
+    return worker_pb2.CostModel(**field_values(cost))
 
 
 def shape_to_pb(shape: StepShape) -> worker_pb2.StepShape:
-    return worker_pb2.StepShape(
-        num_tokens=shape.num_tokens,
-        num_seqs=shape.num_seqs,
-        decode_context=shape.decode_context,
-        chunk_attention=shape.chunk_attention,
-        chunk_context=shape.chunk_context,
-        num_decodes=shape.num_decodes,
-    )
+    return worker_pb2.StepShape(**field_values(shape))
 
 
 def shape_from_pb(message: worker_pb2.StepShape) -> StepShape:

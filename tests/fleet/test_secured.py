@@ -19,6 +19,7 @@ import grpc
 import jwt
 import pytest
 import redis
+from tests.patience import PATIENCE_S
 
 from baton import Client, Credentials
 from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
@@ -28,7 +29,6 @@ from baton.security.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.worker.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -195,7 +195,7 @@ def test_without_a_good_key_every_call_is_refused_but_probes(fleet: Secured) -> 
     unknown = new_api_key()
     no_key = Client(fleet.router, credentials=Credentials(made.ca, made.cert("client"), made.key("client")))
     for client, why, reason in (
-        (no_key, "no credential came", "CREDENTIAL_MISSING"),
+        (no_key, "the call has no credential", "CREDENTIAL_MISSING"),
         (fleet.bearer_client(unknown), "not known", "CREDENTIAL_INVALID"),
     ):
         with client:
@@ -211,7 +211,7 @@ def test_a_key_opens_what_it_says_and_no_more(fleet: Secured) -> None:
     with fleet.bearer_client(key) as client:
         assert client.complete("x", slo=Slo(slo_class=SloClass.BATCH), stop=TWO).choices
         with pytest.raises(
-            NotAllowed, match="slo_class is standard; this credential allows: batch"
+            NotAllowed, match="slo_class is standard; accepted with this credential: batch"
         ) as caught:
             client.complete("x", stop=TWO)
         assert caught.value.reason == "SLO_CLASS_NOT_ALLOWED"

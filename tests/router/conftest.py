@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from baton.operators.v1 import fleet_pb2_grpc
 from baton.v1 import inference_pb2_grpc
-from router.api.answering import Answering, UnknownMethods
+from router.api.error_interceptor import ErrorInterceptor, UnknownMethods
 from router.api.fleet_service import FleetService
 from router.api.service import InferenceService
 from router.core.core import RouterCore
@@ -120,7 +120,7 @@ async def fleet(store: Store, pool: TokenizerPool, facts: ModelFacts) -> AsyncIt
     """A router without workers; tests add those they need."""
     core = RouterCore(CoreConfig("router-a", queue_capacity=64))
     shell = Shell(core, store, RouterMetrics(), facts.name)
-    server = grpc.aio.server(interceptors=(Answering(lambda error: None),))
+    server = grpc.aio.server(interceptors=(ErrorInterceptor(lambda error: None),))
     InferenceService(shell, Preprocessor(shell, facts, pool), facts).add_to(server)
     FleetService(shell, facts).add_to(server)
     server.add_generic_rpc_handlers((UnknownMethods(),))

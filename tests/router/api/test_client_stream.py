@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from router.api.client_stream import ClientStream, TokenRun
+from router.api.client_stream import ClientStream, TokenBatch
 from router.core.actions import TellChoiceFinished
 from router.errors import Overloaded, Reason, Unavailable
 from scheduling.request import FinishReason
@@ -21,7 +21,7 @@ async def test_client_that_keeps_up_gets_every_token_by_itself() -> None:
     for index in range(3):
         push(stream, 0, index)
         (run,) = await stream.take()
-        assert isinstance(run, TokenRun)
+        assert isinstance(run, TokenBatch)
         assert (run.first_index, run.token_ids) == (index, [100 + index])
 
 
@@ -32,8 +32,8 @@ async def test_tokens_a_client_lags_behind_are_merged_by_choice() -> None:
             push(stream, choice, index)
     stream.push(TellChoiceFinished(1, 0, FinishReason.LENGTH, 5))
     first, second, end = await stream.take()
-    assert isinstance(first, TokenRun)
-    assert isinstance(second, TokenRun)
+    assert isinstance(first, TokenBatch)
+    assert isinstance(second, TokenBatch)
     assert (first.choice, first.token_ids) == (0, [100, 101, 102, 103, 104])
     assert "".join(second.texts) == "t0 t1 t2 t3 t4 "
     assert isinstance(end, TellChoiceFinished)
@@ -45,8 +45,8 @@ async def test_what_is_taken_is_not_added_to() -> None:
     (before,) = await stream.take()
     push(stream, 0, 1)
     (after,) = await stream.take()
-    assert isinstance(before, TokenRun)
-    assert isinstance(after, TokenRun)
+    assert isinstance(before, TokenBatch)
+    assert isinstance(after, TokenBatch)
     assert (before.token_ids, after.first_index) == ([100], 1)
 
 
@@ -76,7 +76,7 @@ async def test_replay_of_what_is_held_anyway_does_not_count_as_lag() -> None:
     stream = ClientStream(max_pending_tokens=10)
     assert all(stream.push_token(0, index, 1, "", None, free=True) for index in range(100))
     (run,) = await stream.take()
-    assert isinstance(run, TokenRun)
+    assert isinstance(run, TokenBatch)
     assert len(run.token_ids) == 100
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from baton.v1 import generation_pb2, inference_pb2
 from baton.worker.v1 import attempt_pb2, worker_pb2
-from router.links.failure_detector import LEAST_TICKS, UNHEARD
+from router.links.failure_detector import MIN_THRESHOLD_TICKS, UNTAKEN_FACTOR
 from router.links.ticker import TICK_S
 from router.metrics import NAMESPACE
 from tests.router.calls import events_of, expected, finished_of, request, tokens_of
@@ -31,7 +31,7 @@ async def test_commands_that_reports_tell_late_are_not_lost(fleet: RunningFleet)
     await fleet.add("decode", "d0", tells_taken=False, step_s=0.02)
     events = await events_of(fleet.inference.Generate(request(200)))
     finished = finished_of(events)
-    lost_after_s = UNHEARD * LEAST_TICKS * TICK_S
+    lost_after_s = UNTAKEN_FACTOR * MIN_THRESHOLD_TICKS * TICK_S
     assert finished.delivery.e2e_ms > lost_after_s * 1000, "long enough to be taken for lost"
     assert finished.usage.attempts == 1
     await until(fleet.nothing_is_held)

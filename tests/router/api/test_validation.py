@@ -131,7 +131,7 @@ def test_defaults_are_those_of_the_contract(facts: ModelFacts) -> None:
 
 
 def test_another_model_is_not_found(facts: ModelFacts) -> None:
-    with pytest.raises(ModelNotFound, match="this fleet serves 'model'"):
+    with pytest.raises(ModelNotFound, match="accepted: 'model', which this fleet serves"):
         check(replace(GOOD, model="other"), facts)
     check(replace(GOOD, model="model"), facts)
 

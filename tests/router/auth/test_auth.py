@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from baton.security.auth_file import add_key, new_api_key
 from router.api.validation import RawRequest
-from router.auth.auth import Bill, Door, Patience
+from router.auth.auth import Auth, Bill, BudgetWait
 from router.auth.principal import Principal, as_caller, set_caller, tenant_of_call
-from router.auth.rules import DoorFileUnusable, read_rules
+from router.auth.rules import AuthFileUnusable, read_rules
 from router.errors import NotAllowed, Overloaded, Unauthenticated, Unavailable
 from scheduling.admission.budgets import Budget, Levels, Rate, Taken
 from scheduling.request import SloClass
@@ -36,11 +36,11 @@ def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.PEM, spki)
 
 
-def door_file(folder: Path, **said: Any) -> Path:
+def auth_file(folder: Path, **said: Any) -> Path:
     (folder / "secret").write_text(f"{SECRET}\n")
     (folder / "es.pem").write_bytes(pem(ES_KEY))
     (folder / "rsa.pem").write_bytes(pem(RSA_KEY))
-    path = folder / "door.json"
+    path = folder / "auth.json"
     path.write_text(json.dumps(said))
     return path
 
@@ -55,13 +55,13 @@ def bearer(credential: str) -> list[tuple[str, str | bytes]]:
 
 
 def test_a_key_is_its_tenant_with_its_classes_and_budget(tmp_path: Path, store: Store) -> None:
-    path, key, other = tmp_path / "door.json", new_api_key(), new_api_key()
+    path, key, other = tmp_path / "auth.json", new_api_key(), new_api_key()
     add_key(path, key, "acme", classes=["batch"], budget={"tokens_per_s": 100, "token_burst": 500})
     add_key(path, other, "other", operator=True)
-    door = Door(path, store)
+    auth = Auth(path, store)
     budget = Budget(tokens=Rate(100, 500))
-    assert door.authenticate(bearer(key)) == Principal("acme", frozenset({SloClass.BATCH}), False, budget)
-    assert door.authenticate(bearer(other)) == Principal("other", operator=True)
+    assert auth.authenticate(bearer(key)) == Principal("acme", frozenset({SloClass.BATCH}), False, budget)
+    assert auth.authenticate(bearer(other)) == Principal("other", operator=True)
     assert key not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -69,11 +69,11 @@ def test_a_key_is_its_tenant_with_its_classes_and_budget(tmp_path: Path, store: 
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ([], "no credential came"),
-        ([("authorization", "Bearer a"), ("authorization", "Bearer b")], "no credential came"),
-        ([("authorization", b"Bearer a")], "no credential came"),
-        ([("authorization", "Basic YTpi")], "is no Bearer"),
-        ([("authorization", "Bearer ")], "is no Bearer"),
+        ([], "the call has no credential"),
+        ([("authorization", "Bearer a"), ("authorization", "Bearer b")], "the call has no credential"),
+        ([("authorization", b"Bearer a")], "the call has no credential"),
+        ([("authorization", "Basic YTpi")], "is not a Bearer"),
+        ([("authorization", "Bearer ")], "is not a Bearer"),
         (bearer("baton_wrong"), "key is not known"),
         (bearer("not.a.token"), "the token cannot be read"),
     ],
@@ -81,10 +81,10 @@ def test_a_key_is_its_tenant_with_its_classes_and_budget(tmp_path: Path, store: 
 def test_nobody_else_is_let_in_and_nothing_is_repeated(
     tmp_path: Path, store: Store, metadata: list[tuple[str, str | bytes]], why: str
 ) -> None:
-    path = door_file(tmp_path, jwt=RULES)
+    path = auth_file(tmp_path, jwt=RULES)
     add_key(path, new_api_key(), "acme")
     with pytest.raises(Unauthenticated, match=why) as caught:
-        Door(path, store).authenticate(metadata)
+        Auth(path, store).authenticate(metadata)
     assert "wrong" not in str(caught.value)
 
 
@@ -94,7 +94,7 @@ def test_nobody_else_is_let_in_and_nothing_is_repeated(
 )
 def test_a_token_is_its_claims(tmp_path: Path, algorithm: str, key_file: str, key: Any) -> None:
     said = RULES | {"algorithm": algorithm, "key_file": key_file}
-    rules = read_rules(door_file(tmp_path, jwt=said, tenants={"acme": {"requests_per_s": 2}}))
+    rules = read_rules(auth_file(tmp_path, jwt=said, tenants={"acme": {"requests_per_s": 2}}))
     budget = Budget(requests=Rate(2, 2))
     given = token(key, algorithm, classes=["interactive"], operator=True)
     assert rules.principal_of(given) == Principal("acme", frozenset({SloClass.INTERACTIVE}), True, budget)
@@ -113,8 +113,8 @@ def test_a_token_is_its_claims(tmp_path: Path, algorithm: str, key_file: str, ke
         ({"tenant": None}, "names no tenant"),
         ({"tenant": ""}, "names no tenant"),
         ({"tenant": 7}, "names no tenant"),
-        ({"classes": "batch"}, "no list of class names"),
-        ({"classes": ["best"]}, "no list of class names"),
+        ({"classes": "batch"}, "not a list of class names"),
+        ({"classes": ["best"]}, "not a list of class names"),
         ({"key": "another-secret-of-at-least-32-bytes!"}, "signature"),
         ({"algorithm": "HS512", "key": "k" * 64}, "algorithm"),
     ],
@@ -124,13 +124,13 @@ def test_a_token_that_is_not_good_says_why_without_itself(
 ) -> None:
     given = token(**changed)
     with pytest.raises(Unauthenticated, match=why) as caught:
-        read_rules(door_file(tmp_path, jwt=RULES)).principal_of(given)
+        read_rules(auth_file(tmp_path, jwt=RULES)).principal_of(given)
     assert not any(part in str(caught.value) for part in given.split("."))
 
 
 def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(tmp_path: Path) -> None:
     """The best-known forgery: the verifier's public key, taken for HS256's secret."""
-    rules = read_rules(door_file(tmp_path, jwt=RULES | {"algorithm": "RS256", "key_file": "rsa.pem"}))
+    rules = read_rules(auth_file(tmp_path, jwt=RULES | {"algorithm": "RS256", "key_file": "rsa.pem"}))
     claims = {"iss": "login.example", "aud": "baton", "exp": 4_000_000_000, "tenant": "acme"}
     none = jwt.encode(claims, "", "none")
     # By hand, since the library refuses to sign like this.
@@ -163,37 +163,37 @@ def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(tmp_path: Pat
     ],
 )
 def test_a_file_that_is_no_good_is_named_at_the_start(tmp_path: Path, said: dict[str, Any]) -> None:
-    path = door_file(tmp_path, **said)
-    with pytest.raises(DoorFileUnusable) as caught:
+    path = auth_file(tmp_path, **said)
+    with pytest.raises(AuthFileUnusable) as caught:
         read_rules(path)
     assert str(tmp_path) in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
 def test_a_short_shared_secret_is_refused(tmp_path: Path) -> None:
-    path = door_file(tmp_path, jwt=RULES)
+    path = auth_file(tmp_path, jwt=RULES)
     (tmp_path / "secret").write_text("guess")
-    with pytest.raises(DoorFileUnusable, match="short secret") as caught:
+    with pytest.raises(AuthFileUnusable, match="short secret") as caught:
         read_rules(path)
     assert "guess" not in str(caught.value)
 
 
 def test_a_changed_file_counts_at_once_and_a_broken_one_changes_nothing(tmp_path: Path, store: Store) -> None:
-    path, first, second = tmp_path / "door.json", new_api_key(), new_api_key()
+    path, first, second = tmp_path / "auth.json", new_api_key(), new_api_key()
     add_key(path, first, "acme")
-    door = Door(path, store)
+    auth = Auth(path, store)
     with pytest.raises(Unauthenticated):
-        door.authenticate(bearer(second))
+        auth.authenticate(bearer(second))
     add_key(path, second, "other")
-    assert door.authenticate(bearer(second)).tenant == "other"
+    assert auth.authenticate(bearer(second)).tenant == "other"
     path.write_text("{")
     os.utime(path, (1, 1))
-    assert door.authenticate(bearer(first)).tenant == "acme"
+    assert auth.authenticate(bearer(first)).tenant == "acme"
     path.unlink()
-    assert door.authenticate(bearer(first)).tenant == "acme"
+    assert auth.authenticate(bearer(first)).tenant == "acme"
     add_key(path, second, "other")
     with pytest.raises(Unauthenticated):
-        door.authenticate(bearer(first))
+        auth.authenticate(bearer(first))
 
 
 async def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> None:
@@ -204,7 +204,7 @@ async def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> 
     assert as_caller(RawRequest(slo_class=int(SloClass.BATCH))).tenant == "acme"
     assert as_caller(named).tenant == "acme"
     assert as_caller(RawRequest()).tenant == "acme", "a request without a class is a standard one"
-    with pytest.raises(NotAllowed, match=r"slo_class is interactive.*allows: batch, standard"):
+    with pytest.raises(NotAllowed, match=r"slo_class is interactive.*credential: batch, standard"):
         as_caller(RawRequest(slo_class=int(SloClass.INTERACTIVE)))
     with pytest.raises(NotAllowed, match="tenant"):
         as_caller(RawRequest(tenant="other"))
@@ -213,7 +213,7 @@ async def test_the_tenant_is_the_credentials_and_the_class_must_be_allowed() -> 
 
 
 def test_what_the_door_knows_is_never_shown(tmp_path: Path) -> None:
-    path = door_file(tmp_path, jwt=RULES)
+    path = auth_file(tmp_path, jwt=RULES)
     add_key(path, "baton_secret", "acme")
     rules = read_rules(path)
     assert SECRET not in repr(rules)
@@ -223,21 +223,21 @@ def test_what_the_door_knows_is_never_shown(tmp_path: Path) -> None:
 async def test_a_newcomer_over_its_budget_is_refused_and_a_resumed_stream_waits(
     tmp_path: Path, store: Store
 ) -> None:
-    door = Door(door_file(tmp_path), store)
+    auth = Auth(auth_file(tmp_path), store)
     set_caller(Principal("slow", budget=Budget(requests=Rate(0.01, 1), tokens=Rate(0.1, 10))))
-    await door.admit(Patience())
+    await auth.admit(BudgetWait())
     with pytest.raises(Overloaded, match="over its budget") as caught:
-        await door.admit(Patience())
+        await auth.admit(BudgetWait())
     assert caught.value.retry_after_s is not None
     assert 0 < caught.value.retry_after_s <= 100
-    assert await door.charge(4, 6, 0, Patience()) == Bill("slow", 6, 10)
+    assert await auth.charge(4, 6, 0, BudgetWait()) == Bill("slow", 6, 10)
     with pytest.raises(Overloaded):
-        await door.charge(4, 6, 0, Patience())
+        await auth.charge(4, 6, 0, BudgetWait())
     set_caller(Principal("quick", budget=Budget(requests=Rate(5, 1), tokens=Rate(100, 10))))
-    await door.admit(Patience())
-    await door.admit(Patience.of_call(resumed=True))
-    assert await door.charge(4, 6, 0, Patience()) == Bill("quick", 6, 10)
-    assert await door.charge(4, 6, 2, Patience.of_call(resumed=True)) == Bill("quick", 6, 8)
+    await auth.admit(BudgetWait())
+    await auth.admit(BudgetWait.of_call(resumed=True))
+    assert await auth.charge(4, 6, 0, BudgetWait()) == Bill("quick", 6, 10)
+    assert await auth.charge(4, 6, 2, BudgetWait.of_call(resumed=True)) == Bill("quick", 6, 8)
 
 
 async def test_a_resumed_stream_waits_once_for_all_that_it_takes(
@@ -251,37 +251,37 @@ async def test_a_resumed_stream_waits_once_for_all_that_it_takes(
     away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
     monkeypatch.setattr(away, "take_budget", take_budget)
     set_caller(Principal("acme", budget=Budget(Rate(1, 1), Rate(1, 1))))
-    door, patience = Door(door_file(tmp_path), away), Patience(0.03)
-    await door.admit(patience)
+    auth, wait = Auth(auth_file(tmp_path), away), BudgetWait(0.03)
+    await auth.admit(wait)
     with pytest.raises(Overloaded):
-        await door.charge(1, 1, 0, patience)
+        await auth.charge(1, 1, 0, wait)
     await away.close()
 
 
 async def test_what_was_not_generated_comes_back(tmp_path: Path, store: Store) -> None:
     set_caller(Principal("acme", budget=Budget(tokens=Rate(0.001, 100))))
-    door = Door(door_file(tmp_path), store)
-    bill = await door.charge(10, 90, 0, Patience())
+    auth = Auth(auth_file(tmp_path), store)
+    bill = await auth.charge(10, 90, 0, BudgetWait())
     assert bill is not None
     with pytest.raises(Overloaded):
-        await door.charge(1, 0, 0, Patience())
-    door.settle(bill, 80)  # not waited for: what takes next does
-    assert await door.charge(10, 70, 0, Patience()) is not None
+        await auth.charge(1, 0, 0, BudgetWait())
+    auth.refund(bill, 80)  # not waited for: what takes next does
+    assert await auth.charge(10, 70, 0, BudgetWait()) is not None
     with pytest.raises(Overloaded):
-        await door.charge(1, 0, 0, Patience())
+        await auth.charge(1, 0, 0, BudgetWait())
 
 
 async def test_without_a_budget_nothing_is_counted(tmp_path: Path, store: Store) -> None:
-    door = Door(door_file(tmp_path), store)
+    auth = Auth(auth_file(tmp_path), store)
     set_caller(Principal("acme"))
     for _ in range(3):
-        await door.admit(Patience())
-        assert await door.charge(10**9, 10**9, 0, Patience()) is None
+        await auth.admit(BudgetWait())
+        assert await auth.charge(10**9, 10**9, 0, BudgetWait()) is None
 
 
 async def test_budgets_are_not_guessed_while_redis_is_away(tmp_path: Path) -> None:
     away = Store(Connection(f"unix://{tmp_path}/nothing.sock"))
     set_caller(Principal("acme", budget=Budget(requests=Rate(5, 1))))
     with pytest.raises(Unavailable, match="keeps the budgets"):
-        await Door(door_file(tmp_path), away).admit(Patience())
+        await Auth(auth_file(tmp_path), away).admit(BudgetWait())
     await away.close()

@@ -112,9 +112,9 @@ def test_another_decision_is_seen() -> None:
         (lambda lines: ["{}\n", *lines[1:]], r"line 1: this does not begin like a recording"),
         (lambda lines: lines[:8], r"line 8: the recording breaks off after 7 events"),
         (lambda lines: [*lines[:8], lines[8][:20]], r"line 9: the recording breaks off in the middle"),
-        (lambda lines: [*lines[:4], lines[4].replace("0.4", "0.5"), *lines[5:]], r"line 5: .*check sum"),
+        (lambda lines: [*lines[:4], lines[4].replace("0.4", "0.5"), *lines[5:]], r"line 5: .*checksum"),
         (lambda lines: [*lines[:4], lines[4][3:], *lines[5:]], r"line 5: the line is damaged"),
-        (lambda lines: [*lines[:4], *lines[5:]], r"line 21: the end says \{'events': 20\}"),
+        (lambda lines: [*lines[:4], *lines[5:]], r"line 21: the last line is \{'events': 20\}"),
         (lambda lines: [*lines, lines[-2]], r"line 23: there is more after the end"),
         (lambda lines: [lines[0].replace('"key"', '"id"'), *lines[1:]], r"line 1: StoreFailed was recorded"),
     ],
@@ -131,9 +131,9 @@ async def test_a_recorder_writes_what_the_core_saw(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "log", config, failures.append)
     for place in range(5):
         event = Granted("a/b/0", "w:1", "d:1")
-        recorder.take(event, float(place), core.on(event, float(place)))
+        recorder.record(event, float(place), core.on(event, float(place)))
     recorder.close()
-    recorder.take(Nudged(), 9.0, [])
+    recorder.record(Nudged(), 9.0, [])
     with (tmp_path / "log").open() as lines:
         found = list(replay(lines))
     assert not failures
@@ -154,7 +154,7 @@ async def test_what_comes_in_one_turn_of_the_loop_is_written_down_in_several(
     path, event = tmp_path / "recording", Granted("a" * 10_000, "w:1", "d:1")
     recorder = Recorder(path, CoreConfig("router-1"), lambda _: None)
     for _ in range(200):
-        recorder.take(event, 0.0, [])
+        recorder.record(event, 0.0, [])
     turns = []
     while len(written) < 100:
         await asyncio.sleep(0)
@@ -167,7 +167,7 @@ async def test_what_comes_in_one_turn_of_the_loop_is_written_down_in_several(
 async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     failures: list[OSError] = []
     recorder = Recorder(Path("/dev/full"), CoreConfig("router-1"), failures.append)
-    recorder.take(Nudged(), 0.0, [])
+    recorder.record(Nudged(), 0.0, [])
     recorder.close()
     assert [error.strerror for error in failures] == ["No space left on device"]
 
@@ -176,7 +176,7 @@ async def test_a_pipe_that_nobody_reads_ends_the_recording_and_never_holds_the_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "MAX_WAITING_BYTES", 200_000)
-    monkeypatch.setattr(recording, "_LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(recording, "_CLOSE_TIMEOUT_S", 0.1)
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(OSError, match="No such device"):
@@ -186,7 +186,7 @@ async def test_a_pipe_that_nobody_reads_ends_the_recording_and_never_holds_the_r
     recorder = Recorder(path, CoreConfig("router-1"), failures.append)
     for second in range(20):
         for _ in range(200):
-            recorder.take(Granted("a" * 100, "w:1", "d:1"), 2.0 * second, [])
+            recorder.record(Granted("a" * 100, "w:1", "d:1"), 2.0 * second, [])
         recorder.flush()
     assert [error.errno for error in failures] == [errno.EAGAIN]
     recorder.close()

@@ -1,10 +1,10 @@
-"""The edge of every call: it refuses unreadable requests, and turns errors into a status with a reason."""
+"""Refuse unreadable requests, and end calls that raise with the error's status."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 import grpc.aio
 import structlog
@@ -12,17 +12,16 @@ from google.protobuf.message import Message
 
 from router.api.status import status_of
 from router.errors import InternalError, MalformedMessage, RouterError, UnknownMethod
+from services.rpc.handlers import Context, Handler
 from services.rpc.reading import OUR_PACKAGES, Unreadable, reading
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour = Callable[[Any, Context], Awaitable[object]]
 
 
-class Answering(grpc.aio.ServerInterceptor):
-    """Lets our methods raise a `RouterError`, and ends the call with it; has to be the first interceptor.
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Ends a call with the `RouterError` that its method raises. It must be the first interceptor.
 
-    It calls `refused` with errors that no method has counted.
+    Calls `refused` with errors that no method has counted.
     """
 
     def __init__(self, refused: Callable[[RouterError], None]) -> None:
@@ -41,18 +40,14 @@ class Answering(grpc.aio.ServerInterceptor):
         read = None if parse is None else reading(parse)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._ending(handler.unary_stream, method),
-                read,
-                handler.response_serializer,
+                self._catch_errors(handler.unary_stream, method), read, handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._ending(handler.unary_unary, method),
-            read,
-            handler.response_serializer,
+            self._catch_errors(handler.unary_unary, method), read, handler.response_serializer
         )
 
-    def _ending(self, behaviour: Any, method: str) -> Behaviour:
-        async def answer(request: object, context: Context) -> object:
+    def _catch_errors(self, behaviour: Any, method: str) -> Behaviour:
+        async def call(request: object, context: Context) -> object:
             try:
                 if isinstance(request, Unreadable):
                     malformed = MalformedMessage(str(request))
@@ -62,30 +57,30 @@ class Answering(grpc.aio.ServerInterceptor):
             except grpc.aio.BaseError:
                 raise  # the call has ended already
             except RouterError as error:
-                await end_with(context, error, request)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the caller is told
+                await abort_with(context, error, request)
+            except Exception as error:  # noqa: BLE001 -- the caller learns of every failure
                 structlog.get_logger().exception("call_failed", method=method)
                 internal = InternalError(error)
                 self._refused(internal)
-                await end_with(context, internal, request)
+                await abort_with(context, internal, request)
 
-        return answer
+        return call
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
-    """Ends calls of methods that no other handler knows; has to be added after all of them."""
+    """Ends calls of unknown methods. It must be added after all other handlers."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The handler of one call."""
+        """Return a handler that refuses the call."""
         error = UnknownMethod(handler_call_details.method)
 
         async def refuse(_request: object, context: Context) -> None:
-            await end_with(context, error)
+            await abort_with(context, error)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def within(request: object, field: str) -> str:
+def path_prefix(request: object, field: str) -> str:
     """Return the prefix that makes `field` a path in `request`: `request.`, or nothing."""
     if not isinstance(request, Message):
         return ""
@@ -94,6 +89,7 @@ def within(request: object, field: str) -> str:
     return "request." if root not in fields and "request" in fields else ""
 
 
-async def end_with(context: Context, error: RouterError, request: object = None) -> NoReturn:
-    status = status_of(error, within(request, error.fields[0]) if error.fields else "")
+async def abort_with(context: Context, error: RouterError, request: object = None) -> NoReturn:
+    """End the call with the status of an error."""
+    status = status_of(error, path_prefix(request, error.fields[0]) if error.fields else "")
     await context.abort(status.code, status.message, trailing_metadata=status.trailing_metadata)
