@@ -19,7 +19,6 @@ import grpc
 import jwt
 import pytest
 import redis
-from tests.patience import PATIENCE_S
 
 from baton import Client, Credentials
 from baton.errors import InvalidRequest, NotAllowed, Overloaded, Unavailable
@@ -29,6 +28,7 @@ from baton.security.secret_files import Certificates, replace_secret
 from baton.types import Event, Sampling, Slo, SloClass, Stop, Timeout
 from baton.worker.v1 import kvtransfer_pb2, kvtransfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.fleet.secured import Secured, secured_fleet
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
