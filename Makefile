@@ -8,6 +8,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # More arguments for pip when it installs torch, for example the index of its CPU-only builds.
 TORCH_PIP_ARGS ?=
 PYTEST_ARGS ?=
+# Each process takes neighbours, until it is out of work: what a folder's tests share is made once.
+IN_PARALLEL := -n 2 --dist worksteal
 # One thread a process: the fleet is many processes, and torch's own default makes them fight for cores.
 export OMP_NUM_THREADS ?= 1
 
@@ -36,7 +38,7 @@ demo: $(READY) ## start a whole fleet, stream a few answers side by side, stop i
 
 .PHONY: test
 test: $(READY) ## run all tests that need no GPU; PYTEST_ARGS adds to pytest's arguments
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # Pure logic, and one small fleet. tests/house/test_fast_tests.py says why the other folders are left out.
 FAST := engine/core house output_text router/core router/replay scheduling sim workloads
@@ -44,7 +46,7 @@ FAST += fleet/test_quote.py
 
 .PHONY: test-fast
 test-fast: $(READY) ## run the tests of pure logic and one small fleet, in less than two minutes
-	$(BIN)/python -m pytest -n 2 $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) $(addprefix tests/,$(FAST)) $(PYTEST_ARGS)
 
 .PHONY: test-nixl
 test-nixl: $(NIXL_READY) ## run the tests that need NIXL, which it installs into an environment of their own

@@ -56,7 +56,7 @@ class Zygote:
         return _Forked(spec, log_path, reaper, self._control)
 
     def fork(self, order: Order, stderr: IO[bytes]) -> ForkedProcess:
-        """Start a process whose stdout is a pipe, as `subprocess.Popen` would."""
+        """Start a process whose stdin and stdout are pipes, as `subprocess.Popen` would."""
         return ForkedProcess(order, stderr, self._control)
 
 
@@ -77,7 +77,8 @@ class _Forked(ManagedProcess):
         order = Order(module, tuple(arguments), str(self.spec.cwd), dict(self.spec.environment))
         tells, told = os.pipe()
         try:
-            order.send(self._control, (stdout, stderr.fileno(), register, told))
+            with Path(os.devnull).open("rb") as stdin:
+                order.send(self._control, (stdin.fileno(), stdout, stderr.fileno(), register, told))
         finally:
             os.close(told)
         reader = asyncio.StreamReader()
@@ -101,14 +102,16 @@ class ForkedProcess:
 
     def __init__(self, order: Order, stderr: IO[bytes], control: socket.socket) -> None:
         self.returncode: int | None = None
+        stdin, writes = os.pipe()
         reads, stdout = os.pipe()
         tells, told = os.pipe()
+        self.stdin = os.fdopen(writes, "wb", buffering=0)
         self.stdout = os.fdopen(reads, "rb")
         self._status = os.fdopen(tells, "rb", buffering=0)
         with Path(os.devnull).open("wb") as register:
-            order.send(control, (stdout, stderr.fileno(), register.fileno(), told))
-        os.close(stdout)
-        os.close(told)
+            order.send(control, (stdin, stdout, stderr.fileno(), register.fileno(), told))
+        for fd in (stdin, stdout, told):
+            os.close(fd)
         self.pid = int(self._status.readline())
 
     def poll(self) -> int | None:
@@ -133,3 +136,10 @@ class ForkedProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the process if it still runs, and close the pipes."""
+        self.kill()
+        self.wait()
+        self.stdin.close()
+        self.stdout.close()

@@ -1,8 +1,8 @@
 """A process that has imported what services import and forks one when it is asked: a death costs no start.
 
-`python -m tests.zygote FD` speaks over the socket FD, one datagram for each service: a JSON `Order`
-with four descriptors: its stdout, its stderr, a pipe to register its id in, and one that tells of it: its id,
-and at its end its exit code, a line each. When the socket closes all of them are killed.
+`python -m tests.zygote FD` speaks over the socket FD, one datagram for each service: a JSON `Order` with five
+descriptors: its stdin, its stdout, its stderr, a pipe to register its id in, and one that receives its id and
+at its end its exit code, a line each. When the socket closes, all of them are killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Order:
     cwd: str
     environment: dict[str, str]
 
-    def send(self, to: socket.socket, fds: tuple[int, int, int, int]) -> None:
+    def send(self, to: socket.socket, fds: tuple[int, int, int, int, int]) -> None:
         """The descriptors stay the caller's."""
         packed = array.array("i", fds)
         to.sendmsg([json.dumps(asdict(self)).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
@@ -62,7 +62,7 @@ def serve(control: socket.socket) -> Order | None:
                 watch.unregister(key.fd)
                 _bury(key.fd, *children.pop(key.fd))
                 continue
-            data, fds, _, _ = socket.recv_fds(control, MOST_BYTES, 4)
+            data, fds, _, _ = socket.recv_fds(control, MOST_BYTES, 5)
             if not data:
                 for pid, _ in children.values():
                     os.kill(pid, signal.SIGKILL)
@@ -77,11 +77,11 @@ def serve(control: socket.socket) -> Order | None:
                 _take_over(fds)
                 order = json.loads(data)
                 return Order(**order | {"arguments": tuple(order["arguments"])})
-            for fd in fds[:3]:
+            for fd in fds[:4]:
                 os.close(fd)
-            os.write(fds[3], f"{pid}\n".encode())
+            os.write(fds[4], f"{pid}\n".encode())
             pidfd = os.pidfd_open(pid)
-            children[pidfd] = pid, fds[3]
+            children[pidfd] = pid, fds[4]
             watch.register(pidfd, selectors.EVENT_READ)
 
 
@@ -93,13 +93,12 @@ def _bury(pidfd: int, pid: int, status: int) -> None:
 
 
 def _take_over(fds: list[int]) -> None:
-    stdout, stderr, register, status = fds
+    stdin, stdout, stderr, register, _ = fds
     os.setsid()
     os.write(register, f"+{os.getpid()}\n".encode())
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, number in ((nothing, 0), (stdout, 1), (stderr, 2)):
+    for number, fd in enumerate((stdin, stdout, stderr)):
         os.dup2(fd, number)
-    for fd in (nothing, stdout, stderr, register, status):
+    for fd in fds:
         os.close(fd)
 
 

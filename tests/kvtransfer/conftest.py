@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask
 from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence
+from tests.forked import ForkedProcess, Zygote
 from tests.kvtransfer.blocks import block_hash, content
+from tests.zygote import Order
+from tools.house.source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BLOCK_SIZE = 16
 BOTH = pytest.mark.parametrize("mode", [TransportMode.SHM, TransportMode.GRPC])
 
@@ -29,14 +30,13 @@ BOTH = pytest.mark.parametrize("mode", [TransportMode.SHM, TransportMode.GRPC])
 class SenderProcess:
     """Speaks to `sender_process.py`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, hello: dict[str, Any]) -> None:
+    def __init__(self, process: ForkedProcess, hello: dict[str, Any]) -> None:
         self.process = process
         self.address: str = hello["address"]
         self.shm_socket: str = hello["shm_socket"]
         self._handles = itertools.count(1)
 
     def tell(self, **commands: object) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(commands).encode() + b"\n")
 
     def begin(self, fence: Fence, num_blocks: int) -> int:
@@ -51,16 +51,14 @@ class SenderProcess:
         return handle
 
     async def hear(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = await self.process.stdout.readline()
+        line = await asyncio.to_thread(self.process.stdout.readline)
         assert line, "the sender process ended"
         heard: dict[str, Any] = json.loads(line)
         return heard
 
     async def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
 
 
 StartSender = Callable[..., Awaitable[SenderProcess]]
@@ -68,30 +66,21 @@ MakeReceiver = Callable[..., Receiver]
 
 
 @pytest.fixture
-async def start_sender(tmp_path: Path) -> AsyncIterator[StartSender]:
-    started: list[SenderProcess] = []
+async def start_sender(zygote: Zygote, tmp_path: Path) -> AsyncIterator[StartSender]:
+    started: list[ForkedProcess] = []
 
     async def start(*, shm: bool = True, **options: object) -> SenderProcess:
-        argv = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.kvtransfer.sender_process",
-            *([f"--shm-dir={tmp_path}"] if shm else []),
-            *argv,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        sender = SenderProcess(process, json.loads(await process.stdout.readline()))
-        started.append(sender)
-        return sender
+        folder = {"shm_dir": tmp_path} if shm else {}
+        flags = tuple(f"--{name.replace('_', '-')}={value}" for name, value in (folder | options).items())
+        order = Order("tests.kvtransfer.sender_process", flags, str(ROOT), {"OMP_NUM_THREADS": "1"})
+        with (tmp_path / f"sender-{len(started)}.log").open("wb") as log:
+            process = zygote.fork(order, log)
+        started.append(process)
+        return SenderProcess(process, json.loads(await asyncio.to_thread(process.stdout.readline)))
 
     yield start
-    for sender in started:
-        await sender.kill()
+    for process in started:
+        process.close()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from kvtransfer.transports.transport import TransportMode
 from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
     BOTH,
-    ROOT,
     MakeReceiver,
     SenderProcess,
     StartSender,
@@ -27,6 +26,7 @@ from tests.kvtransfer.conftest import (
     wrong_blocks,
 )
 from tests.patience import PATIENCE_S
+from tools.house.source_tree import ROOT
 
 pytestmark = pytest.mark.integration
 

@@ -81,8 +81,7 @@ class Workshop:
 
     def close(self) -> None:
         for worker in self.started:
-            worker.kill()
-            worker.process.stdout.close()
+            worker.process.close()
 
     def _launch(self, command: tuple[str, ...], model: Path, redis_url: str) -> WorkerProcess:
         role, *flags = command
