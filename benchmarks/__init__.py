@@ -1,1 +1,11 @@
-"""Measurements of a running fleet, apart from the tests."""
+"""Measurements, one command each: `python -m benchmarks`. In reading order:
+
+- `registry`: all commands; `flags`: what their command lines share; `report`: how they report
+- `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation
+- `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
+- `costs`: single steps, decisions and checksums, timed in one process; `decodes`: requests for them
+- `gpu`: the engine beside the limits of a GPU, with its own command
+- `compilers`: a busy machine; `plot`: a page from the JSON of measurements
+
+The package may import everything except `tests`; nothing but `baton` bench commands imports it.
+"""

@@ -1,4 +1,4 @@
-"""Busy neighbours: compilers that run one file after the other, as on a machine that somebody works on."""
+"""Busy neighbours: compilers that compile one file after the other, as on a machine in use."""
 
 from __future__ import annotations
 

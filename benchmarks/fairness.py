@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.flags import add_shared_flags, number
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
 from scheduling.admission.shares import virtual_tokens
@@ -46,16 +46,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Good requests of those that each tenant sent, and the work of all in a second."""
+    """The share of good requests of each tenant, and the good work of all per second."""
 
     big: float
     small: float
     work_per_s: float
-    """Virtual tokens, by first tokens while requests still came: a longer queue is served afterwards."""
+    """Virtual tokens, counted by first tokens while requests still arrived: a longer queue is served
+    afterwards."""
 
 
 def play(cell: Cell, seed: int, span_s: float, *, together: bool = False) -> Shares:
-    """One run; `together` takes all requests as one tenant's."""
+    """Run once; with `together`, all requests belong to one tenant."""
     profile, lengths = load_profile(PROFILE), sample(WORKLOAD, 1.0)
     units = references(profile, lengths, 1.0)
     promises = Promises(units.ttft_ms(cell.ttft_ratio), units.tpot_ms(TPOT_RATIO))
@@ -64,27 +65,27 @@ def play(cell: Cell, seed: int, span_s: float, *, together: bool = False) -> Sha
     drawn = draw(WORKLOAD, "poisson", rate, span_s, seed, promises)
     is_small = small_ones(len(drawn), seed)
     names = ["one" if together else "small" if small else "big" for small in is_small]
-    trace = tuple(replace(one, tenant=name) for one, name in zip(drawn, names, strict=True))
+    trace = tuple(replace(request, tenant=name) for request, name in zip(drawn, names, strict=True))
     return shares(simulate(SimSpec(profile, FLEET, trace, seed=seed)), is_small, span_s)
 
 
 def small_ones(count: int, seed: int) -> list[bool]:
-    """Whether each request is the small tenant's."""
+    """Return for each request whether it belongs to the small tenant."""
     rng = random.Random(seed)
     return [rng.random() < SMALL_SHARE for _ in range(count)]
 
 
 def shares(result: SimResult, is_small: Sequence[bool], span_s: float) -> Shares:
     """Return each tenant's share of good requests, and the good work per second."""
-    good = [one.good for one in result.requests]
+    good = [request.good for request in result.requests]
     by_tenant = [
         statistics.fmean(met for met, small in zip(good, is_small, strict=True) if small is which)
         for which in (False, True)
     ]
     work = sum(
-        virtual_tokens(one.asked.prompt_tokens, one.asked.output_tokens, 1.0)
-        for one in result.requests
-        if one.good and one.ttft_s is not None and one.asked.at_s + one.ttft_s <= span_s
+        virtual_tokens(request.asked.prompt_tokens, request.asked.output_tokens, 1.0)
+        for request in result.requests
+        if request.good and request.ttft_s is not None and request.asked.at_s + request.ttft_s <= span_s
     )
     return Shares(by_tenant[0], by_tenant[1], work / span_s)
 
@@ -97,28 +98,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """All cells with all seeds."""
-    telling = Telling(args)
-    cells = [Cell(load, ratio) for ratio in TTFT_RATIOS for load in LOADS]
-    found: dict[Cell, list[tuple[Shares, Shares]]] = {one: [] for one in cells}
-    with progress_bars() as bars:
-        runs = [(one, seed) for one in cells for seed in args.seeds]
-        for one, seed in bars.track(runs, description="fairness"):
-            apart, together = play(one, seed, args.span_s), play(one, seed, args.span_s, together=True)
-            found[one].append((apart, together))
-    telling.add(_section(found, args.span_s, args.seeds))
-    return telling.end()
+    """Run all cells with all seeds."""
+    found: dict[Cell, list[tuple[Shares, Shares]]] = {}
+    runs = [(Cell(load, ratio), seed) for ratio in TTFT_RATIOS for load in LOADS for seed in args.seeds]
+    for case, seed in tracked(runs, "fairness"):
+        apart, together = play(case, seed, args.span_s), play(case, seed, args.span_s, together=True)
+        found.setdefault(case, []).append((apart, together))
+    return report(args, [_section(found, args.span_s, args.seeds)])
 
 
 def _section(found: dict[Cell, list[tuple[Shares, Shares]]], span_s: float, seeds: Sequence[int]) -> Section:
     rows, goals = [], []
-    for one, pairs in found.items():
+    for case, pairs in found.items():
         kept = tuple(apart.work_per_s / together.work_per_s for apart, together in pairs)
         small = tuple(apart.small for apart, _ in pairs)
         rows.append(
             (
-                f"{one.ttft_ratio:g}",
-                f"{one.load:g} ×",
+                f"{case.ttft_ratio:g}",
+                f"{case.load:g} ×",
                 cell(small),
                 cell([together.small for _, together in pairs]),
                 cell([apart.big for apart, _ in pairs]),
@@ -126,7 +123,7 @@ def _section(found: dict[Cell, list[tuple[Shares, Shares]]], span_s: float, seed
                 cell(kept),
             )
         )
-        where = f"TTFT of {one.ttft_ratio:g} prompts, {one.load:g} × capacity"
+        where = f"TTFT of {case.ttft_ratio:g} prompts, {case.load:g} × capacity"
         goals.append(Goal(f"{where}: good of the small tenant", small, 0.9))
         goals.append(Goal(f"{where}: work of all, by that without tenants", kept, 0.95))
     header = (

@@ -37,26 +37,33 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[float]:
-    """Finite and above 0."""
+    """Parse numbers, each finite and above 0."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         found = [math.nan]
-    if not all(math.isfinite(one) and one > 0 for one in found):
+    if not all(math.isfinite(value) and value > 0 for value in found):
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: finite numbers above 0, as in 0.5,2")
     return found
 
 
 def number(text: str) -> float:
-    """One of them."""
+    """Parse one such number."""
     (found,) = numbers(text) if "," not in text else (math.nan,)
     if math.isnan(found):
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: one finite number above 0")
     return found
 
 
+def count(text: str) -> int:
+    """Parse a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a whole number from 1")
+    return int(text)
+
+
 def whole_numbers(text: str) -> list[int]:
-    """From 0, each once."""
+    """Parse whole numbers from 0, each once."""
     found = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
     if min(found) < 0 or len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: whole numbers, each once, as in 1,2,3")
@@ -64,7 +71,7 @@ def whole_numbers(text: str) -> list[int]:
 
 
 class _Flat(argparse.Action):
-    """Lists with commas, with spaces, or both: one list."""
+    """Joins lists with commas, with spaces, or both."""
 
     def __call__(
         self,
@@ -73,7 +80,7 @@ class _Flat(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        found = [one for part in values for one in part]
+        found = [member for part in values for member in part]
         if len(set(found)) < len(found):
             parser.error(f"argument {option_string}: {found} is not accepted: each once")
         setattr(namespace, self.dest, found)

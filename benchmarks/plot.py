@@ -1,9 +1,9 @@
-"""Draws a measurement again, from the JSON that it left.
+"""Draw a measurement from its JSON.
 
     python -m benchmarks plot bench.json --out bench.html
 
-Takes what `baton bench` and `baton simulate` wrote. Several files become one page, their arms side by side: a
-simulation with the fleet it is of, or one simulation for each rate.
+Accepts what `baton bench` and `baton simulate` wrote. Several files become one page with their arms side by
+side, such as a fleet and its simulation, or one simulation for each rate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load(path: Path) -> Results:
-    """Raises `ValueError` naming the file."""
+    """Read results; raise `ValueError` naming the file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -43,7 +43,7 @@ def load(path: Path) -> Results:
 
 
 def merged(measured: Sequence[Results]) -> Results:
-    """All runs on one page, facts per file. Raises `ValueError` for a run that two files tell of."""
+    """Join results, with facts per file; raise `ValueError` for a run that is in two files."""
     if len(measured) == 1:
         return measured[0]
     seen: set[tuple[str, float, int]] = set()
@@ -58,4 +58,4 @@ def merged(measured: Sequence[Results]) -> Results:
         for name, said in results.facts.items()
     }
     runs = tuple(run for results in measured for run in results.runs)
-    return Results(" and ".join(dict.fromkeys(one.title for one in measured)), facts, runs)
+    return Results(" and ".join(dict.fromkeys(results.title for results in measured)), facts, runs)

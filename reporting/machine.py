@@ -1,4 +1,4 @@
-"""What a figure must be read with: the machine it was measured on, and the code."""
+"""Facts that a figure must be read with: the machine it was measured on, and the commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """By name, in words; the load average is of the last minute before it is asked for."""
+    """Return the facts by name; the load average is that of the last minute."""
     return {
         "commit": _commit(),
         "cpu": _cpu(),

@@ -1,4 +1,4 @@
-"""One page with a measurement's plots and tables; it needs nothing besides itself."""
+"""A page with the plots and tables of a measurement; it needs no other files."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ p.note { color: #444; max-width: 46em } code { font-size: .95em }
 
 
 def write_page(results: Results, path: Path) -> None:
-    """Raises `ValueError` for results without a run."""
+    """Write the page; raise `ValueError` for results without a run."""
     path.write_text(page(results), encoding="utf-8")
 
 
 def page(results: Results) -> str:
-    """The page's HTML."""
+    """Return the page's HTML."""
     if not results.runs:
         raise ValueError("runs is empty; accepted: at least one run")
     body = "\n".join(_body(results))
@@ -85,7 +85,7 @@ def _at_rate(results: Results, rate: float) -> Iterator[str]:
 
 
 def _timelines(results: Results) -> Iterator[str]:
-    """Of each arm's first seed at the highest rate that has any steps."""
+    """Yield the steps of each arm's first seed, at the highest rate that has any."""
     shown = [found for arm in results.arms if (found := _with_steps(results, arm)) is not None]
     if not shown:
         return
@@ -109,7 +109,7 @@ def _with_steps(results: Results, arm: str) -> Run | None:
 def _capacities(results: Results) -> tuple[str, list[str]]:
     held = [capacity(results, arm) for arm in results.arms]
     label = "capacity: highest rate tried with 90 % good (1/s)"
-    return label, ["none" if one is None else f"{one:g}" for one in held]
+    return label, ["none" if rate is None else f"{rate:g}" for rate in held]
 
 
 def _facts(facts: dict[str, str]) -> str:
@@ -122,16 +122,16 @@ def _note(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
-    cells = "".join(f"<th>{escape(one).replace('/', '/<wbr>')}</th>" for one in head)
+    cells = "".join(f"<th>{escape(name).replace('/', '/<wbr>')}</th>" for name in head)
     body = "".join(
-        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>"
+        f"<tr><td>{escape(label)}</td>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>"
         for label, row in rows
     )
     return _wide(f'<table class="figures"><tr>{cells}</tr>{body}</table>')
 
 
 def _cell(text: str) -> str:
-    """A median, with its range on a line of its own where the column is narrow."""
+    """Return a median, with its range on its own line if the column is narrow."""
     median, bracket, rest = escape(text).partition("(")
     return f"{median}<small>{bracket}{rest}</small>" if bracket else median
 

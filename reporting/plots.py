@@ -1,4 +1,4 @@
-"""The plots of a measurement, as SVG: legible in grey and to the colour-blind, for one to six arms."""
+"""The plots of a measurement as SVG: legible in grey and with colour blindness, for one to six arms."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ STYLE: dict[Any, Any] = {
 CDF_POINTS = 400
 CHARS_PER_INCH = 12.0
 HANDLE_CHARS = 8
-"""What a legend's line and the gaps around it take."""
+"""The width of a legend's line and the gaps around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How one arm is drawn, in every plot alike."""
+    """How an arm is drawn, in every plot alike."""
 
     colour: str
     dash: str | tuple[int, tuple[int, ...]]
@@ -51,7 +51,7 @@ class Look:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """More than six arms repeat colours with other dashes."""
+    """Return the look of each arm; more than six arms repeat colours with other dashes."""
     count = len(COLOURS)
     return {
         arm: Look(COLOURS[i % count], DASHES[(i + i // count) % count], MARKERS[(i + i // count) % count])
@@ -60,7 +60,7 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
 
 
 def svg(draw: Callable[[Figure], None], width: float, height: float, name: str) -> str:
-    """An `svg` element; `name` keeps its ids apart from those of others on the page."""
+    """Return an `svg` element; `name` keeps its ids apart from those of others on the page."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         drawn = Figure(figsize=(width, height), layout="constrained")
         draw(drawn)
@@ -71,7 +71,7 @@ def svg(draw: Callable[[Figure], None], width: float, height: float, name: str) 
 
 
 def latency_cdfs(results: Results, rate: float) -> str:
-    """Shares of the finished requests whose TTFT and TPOT stay below a time, all seeds together."""
+    """Plot the shares of finished requests whose TTFT and TPOT stay below a time, all seeds together."""
 
     def draw(page: Figure) -> None:
         left, right = page.subplots(1, 2, sharey=True)
@@ -104,7 +104,7 @@ def _cdf(
 
 
 def goodput_by_rate(results: Results) -> str:
-    """Requests per second that met their promise against those offered: median, and range over seeds."""
+    """Plot good against offered requests per second: median, and range over seeds."""
 
     def draw(page: Figure) -> None:
         axes = page.subplots()
@@ -125,7 +125,7 @@ def goodput_by_rate(results: Results) -> str:
 
 
 def goodput_at(results: Results, rate: float) -> str:
-    """Requests per second that met their promise, a bar for each arm: median, and range over seeds."""
+    """Plot good requests per second, a bar for each arm: median, and range over seeds."""
 
     def draw(page: Figure) -> None:
         axes = page.subplots()
@@ -133,12 +133,12 @@ def goodput_at(results: Results, rate: float) -> str:
         axes.axvline(statistics.median(offered), color="#999999", linewidth=1, label="offered")
         for arm, look in looks(results.arms).items():
             own = results.of(arm, rate)
-            one = spread(
+            seen = spread(
                 [value for run in own if (value := figure(run.summary, "goodput_per_s")) is not None]
             )
-            if one is not None:
-                away = [[one.median - one.low], [one.high - one.median]]
-                axes.barh(arm, one.median, xerr=away, color=look.colour, height=0.6, capsize=3)
+            if seen is not None:
+                away = [[seen.median - seen.low], [seen.high - seen.median]]
+                axes.barh(arm, seen.median, xerr=away, color=look.colour, height=0.6, capsize=3)
         axes.invert_yaxis()
         axes.set_xlabel("good (requests/s)")
         axes.set_xlim(left=0)
@@ -156,11 +156,14 @@ def _with_range(
         for rate in rates
         if (runs := results.of(arm, rate))
     ]
-    points = [(rate, one) for rate, one in found if one is not None]
+    points = [(rate, found_spread) for rate, found_spread in found if found_spread is not None]
     axes.errorbar(
         [rate + shift for rate, _ in points],
-        [one.median for _, one in points],
-        yerr=[[one.median - one.low for _, one in points], [one.high - one.median for _, one in points]],
+        [point.median for _, point in points],
+        yerr=[
+            [point.median - point.low for _, point in points],
+            [point.high - point.median for _, point in points],
+        ],
         color=look.colour,
         linestyle=look.dash,
         marker=look.marker,
@@ -171,7 +174,7 @@ def _with_range(
 
 
 def legend(page: Figure, axes: Axes) -> None:
-    """Above the plots, where it covers nothing."""
+    """Draw the legend above the plots, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     widest = max(map(len, labels), default=0) + HANDLE_CHARS
     columns = int(page.get_figwidth() * CHARS_PER_INCH / widest)
@@ -179,11 +182,11 @@ def legend(page: Figure, axes: Axes) -> None:
 
 
 def tick_places(low: float, high: float) -> tuple[int, ...]:
-    """Which multiples of powers of ten are labelled on an axis: as many as have room."""
+    """Return the multiples of powers of ten to label on an axis: as many as have room."""
     decades = math.log10(high / low) if 0 < low < high else 0.0
     return (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
 
 
 def title_of(rate: float) -> str:
-    """A section's heading."""
+    """Return a section's heading."""
     return f"At {rate_label(rate)}" if math.isfinite(rate) else "All at once"

@@ -1,4 +1,4 @@
-"""Quantiles by nearest rank: always one of the values, the least that so large a share does not exceed."""
+"""Quantiles by nearest rank: always one of the values, the least that such a share does not exceed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDING = 1e-9
-"""0.07 · 100 is a little more than 7 in binary, and is meant to be 7."""
+"""0.07 · 100 is slightly more than 7 in binary, and must count as 7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of one metric, in seconds."""
+    """The quantiles of one metric, in seconds."""
 
     p50: float
     p90: float
@@ -25,17 +25,17 @@ class Quantiles:
 
 
 def rank(count: int, share: float) -> int:
-    """Where the quantile stands among so many ordered values, counted from 0."""
+    """Return the index of the quantile among `count` ordered values."""
     return min(count - 1, max(0, math.ceil(share * count - _ROUNDING) - 1))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Of values in any order; NaN without any."""
+    """Return the quantile of values in any order; NaN without any."""
     return sorted(values)[rank(len(values), share)] if values else math.nan
 
 
 def quantiles(values: Sequence[float]) -> Quantiles | None:
-    """None without values."""
+    """Return the usual quantiles; None without values."""
     if not values:
         return None
     ordered, count = sorted(values), len(values)
@@ -44,7 +44,7 @@ def quantiles(values: Sequence[float]) -> Quantiles | None:
 
 
 def weighted_quantiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> Quantiles | None:
-    """Of values that each count as often as their weight says; None where that is never."""
+    """Return the quantiles of weighted values; None if all weights are 0."""
     total = float(weights.sum())
     if total == 0:
         return None

@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: every run, as the JSON that tables and plots are made from."""
+"""The results of a measurement: every run, as the JSON that tables and plots are made from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND = "baton bench"
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """One step of one worker; `at_s` from the run's start to the step's end."""
+    """A step of a worker; `at_s` is the time from the run's start to the step's end."""
 
     at_s: float
     step_s: float
@@ -29,7 +29,7 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One arm at one rate with one seed; times in seconds, one per request that finished."""
+    """An arm at a rate with a seed; times in seconds, one per finished request."""
 
     arm: str
     rate_per_s: float
@@ -37,7 +37,7 @@ class Run:
     summary: Summary
     began_s: float = 0.0
     ended_s: float = 0.0
-    """On the host's monotonic clock, which a recording made on it shares."""
+    """On the host's monotonic clock, which a recording made there shares."""
     ttft_s: tuple[float, ...] = ()
     tpot_s: tuple[float, ...] = ()
     steps: tuple[StepSample, ...] = ()
@@ -45,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A measurement: what it was made of, in words, and its runs."""
+    """A measurement: its facts in words, and its runs."""
 
     title: str
     facts: dict[str, str]
@@ -53,7 +53,7 @@ class Results:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """In the order asked for; ratios are against the first."""
+        """The arms in the order of the command line; ratios are against the first."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
@@ -61,14 +61,14 @@ class Results:
         return tuple(sorted({run.rate_per_s for run in self.runs}))
 
     def of(self, arm: str, rate_per_s: float) -> list[Run]:
-        """One run per seed."""
+        """Return one run per seed."""
         found = [run for run in self.runs if (run.arm, run.rate_per_s) == (arm, rate_per_s)]
         return sorted(found, key=lambda run: run.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one figure over the seeds."""
+    """Median and range of a figure over the seeds."""
 
     median: float
     low: float
@@ -77,12 +77,12 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """None without values."""
+    """Return median and range; None without values."""
     return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def figure(summary: Summary, metric: str) -> float | None:
-    """One number of a summary: a field, or a field's quantile such as `ttft.p50`; None where unknown."""
+    """Return a number of a summary: a field, or a field's quantile such as `ttft.p50`; None if unknown."""
     name, _, part = metric.partition(".")
     value: Any = getattr(summary, name)
     if part and value is not None:
@@ -91,15 +91,17 @@ def figure(summary: Summary, metric: str) -> float | None:
 
 
 def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_per_s: float) -> list[float]:
-    """The arm's figure over the baseline's, seed by seed; seeds where either is missing or 0 are left out."""
+    """Return the ratios of an arm to a baseline, seed by seed; seeds with a missing or zero figure are left
+    out.
+    """
     ours = {run.seed: figure(run.summary, metric) for run in results.of(arm, rate_per_s)}
     theirs = {run.seed: figure(run.summary, metric) for run in results.of(baseline, rate_per_s)}
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-    return [one / other for one, other in pairs if one is not None and other]
+    return [ours_of_seed / other for ours_of_seed, other in pairs if ours_of_seed is not None and other]
 
 
 def capacity(results: Results, arm: str, share: float = 0.9) -> float | None:
-    """The highest rate tried at which, by the median over seeds, this share of the requests was good."""
+    """Return the highest rate tried at which, by the median over seeds, this share of requests was good."""
     held = [
         rate
         for rate in results.rates
@@ -110,12 +112,12 @@ def capacity(results: Results, arm: str, share: float = 0.9) -> float | None:
 
 
 def write(results: Results, path: Path) -> None:
-    """As JSON."""
+    """Write results as JSON."""
     path.write_text(json.dumps({"kind": KIND, **asdict(results)}, indent=1), encoding="utf-8")
 
 
 def read(document: Any) -> Results:
-    """Raises `ValueError` for a document that `write` did not make."""
+    """Read results; raise `ValueError` for a document that `write` did not make."""
     kind = document.get("kind") if isinstance(document, dict) else document
     if kind != KIND:
         raise ValueError(f"kind is {kind!r}; accepted: {KIND!r}")

@@ -13,7 +13,7 @@ from reporting.tables import cell
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One claim, as measured: one figure per seed."""
+    """A claim, as measured: one figure per seed."""
 
     claim: str
     figures: tuple[float, ...]
@@ -27,11 +27,11 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """By the median over the seeds; without figures nothing is met."""
+        """True if the median over the seeds meets the bound; False without figures."""
         return self.median >= self.bound if self.at_least else self.median <= self.bound
 
     def row(self) -> tuple[str, str, str, str]:
-        """Claim, goal, measured, verdict."""
+        """Return claim, goal, measured figure, and verdict."""
         sign = "≥" if self.at_least else "≤"
         goal = f"{sign} {format(self.bound, self.spec)}"
         return self.claim, goal, cell(self.figures, spec=self.spec), "met" if self.is_met else "**missed**"
@@ -39,14 +39,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one claim's measurement says: how it was made, its goals, and the tables behind them."""
+    """The measurement of a claim: its method, its goals, and the tables behind them."""
 
     title: str
     method: str
     goals: tuple[Goal, ...]
     tables: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known, for JSON alone."""
+    """Further data for the JSON."""
 
     def markdown(self) -> str:
         goals = markdown(("claim", "goal", "measured", ""), [goal.row() for goal in self.goals])
@@ -54,7 +54,7 @@ class Section:
         return "\n\n".join((f"### {self.title}", self.method, *stated, *self.tables))
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the section for JSON."""
         rows = [
             {name: getattr(goal, name) for name in ("claim", "bound", "at_least", "figures", "is_met")}
             for goal in self.goals
@@ -63,19 +63,19 @@ class Section:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first column is text, the others are figures."""
+    """Return a table; the first column is text, the others are figures."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
-    """Seed by seed; a seed in which they have nothing has no ratio, unless we have nothing either."""
+    """Return ratios seed by seed. A seed in which both are 0 has no ratio; infinity if only `theirs` is."""
     pairs = zip(ours, theirs, strict=True)
-    return tuple(one / other if other else math.inf for one, other in pairs if one or other)
+    return tuple(our / other if other else math.inf for our, other in pairs if our or other)
 
 
 def geometric_mean(figures: Sequence[float]) -> float:
-    """Raises ValueError for none, or for one that is not above 0."""
+    """Return the geometric mean; raise ValueError for no figures, or one that is not above 0."""
     if not figures or min(figures) <= 0:
         raise ValueError(f"a geometric mean of {list(figures)}; accepted: at least one, all above 0")
-    return math.exp(statistics.fmean(math.log(one) for one in figures))
+    return math.exp(statistics.fmean(math.log(value) for value in figures))

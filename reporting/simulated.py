@@ -1,4 +1,4 @@
-"""The JSON of `baton simulate` as results, so that one page and one set of plots serve both clocks."""
+"""Read the JSON of `baton simulate` as results, so that the same page and plots serve both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reporting.summary import Summary
 
 
 def is_simulation(document: Any) -> bool:
-    """It looks like what `baton simulate --json` writes."""
+    """Return True if this looks like the JSON of `baton simulate`."""
     return isinstance(document, dict) and "profile" in document and "runs" in document
 
 
 def read(document: dict[str, Any]) -> Results:
-    """Raises `ValueError` for a document that `baton simulate` did not make."""
+    """Read results; raise `ValueError` for a document that `baton simulate` did not make."""
     try:
         runs = tuple(_run(row) for row in document["runs"])
         clock = f"simulated, profile {document['profile']}, noise {document['noise']:g}"

@@ -1,4 +1,4 @@
-"""The figures of one run, live or simulated. Times are seconds, rates per second, shares of 1."""
+"""The figures of a run, live or simulated. Times are seconds, rates per second, shares of 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reporting.quantiles import Quantiles
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run."""
+    """The figures of a run."""
 
     requests: int
     completed: int
@@ -20,9 +20,9 @@ class Summary:
     completed_per_s: float
     goodput_per_s: float
     good_share: float
-    """Of all that were sent."""
+    """The share of all requests sent."""
     accepted_that_kept_ttft: float | None
-    """Share of the accepted that stated a TTFT and met it."""
+    """The share of accepted requests with a TTFT limit that met it."""
     output_tokens_per_s: float
     total_tokens_per_s: float
     ttft: Quantiles | None
@@ -30,13 +30,13 @@ class Summary:
     tpot: Quantiles | None
     e2e: Quantiles | None
     refusal: Quantiles | None
-    """How long a refusal took to come."""
+    """Seconds until a refusal came."""
     kv_utilisation: float | None = None
     router_cpu_us_per_token: float | None = None
     busy_share: float | None = None
-    """Of the workers' time in which they computed."""
+    """The share of the workers' time in which they computed."""
     kv_allocated: float | None = None
-    """Share of the decode workers' pools that is allocated or promised."""
+    """The share of the decode workers' pools that is allocated or promised."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

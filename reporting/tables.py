@@ -1,4 +1,4 @@
-"""The readable side of a measurement: tables for a terminal."""
+"""Tables of a measurement, for a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from reporting.quantiles import quantile
 from reporting.results import Results, figure, paired_ratios, spread
 
 ROWS: tuple[tuple[str, str, float, str], ...] = (
@@ -35,11 +36,11 @@ ROWS: tuple[tuple[str, str, float, str], ...] = (
 """Label, figure, factor, format."""
 
 RATIOS = ("goodput_per_s", "output_tokens_per_s", "ttft.p50", "ttft.p99", "tpot.p50", "itl.p99")
-"""Compared with the first arm's, seed by seed."""
+"""Figures that are compared with the first arm's, seed by seed."""
 
 
 def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
-    """The median over the seeds, and the range where there is one."""
+    """Return the median over the seeds, and the range if there is one."""
     found = spread([value * factor for value in values])
     if found is None:
         return "-"
@@ -47,8 +48,13 @@ def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
     return middle if low == high else f"{middle} ({low} – {high})"
 
 
+def p50_p99(values: Sequence[float], factor: float = 1000) -> str:
+    """Return the median and the 99 % quantile, by default of seconds in ms; a dash without values."""
+    return " / ".join(f"{quantile(values, share) * factor:.0f}" for share in (0.5, 0.99)) if values else "–"
+
+
 def table_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]:
-    """Every figure that any arm has at this rate, a cell per arm."""
+    """Yield every figure that any arm has at this rate, with a cell per arm."""
     for label, metric, factor, spec in ROWS:
         columns = [
             [value for run in results.of(arm, rate) if (value := figure(run.summary, metric)) is not None]
@@ -59,19 +65,19 @@ def table_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]
 
 
 def ratio_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]:
-    """Paired ratios to the first arm, a cell for each of the others."""
+    """Yield paired ratios to the first arm, with a cell for each of the others."""
     baseline, *others = results.arms
     for metric in RATIOS if others else ():
         yield metric, [cell(paired_ratios(results, metric, arm, baseline, rate)) for arm in others]
 
 
 def rate_label(rate: float) -> str:
-    """Arrivals that come all at once have no rate."""
+    """Return a rate in words; arrivals that all come at once have none."""
     return f"{rate:g} requests/s" if math.isfinite(rate) else "all at once"
 
 
 def print_results(console: Console, results: Results) -> None:
-    """Tables with the median over seeds and the range in brackets."""
+    """Print tables with the median over seeds and the range in brackets."""
     for rate in results.rates:
         console.print(
             _table(f"{results.title} at {rate_label(rate)}", results.arms, table_rows(results, rate))
@@ -83,7 +89,7 @@ def print_results(console: Console, results: Results) -> None:
 
 
 def print_facts(console: Console, results: Results) -> None:
-    """What the figures must be read with."""
+    """Print the facts that the figures must be read with."""
     for name, said in results.facts.items():
         console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
 

@@ -1,4 +1,4 @@
-"""What workers did over a run: how busy they were, and what their steps were made of."""
+"""Plot what workers did over a run: how busy they were, and what their steps contained."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OVERVIEW_BINS = 120
 UTILISATION_BINS = 60
 ZOOM_S = 1.0
 MOST_WORKERS = 6
-"""Whose steps are drawn: of a larger fleet the first of them."""
+"""In a larger fleet, only the first workers are drawn."""
 
 
 def utilisation(run: Run) -> str:
-    """Of each worker, the share of the time in which it computed."""
+    """Plot the share of the time in which each worker computed."""
     workers = sorted({step.worker for step in run.steps})
 
     def draw(page: Figure) -> None:
@@ -39,19 +39,20 @@ def utilisation(run: Run) -> str:
 
 
 def busy_shares(steps: Sequence[StepSample], width: float) -> list[float]:
-    """Of equal parts of the run; a step counts in each part that it lasted in."""
+    """Return the busy share of equal parts of the run; a step counts in each part that it overlaps."""
     busy = [0.0] * UTILISATION_BINS
     for step in steps:
         begin, end = max(0.0, step.at_s - step.step_s), step.at_s
         for place in range(int(begin / width), min(int(end / width), UTILISATION_BINS - 1) + 1):
             busy[place] += max(0.0, min(end, (place + 1) * width) - max(begin, place * width))
-    return [min(1.0, one / width) for one in busy]
+    return [min(1.0, computed_s / width) for computed_s in busy]
 
 
 def timeline(run: Run) -> str:
-    """What each worker's steps were made of: the whole run averaged, then the busiest second step by step.
+    """Plot what each worker's steps contained: averages over the whole run, then the busiest second step by
+    step.
 
-    Of a kind that a worker computed none of nothing is drawn.
+    Kinds of work that a worker never did are not drawn.
     """
     workers = sorted({step.worker for step in run.steps})[:MOST_WORKERS]
     rows = [
@@ -82,7 +83,7 @@ def timeline(run: Run) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a step computes one kind of; the two kinds differ too much in number to share an axis."""
+    """A kind of work in a step; the two kinds differ too much in number to share an axis."""
 
     label: str
     field: str
@@ -97,7 +98,7 @@ PARTS = (
 
 
 def busiest(steps: Sequence[StepSample], span_s: float = ZOOM_S) -> float:
-    """When the second begins in which steps computed most prompt tokens; those are the steps that differ."""
+    """Return when the second begins in which steps computed most prompt tokens."""
     best, best_at, inside, first = -1, 0.0, 0, 0
     ordered = sorted(steps, key=lambda step: step.at_s)
     for step in ordered:
@@ -111,7 +112,7 @@ def busiest(steps: Sequence[StepSample], span_s: float = ZOOM_S) -> float:
 
 
 def _overview(axes: Axes, steps: Sequence[StepSample], part: Part, duration_s: float) -> None:
-    """Tokens per step, averaged over equal parts of the run; nothing where no step ended."""
+    """Plot tokens per step, averaged over equal parts of the run; nothing where no step ended."""
     width = duration_s / OVERVIEW_BINS
     inside: dict[int, list[int]] = {}
     for step in steps:

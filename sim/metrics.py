@@ -66,38 +66,52 @@ def measure(result: SimResult) -> Metrics:
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
     came = kept[-1].asked.at_s - kept[0].asked.at_s
     span_s = came * len(kept) / max(1, len(kept) - 1) or 1.0
-    done = [one for one in kept if one.end is End.FINISHED]
-    good = [one for one in done if one.good]
-    promised = [one for one in kept if one.promised_ttft_s is not None and not one.at_risk and _asks(one)]
-    decoders = [one for one in result.workers if one.role == "decode"]
-    computed = sum(one.chunk_tokens for one in result.workers)
+    done = [request for request in kept if request.end is End.FINISHED]
+    good = [request for request in done if request.good]
+    promised = [
+        request
+        for request in kept
+        if request.promised_ttft_s is not None and not request.at_risk and _asks(request)
+    ]
+    decoders = [worker for worker in result.workers if worker.role == "decode"]
+    computed = sum(worker.chunk_tokens for worker in result.workers)
     return Metrics(
         requests=len(kept),
         finished=len(done),
         refused=_count(kept, End.REFUSED),
         failed=_count(kept, End.FAILED),
         unfinished=_count(kept, End.UNFINISHED),
-        preemptions=sum(one.preemptions for one in result.workers),
+        preemptions=sum(worker.preemptions for worker in result.workers),
         offered_per_s=len(kept) / span_s,
         goodput_per_s=len(good) / span_s,
         good_share=len(good) / len(kept),
-        goodput_tokens_per_s=sum(one.asked.output_tokens for one in good) / span_s,
-        output_tokens_per_s=sum(one.asked.output_tokens for one in done) / span_s,
-        kept_share=_share([one.good for one in promised]),
-        kept_ttft_share=_share([one.met_ttft for one in promised if one.asked.ttft_ms is not None]),
-        kept_itl_share=_share([one.met_itl for one in promised if one.asked.itl_ms is not None]),
-        ttft=quantiles([one.ttft_s for one in done if one.ttft_s is not None]),
-        tpot=quantiles([one.tpot_s for one in done if one.tpot_s is not None]),
+        goodput_tokens_per_s=sum(request.asked.output_tokens for request in good) / span_s,
+        output_tokens_per_s=sum(request.asked.output_tokens for request in done) / span_s,
+        kept_share=_share([request.good for request in promised]),
+        kept_ttft_share=_share(
+            [request.met_ttft for request in promised if request.asked.ttft_ms is not None]
+        ),
+        kept_itl_share=_share([request.met_itl for request in promised if request.asked.itl_ms is not None]),
+        ttft=quantiles([request.ttft_s for request in done if request.ttft_s is not None]),
+        tpot=quantiles([request.tpot_s for request in done if request.tpot_s is not None]),
         itl=_gaps(decoders, kept[0].asked.at_s),
-        e2e=quantiles([one.e2e_s for one in done if one.e2e_s is not None]),
-        median_queue_s=_median([one.queue_s for one in done if one.queue_s is not None]),
-        busy_share=sum(one.busy_s for one in result.workers) / (result.ended_s * len(result.workers)),
-        mean_batch=_ratio(decoders, lambda one: one.decode_tokens, lambda one: len(one.step_ends)),
-        mixed_share=_ratio(result.workers, lambda one: one.num_mixed_steps, lambda one: one.num_steps),
-        kv_allocated=sum(one.kv_allocated for one in decoders) / len(decoders),
+        e2e=quantiles([request.e2e_s for request in done if request.e2e_s is not None]),
+        median_queue_s=_median([request.queue_s for request in done if request.queue_s is not None]),
+        busy_share=sum(worker.busy_s for worker in result.workers) / (result.ended_s * len(result.workers)),
+        mean_batch=_ratio(
+            decoders, lambda worker: worker.decode_tokens, lambda worker: len(worker.step_ends)
+        ),
+        mixed_share=_ratio(
+            result.workers, lambda worker: worker.num_mixed_steps, lambda worker: worker.num_steps
+        ),
+        kv_allocated=sum(decoder.kv_allocated for decoder in decoders) / len(decoders),
         kv_waste=1.0
-        - _ratio(decoders, lambda one: one.kv_held * one.kv_allocated, lambda one: one.kv_allocated),
-        preempted_work=sum(one.recomputed_tokens for one in result.workers) / computed if computed else 0.0,
+        - _ratio(
+            decoders, lambda worker: worker.kv_held * worker.kv_allocated, lambda worker: worker.kv_allocated
+        ),
+        preempted_work=sum(worker.recomputed_tokens for worker in result.workers) / computed
+        if computed
+        else 0.0,
     )
 
 
@@ -113,13 +127,13 @@ def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:
     return weighted_quantiles(np.concatenate(gaps), np.concatenate(weights).astype(np.float64))
 
 
-def _asks(one: RequestResult) -> bool:
-    asked = one.asked
+def _asks(request: RequestResult) -> bool:
+    asked = request.asked
     return not (asked.ttft_ms is None and asked.tpot_ms is None and asked.itl_ms is None)
 
 
 def _count(requests: Sequence[RequestResult], end: End) -> int:
-    return sum(one.end is end for one in requests)
+    return sum(request.end is end for request in requests)
 
 
 def _share(flags: Sequence[bool]) -> float | None:
@@ -135,5 +149,5 @@ def _ratio(
     above: Callable[[WorkerResult], float],
     below: Callable[[WorkerResult], float],
 ) -> float:
-    total = sum(below(one) for one in workers)
-    return sum(above(one) for one in workers) / total if total else 0.0
+    total = sum(below(worker) for worker in workers)
+    return sum(above(worker) for worker in workers) / total if total else 0.0

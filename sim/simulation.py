@@ -55,9 +55,11 @@ class Simulation:
         self._spec = spec
         self._clock = Clock()
         self._store = MemoryStore(lambda: self._clock.now)
-        tenants = {name: number for number, name in enumerate(sorted({one.tenant for one in spec.trace}))}
-        self._records = [_Record(one, _names(one, tenants)) for one in spec.trace]
-        self._has_shared = any(one.shared_blocks for one in spec.trace)
+        tenants = {
+            name: number for number, name in enumerate(sorted({request.tenant for request in spec.trace}))
+        }
+        self._records = [_Record(request, _names(request, tenants)) for request in spec.trace]
+        self._has_shared = any(request.shared_blocks for request in spec.trace)
         send_token_s = spec.profile.kv_bytes_per_token / spec.profile.handoff_bytes_per_s
         self.handoffs = Handoffs(self._clock, spec.overheads.handoff_s, send_token_s)
         self._workers = {worker.key: worker for worker in self._make_workers()}
@@ -77,7 +79,7 @@ class Simulation:
         until = spec.trace[-1].at_s + spec.drain_s
         clock.run(until)
         return SimResult(
-            requests=tuple(_result(one) for one in self._records),
+            requests=tuple(_result(record) for record in self._records),
             workers=tuple(_usage(worker) for worker in self._workers.values()),
             ended_s=clock.now,
             num_events=clock.num_calls,

@@ -130,8 +130,8 @@ class SimSpec:
 
     def _check_lengths(self) -> None:
         most = self.profile.max_context
-        for place, one in enumerate(self.trace):
-            tokens = one.prompt_tokens + (one.max_tokens or one.output_tokens)
+        for place, request in enumerate(self.trace):
+            tokens = request.prompt_tokens + (request.max_tokens or request.output_tokens)
             if tokens > most:
                 raise ValueError(
                     f"request {place} of the trace can grow to {tokens} tokens; accepted by profile "

@@ -46,7 +46,7 @@ def draw(
         raise ValueError(f"duration_s is {duration_s}; accepted: a finite number above 0")
     times = _times(process, rate, duration_s, seed)
     lengths = shapes(workload, len(times), seed, scale)
-    return tuple(trace_of(at_s, one, promises) for at_s, one in zip(times, lengths, strict=True))
+    return tuple(trace_of(at_s, length, promises) for at_s, length in zip(times, lengths, strict=True))
 
 
 def _times(process: str, rate: float, duration_s: float, seed: int) -> Sequence[float]:

@@ -131,7 +131,7 @@ def _is_int(low: int, high: int) -> Callable[[object], bool]:
 
 
 def _is_places(value: object) -> bool:
-    return isinstance(value, list) and all(_is_int(0, MAX_TOKENS)(one) for one in value)
+    return isinstance(value, list) and all(_is_int(0, MAX_TOKENS)(member) for member in value)
 
 
 _LENGTH = _is_int(1, MAX_TOKENS), f"an integer from 1 to {MAX_TOKENS}"

@@ -35,9 +35,9 @@ def summarise(trace: Sequence[TraceRequest]) -> TraceSummary:
     return TraceSummary(
         requests=len(trace),
         duration_s=trace[-1].at_s - trace[0].at_s,
-        ttft=_asked([one.ttft_ms for one in trace]),
-        tpot=_asked([one.tpot_ms for one in trace]),
-        itl=_asked([one.itl_ms for one in trace]),
+        ttft=_asked([request.ttft_ms for request in trace]),
+        tpot=_asked([request.tpot_ms for request in trace]),
+        itl=_asked([request.itl_ms for request in trace]),
     )
 
 

@@ -1,1 +1,6 @@
-"""What Baton claims of its scheduling, measured claim by claim: `python -m benchmarks claims`."""
+"""Claims about scheduling, measured in simulation one by one: `python -m benchmarks claims`.
+
+`command` runs them: `grid`, `strict_itl`, `overload`, `refusals`, `paths`, `classes`, `slow_spell` and
+`speed` are one claim each, with a function that measures and one that makes the section. `runs` has what they
+share. They import the simulator, `scheduling`, `workloads` and `reporting`.
+"""

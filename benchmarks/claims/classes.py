@@ -1,9 +1,9 @@
-"""Three classes of promises against plain earliest deadline first, past the capacity."""
+"""Compare three classes of promises with plain earliest deadline first, above the capacity."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,7 +31,7 @@ GOOD_AT_CAPACITY = 0.9
 FLEET = f"{NUM_WORKERS}d"
 OURS = Arm(SLACK, fleet=FLEET)
 EDF = Arm(replace(SLACK, name="edf", promises=False), fleet=FLEET)
-"""The same steps; all are taken, and who is due first goes first."""
+"""The same steps; every request is accepted, in order of due time."""
 SARATHI_EDF = Arm(replace(CHUNKED, name="chunked edf", order=Order.DUE), 512, fleet=FLEET)
 NO_CLASSES = Arm(replace(SLACK, name="slack without classes"), fleet=FLEET)
 ARMS = (OURS, NO_CLASSES, EDF, SARATHI_EDF)
@@ -40,18 +40,18 @@ ByClass = tuple[tuple[str, Promises], ...]
 
 
 def promises() -> ByClass:
-    """What each class asks for."""
+    """Return the promise that each class asks for."""
     lengths = sample(WORKLOAD, 1.0)
     found = []
     for name, (ttft, tpot) in RATIOS.items():
-        known = references(profile(), [one for one in lengths if one.slo_class == name], 1.0)
+        known = references(profile(), [length for length in lengths if length.slo_class == name], 1.0)
         found.append((name, Promises(known.ttft_ms(ttft), known.tpot_ms(tpot))))
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of one run, the share of good requests: of all, and of each class."""
+    """Shares of good requests of a run: of all requests, and of each class."""
 
     good: float
     per_s: float
@@ -59,13 +59,13 @@ class Shares:
 
 
 def shares(played: Played, asked: ByClass) -> Shares:
-    """Each class judged by its own promise. Played without classes, they are known by their promises."""
+    """Judge each class by its own promise, which also identifies it in runs without classes."""
     met = played.met_own
-    by_class = [met[played.asked_ttft_ms == one.ttft_ms] for _, one in asked]
+    by_class = [met[played.asked_ttft_ms == promised.ttft_ms] for _, promised in asked]
     return Shares(
         float(met.mean()),
         float(met.sum()) / played.span_s,
-        tuple(float(one.mean()) if len(one) else float("nan") for one in by_class),
+        tuple(float(part.mean()) if len(part) else float("nan") for part in by_class),
     )
 
 
@@ -88,16 +88,19 @@ def _capacity(arm: Arm, seed: int, settings: Settings, asked: ByClass) -> float:
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """What each arm carries, then all of them past what the classes do."""
+    """Measure what each arm carries, then all arms at loads around the capacity of the classes."""
     asked = promises()
-    tasks = [partial(_capacity, arm, seed, settings, asked) for arm in ARMS for seed in settings.seeds]
-    rates = iter(workers.map("classes, capacity", tasks))
-    carried = {arm: [next(rates) for _ in settings.seeds] for arm in ARMS}
+    seeds = settings.seeds
+    carried = workers.per_seed(
+        "classes, capacity", ARMS, seeds, lambda arm, seed: partial(_capacity, arm, seed, settings, asked)
+    )
     rate = statistics.median(carried[OURS])
-    keys = [(arm, load) for arm in ARMS for load in LOADS]
-    cases = [_case(arm, load * rate, seed, settings, asked) for arm, load in keys for seed in settings.seeds]
-    found = iter(workers.map("classes", [partial(_shares, case) for case in cases]))
-    runs = {key: [next(found) for _ in settings.seeds] for key in keys}
+
+    def task(key: tuple[Arm, float], seed: int) -> Callable[[], Shares]:
+        arm, load = key
+        return partial(_shares, _case(arm, load * rate, seed, settings, asked))
+
+    runs = workers.per_seed("classes", [(arm, load) for arm in ARMS for load in LOADS], seeds, task)
     return section(runs, carried, settings, asked)
 
 
@@ -107,23 +110,25 @@ def section(
     settings: Settings,
     asked: ByClass,
 ) -> Section:
-    """Goals and tables."""
+    """Return goals and tables."""
 
     def ratio(other: Arm, load: float) -> tuple[float, ...]:
-        return ratios([one.per_s for one in runs[OURS, load]], [one.per_s for one in runs[other, load]])
+        return ratios([run.per_s for run in runs[OURS, load]], [run.per_s for run in runs[other, load]])
 
     goals = [Goal(f"classes / plain EDF at {load:g} × capacity", ratio(EDF, load), 1.3) for load in LOADS[1:]]
     rows = [
         (
             arm.name,
             f"{load:g} ×",
-            in_words([one.per_s for one in found]),
-            *(f"{np.median([one.by_class[place] for one in found]):.2f}" for place in range(len(RATIOS))),
+            in_words([run.per_s for run in found]),
+            *(f"{np.median([run.by_class[place] for run in found]):.2f}" for place in range(len(RATIOS))),
             in_words(ratio(arm, load)),
         )
         for (arm, load), found in runs.items()
     ]
-    words = "; ".join(f"{name} TTFT {one.ttft_ms} ms, TPOT {one.tpot_ms} ms" for name, one in asked)
+    words = "; ".join(
+        f"{name} TTFT {promised.ttft_ms} ms, TPOT {promised.tpot_ms} ms" for name, promised in asked
+    )
     method = (
         f"{NUM_WORKERS} workers, workload mixed, {settings.words}: {words}. Capacity: the highest rate with "
         f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and takes everybody, by when "

@@ -1,4 +1,4 @@
-"""What is claimed of the scheduling, measured in simulation claim by claim.
+"""Check the claims about scheduling, in simulation, one by one.
 
 python -m benchmarks claims overload classes --seeds 1,2,3,4,5 --json claims.json
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spell, speed, strict_itl
 from benchmarks.claims.runs.settings import Settings
 from benchmarks.claims.runs.tasks import Workers
 from benchmarks.flags import FIVE_SEEDS, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.report import report
 from reporting.section import Section
 
 SECTIONS: dict[str, Callable[[Workers, Settings], Section]] = {
@@ -40,18 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ValueError for a claim that there is not."""
+    """Check the named claims; raise ValueError for an unknown name."""
     unknown = [name for name in args.names if name not in SECTIONS]
     if unknown:
         raise ValueError(f"claim is {unknown[0]!r}; accepted: {', '.join(SECTIONS)}")
-    settings, telling = _settings(args.seeds, args.quick), Telling(args)
+    return report(args, _sections(args.names or list(SECTIONS), _settings(args.seeds, args.quick)))
+
+
+def _sections(names: Sequence[str], settings: Settings) -> Iterator[Section]:
     with Workers() as workers:
-        for name in args.names or SECTIONS:
+        for name in names:
             began = time.perf_counter()
             section = SECTIONS[name](workers, settings)
             took = f"Measured in {time.perf_counter() - began:.0f} s."
-            telling.add(replace(section, method=f"{section.method} {took}"))
-    return telling.end()
+            yield replace(section, method=f"{section.method} {took}")
 
 
 def _settings(seeds: Sequence[int], is_quick: bool) -> Settings:

@@ -1,9 +1,9 @@
-"""Goodput past the peak, who is served there, what promises are worth, and which refusals were needless."""
+"""Measure goodput beyond the peak, its spread over prompt lengths, and how many promises are kept."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ from sim.workload import Promises
 WORKLOADS = ("chat", "summarise", "mixed")
 TPOT_RATIO, TTFT_RATIO = 2.5, 10.0
 LOADS = (0.8, 1.0, 1.2, 1.5, 2.0)
-"""Offered, by the capacity."""
+"""Offered loads as multiples of the capacity."""
 OVERLOADS = (1.5, 2.0)
 SLACK, FCFS = Arm("slack"), Arm("chunked", 512)
 GOOD_AT_CAPACITY = 0.9
@@ -30,21 +30,21 @@ DECILES = 10
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run."""
+    """Figures of one run."""
 
     requests_per_s: float
     tokens_per_s: float
-    """Prompt and output of the good ones."""
+    """Prompt and output tokens of good requests."""
     kept: float
-    """Of those promised, the share that was good; 1 where nothing was promised."""
+    """The share of promised requests that were good; 1 without promises."""
     refused: float
     good_share: float
     deciles: tuple[float, ...]
-    """Of each tenth of the requests by prompt length, the share that was good."""
+    """The share of good requests in each tenth of the requests by prompt length."""
 
 
 def figures(played: Played, promises: Promises) -> Figures:
-    """Fold a run."""
+    """Compute the figures of a run."""
     met = good(played, promises)
     tokens = float((played.prompt + played.output)[met].sum())
     parts = np.array_split(met[np.argsort(played.prompt, kind="stable")], DECILES)
@@ -72,32 +72,31 @@ def _capacity(workload: str, promises: Promises, seed: int, settings: Settings) 
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """The capacity by bisection, its median over the seeds; then both arms at multiples of it."""
+    """Find the capacity by bisection (median over the seeds), then run both arms at multiples of it."""
     promises = {name: cell(profile(), name, TPOT_RATIO, TTFT_RATIO).promises for name in WORKLOADS}
-    keys = [(name, seed) for name in WORKLOADS for seed in settings.seeds]
-    searches = [partial(_capacity, name, promises[name], seed, settings) for name, seed in keys]
-    rates = dict(zip(keys, workers.map("overload, capacity", searches), strict=True))
-    capacities = {name: statistics.median(rates[name, seed] for seed in settings.seeds) for name in WORKLOADS}
-    cases = [
-        (name, arm, load, Case(arm, name, load * capacities[name], seed, settings.span_s, promises[name]))
-        for name in WORKLOADS
-        if capacities[name] > 0
-        for arm in (SLACK, FCFS)
-        for load in LOADS
-        for seed in settings.seeds
-    ]
-    found = workers.map("overload", [partial(_figures, case) for *_, case in cases])
-    runs: dict[tuple[str, Arm, float], list[Figures]] = {}
-    for (name, arm, load, _), one in zip(cases, found, strict=True):
-        runs.setdefault((name, arm, load), []).append(one)
-    return section(runs, capacities, settings)
+    rates = workers.per_seed(
+        "overload, capacity",
+        WORKLOADS,
+        settings.seeds,
+        lambda name, seed: partial(_capacity, name, promises[name], seed, settings),
+    )
+    capacities = {name: statistics.median(found) for name, found in rates.items()}
+    carried = [name for name in WORKLOADS if capacities[name] > 0]
+
+    def task(key: tuple[str, Arm, float], seed: int) -> Callable[[], Figures]:
+        name, arm, load = key
+        rate = load * capacities[name]
+        return partial(_figures, Case(arm, name, rate, seed, settings.span_s, promises[name]))
+
+    keys = [(name, arm, load) for name in carried for arm in (SLACK, FCFS) for load in LOADS]
+    return section(workers.per_seed("overload", keys, settings.seeds, task), capacities, settings)
 
 
 Runs = Mapping[tuple[str, Arm, float], Sequence[Figures]]
 
 
 def section(runs: Runs, capacities: Mapping[str, float], settings: Settings) -> Section:
-    """Goals and tables."""
+    """Return goals and tables."""
     goals = [goal for name in WORKLOADS if (name, SLACK, LOADS[0]) in runs for goal in _goals(runs, name)]
     method = (
         f"One worker, {settings.words}; TPOT {TPOT_RATIO:g} D, "
@@ -112,12 +111,12 @@ def _goals(runs: Runs, name: str) -> list[Goal]:
     goals = []
     for label, read in (("requests", _requests), ("tokens", _tokens)):
         for load in OVERLOADS:
-            until = [[read(one) for one in runs[name, SLACK, less]] for less in LOADS if less <= load]
+            until = [[read(run) for run in runs[name, SLACK, less]] for less in LOADS if less <= load]
             peaks = [max(at) for at in zip(*until, strict=True)]
-            share = ratios([read(one) for one in runs[name, SLACK, load]], peaks)
+            share = ratios([read(run) for run in runs[name, SLACK, load]], peaks)
             goals.append(Goal(f"{name}: good {label}/s at {load:g} × capacity / peak", share, 0.95))
     for load in OVERLOADS:
-        shares = tuple(min(one.deciles) / one.good_share for one in runs[name, SLACK, load] if one.good_share)
+        shares = tuple(min(run.deciles) / run.good_share for run in runs[name, SLACK, load] if run.good_share)
         goals.append(Goal(f"{name}: least length decile's good share / mean, at {load:g} ×", shares, 0.5))
     kept = tuple(
         min(runs[name, SLACK, load][at].kept for load in LOADS) for at in range(_num_seeds(runs, name))
@@ -130,12 +129,12 @@ def _num_seeds(runs: Runs, name: str) -> int:
     return len(runs[name, SLACK, LOADS[0]])
 
 
-def _requests(one: Figures) -> float:
-    return one.requests_per_s
+def _requests(run: Figures) -> float:
+    return run.requests_per_s
 
 
-def _tokens(one: Figures) -> float:
-    return one.tokens_per_s
+def _tokens(run: Figures) -> float:
+    return run.tokens_per_s
 
 
 def _loads(runs: Runs) -> str:
@@ -144,11 +143,11 @@ def _loads(runs: Runs) -> str:
         (
             f"{name}, {arm.name}",
             f"{load:g} ×",
-            in_words([one.requests_per_s for one in found]),
-            in_words([one.tokens_per_s for one in found], spec=".0f"),
-            in_words([one.good_share for one in found], 100, ".0f") + " %",
-            in_words([one.refused for one in found], 100, ".0f") + " %",
-            in_words([one.kept for one in found], 100, ".1f") + " %" if arm == SLACK else "-",
+            in_words([run.requests_per_s for run in found]),
+            in_words([run.tokens_per_s for run in found], spec=".0f"),
+            in_words([run.good_share for run in found], 100, ".0f") + " %",
+            in_words([run.refused for run in found], 100, ".0f") + " %",
+            in_words([run.kept for run in found], 100, ".1f") + " %" if arm == SLACK else "-",
         )
         for (name, arm, load), found in runs.items()
     ]
@@ -156,13 +155,13 @@ def _loads(runs: Runs) -> str:
 
 
 def _deciles(runs: Runs) -> str:
-    """Medians over the seeds."""
+    """Return the medians over the seeds."""
     header = ("good share by prompt length", "load", *(f"{place + 1}" for place in range(DECILES)))
     rows = [
         (
             f"{name}, {arm.name}",
             f"{load:g} ×",
-            *(f"{statistics.median(at):.2f}" for at in zip(*(one.deciles for one in found), strict=True)),
+            *(f"{statistics.median(at):.2f}" for at in zip(*(run.deciles for run in found), strict=True)),
         )
         for (name, arm, load), found in runs.items()
         if arm == SLACK and load in OVERLOADS

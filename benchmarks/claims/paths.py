@@ -1,9 +1,9 @@
-"""Conditional disaggregation against both of what it chooses between, on as many workers."""
+"""Compare conditional disaggregation with both of its alternatives, on as many workers."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from benchmarks.claims.runs.cells import WORKLOADS, Cell, estimate, grid
@@ -18,13 +18,13 @@ NUM_WORKERS = 4
 AGGREGATED = Arm("slack", None, Placement.AGGREGATED, "4d")
 SPLITS = ("1p3d", "2p2d")
 SHARES = (0.6, 0.8, 1.0)
-"""Of what arithmetic says the workers carry under the cell's TPOT."""
+"""Loads as shares of what the workers carry by arithmetic under the cell's TPOT."""
 
 Goodputs = Mapping[tuple[Cell, float, Arm], Sequence[float]]
 
 
 def arms(split: str) -> tuple[Arm, Arm]:
-    """Both on the same split."""
+    """Return the two arms that use this split."""
     return (
         Arm("slack", None, Placement.DISAGGREGATED, split),
         Arm("slack", None, Placement.CONDITIONAL, split),
@@ -35,21 +35,19 @@ ARMS = (AGGREGATED, *(arm for split in SPLITS for arm in arms(split)))
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """Every arm in every cell at the same rates."""
-    cells = [one for workload in WORKLOADS for one in grid(profile(), workload)]
+    """Run every arm in every cell at the same rates."""
+    cells = [cell for workload in WORKLOADS for cell in grid(profile(), workload)]
     if settings.is_quick:
-        cells = [one for one in cells if one.ttft_ratio == 10.0]
-    rates = {one: estimate(profile(), one.workload, one.promises.tpot_ms, NUM_WORKERS) for one in cells}
-    keys = [(one, share, arm) for one in cells for share in SHARES for arm in ARMS]
+        cells = [cell for cell in cells if cell.ttft_ratio == 10.0]
+    rates = {cell: estimate(profile(), cell.workload, cell.promises.tpot_ms, NUM_WORKERS) for cell in cells}
+    keys = [(cell, share, arm) for cell in cells for share in SHARES for arm in ARMS]
     span_s = settings.span_s / 2  # four workers see as many requests in half the time
-    tasks = [
-        partial(_goodput, Case(arm, one.workload, share * rates[one], seed, span_s, one.promises))
-        for one, share, arm in keys
-        for seed in settings.seeds
-    ]
-    found = iter(workers.map("paths", tasks))
-    goodputs = {key: [next(found) for _ in settings.seeds] for key in keys}
-    return section(cells, goodputs, settings)
+
+    def task(key: tuple[Cell, float, Arm], seed: int) -> Callable[[], float]:
+        cell, share, arm = key
+        return partial(_goodput, Case(arm, cell.workload, share * rates[cell], seed, span_s, cell.promises))
+
+    return section(cells, workers.per_seed("paths", keys, settings.seeds, task), settings)
 
 
 def _goodput(case: Case) -> float:
@@ -57,11 +55,11 @@ def _goodput(case: Case) -> float:
 
 
 def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Section:
-    """Goals and a table for each split."""
+    """Return goals and a table for each split."""
     goals, tables = [], []
     for split in SPLITS:
-        found = {one: worst(goodputs, one, split) for one in cells}
-        least = min(found, key=lambda one: statistics.median(found[one][1]))
+        found = {cell: worst(goodputs, cell, split) for cell in cells}
+        least = min(found, key=lambda key: statistics.median(found[key][1]))
         share, figures = found[least]
         claim = (
             f"conditional {split} / better of 4d and {split}: least of all cells ({least.name}, {share:g} ×)"
@@ -75,7 +73,7 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
             "conditional",
             "by the better",
         )
-        tables.append(markdown(header, [_row(goodputs, one, found[one][0], split) for one in cells]))
+        tables.append(markdown(header, [_row(goodputs, cell, found[cell][0], split) for cell in cells]))
     method = (
         f"{NUM_WORKERS} workers, policy slack, {settings.words} (half of that time): "
         f"aggregated on 4d, the others on the same split. Loads {SHARES} of what 4d carry by arithmetic; of "
@@ -84,16 +82,16 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
     return Section("paths: conditional disaggregation", method, tuple(goals), tuple(tables))
 
 
-def better(goodputs: Goodputs, one: Cell, share: float, split: str) -> Arm:
-    """Of aggregated and disaggregated, by the median."""
-    return max((AGGREGATED, arms(split)[0]), key=lambda arm: statistics.median(goodputs[one, share, arm]))
+def better(goodputs: Goodputs, cell: Cell, share: float, split: str) -> Arm:
+    """Return the better of aggregated and disaggregated by the median."""
+    return max((AGGREGATED, arms(split)[0]), key=lambda arm: statistics.median(goodputs[cell, share, arm]))
 
 
-def worst(goodputs: Goodputs, one: Cell, split: str) -> tuple[float, tuple[float, ...]]:
-    """The load at which conditional does worst, and its ratios there."""
+def worst(goodputs: Goodputs, cell: Cell, split: str) -> tuple[float, tuple[float, ...]]:
+    """Return the load at which conditional does worst, and its ratios there."""
     found = {
         share: ratios(
-            goodputs[one, share, arms(split)[1]], goodputs[one, share, better(goodputs, one, share, split)]
+            goodputs[cell, share, arms(split)[1]], goodputs[cell, share, better(goodputs, cell, share, split)]
         )
         for share in SHARES
     }
@@ -101,7 +99,7 @@ def worst(goodputs: Goodputs, one: Cell, split: str) -> tuple[float, tuple[float
     return share, found[share]
 
 
-def _row(goodputs: Goodputs, one: Cell, share: float, split: str) -> tuple[str, ...]:
+def _row(goodputs: Goodputs, cell: Cell, share: float, split: str) -> tuple[str, ...]:
     names = (AGGREGATED, *arms(split))
-    cells = [in_words(goodputs[one, share, arm]) for arm in names]
-    return one.name, f"{share:g} ×", *cells, in_words(worst(goodputs, one, split)[1])
+    cells = [in_words(goodputs[cell, share, arm]) for arm in names]
+    return cell.name, f"{share:g} ×", *cells, in_words(worst(goodputs, cell, split)[1])

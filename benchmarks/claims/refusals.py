@@ -1,4 +1,4 @@
-"""How many refusals past the peak were needless."""
+"""Measure how many refusals beyond the peak were needless."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sim.commands.false_refusals import FalseRefusals, false_refusals
 from sim.simulation import run
 
 LOADS = (1.2, 1.5, 2.0)
-"""Offered, by what arithmetic says a worker carries."""
+"""Offered loads as multiples of what a worker carries by arithmetic."""
 SAMPLES = 12
 QUICK_SAMPLES = 6
 MOST_SHARE = 0.03
@@ -27,16 +27,16 @@ Found = Mapping[tuple[str, float], Sequence[FalseRefusals]]
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """Some refusals of each run, replayed with the refused one taken at risk."""
+    """Replay some refusals of each run, with the refused request accepted at risk."""
     keys = [(name, load) for name in WORKLOADS for load in LOADS]
-    tasks = [
-        partial(_replay, _case(name, load, seed, settings), settings.is_quick)
-        for name, load in keys
-        for seed in settings.seeds
-    ]
-    found = iter(workers.map("refusals", tasks))
-    by_key = {key: [next(found) for _ in settings.seeds] for key in keys}
-    return section({key: [one for one in ones if one is not None] for key, ones in by_key.items()}, settings)
+    replays = workers.per_seed(
+        "refusals",
+        keys,
+        settings.seeds,
+        lambda key, seed: partial(_replay, _case(*key, seed, settings), settings.is_quick),
+    )
+    found = {key: [replay for replay in of_key if replay is not None] for key, of_key in replays.items()}
+    return section(found, settings)
 
 
 def _case(name: str, load: float, seed: int, settings: Settings) -> Case:
@@ -51,7 +51,7 @@ def _replay(case: Case, is_quick: bool) -> FalseRefusals | None:
 
 
 def section(found: Found, settings: Settings) -> Section:
-    """A goal for each workload of which anybody was refused; loads count together, for chance is large."""
+    """Return a goal for each workload with refusals; loads count together, since chance is large."""
     known = {key: ones for key, ones in found.items() if ones}
     goals = tuple(
         Goal(
@@ -61,16 +61,16 @@ def section(found: Found, settings: Settings) -> Section:
             at_least=False,
         )
         for name in WORKLOADS
-        if (figures := _beyond_chance([ones for (one, _), ones in known.items() if one == name]))
+        if (figures := _beyond_chance([ones for (workload, _), ones in known.items() if workload == name]))
     )
     rows = [
         (
             f"{name}, {load:g} ×",
-            str(sum(one.sampled for one in ones)),
-            in_words([one.share for one in ones], 100, ".0f") + " %",
-            in_words([one.placebo_share for one in ones], 100, ".0f") + " %",
-            in_words([one.gain for one in ones]),
-            in_words([one.placebo_gain for one in ones]),
+            str(sum(replayed.sampled for replayed in ones)),
+            in_words([replayed.share for replayed in ones], 100, ".0f") + " %",
+            in_words([replayed.placebo_share for replayed in ones], 100, ".0f") + " %",
+            in_words([replayed.gain for replayed in ones]),
+            in_words([replayed.placebo_gain for replayed in ones]),
             _causes(ones),
         )
         for (name, load), ones in known.items()
@@ -88,7 +88,7 @@ def section(found: Found, settings: Settings) -> Section:
     )  # fmt: skip
     data = {
         "runs": [
-            {"workload": name, "load": load, "seeds": [asdict(one) for one in ones]}
+            {"workload": name, "load": load, "seeds": [asdict(replayed) for replayed in ones]}
             for (name, load), ones in known.items()
         ]
     }
@@ -97,23 +97,23 @@ def section(found: Found, settings: Settings) -> Section:
 
 
 def _beyond_chance(loads: Sequence[Sequence[FalseRefusals]]) -> tuple[float, ...]:
-    """Seed by seed, every refusal for a promise's sake counting alike."""
+    """Return the share of false refusals beyond chance, seed by seed."""
     found = []
     for ones in zip(*loads, strict=False):
-        counts = [one.for_promises for one in ones]
-        sampled = sum(one.sampled for one in counts)
+        counts = [replayed.for_promises for replayed in ones]
+        sampled = sum(count.sampled for count in counts)
         if sampled:
-            found.append(sum(one.false - one.placebos for one in counts) / sampled)
+            found.append(sum(count.false - count.placebos for count in counts) / sampled)
     return tuple(found)
 
 
 def _causes(ones: Sequence[FalseRefusals]) -> str:
-    causes = sorted({cause for one in ones for cause in one.by_cause})
+    causes = sorted({cause for replayed in ones for cause in replayed.by_cause})
     parts = []
     for cause in causes:
-        counts = [one.by_cause[cause] for one in ones if cause in one.by_cause]
+        counts = [replayed.by_cause[cause] for replayed in ones if cause in replayed.by_cause]
         false, sampled, placebos = (
-            sum(getattr(one, name) for one in counts) for name in ("false", "sampled", "placebos")
+            sum(getattr(count, name) for count in counts) for name in ("false", "sampled", "placebos")
         )
         parts.append(f"{cause}: {false} of {sampled}, placebos {placebos}")
     return "; ".join(parts)

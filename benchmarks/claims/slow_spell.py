@@ -42,7 +42,9 @@ class Spell:
 
 
 def spells(draw: random.Random) -> Sequence[Spell]:
-    """One slow prompt among quick ones, and a minute in which all are slow, each alone."""
+    """Return two spells: one slow prompt among fast ones, and a minute in which all prompts are slow, each
+    alone.
+    """
     quick = tuple((float(second), draw.choice(SHORT)) for second in range(1, 5))
     slow = tuple((float(second), draw.choice(SHORT)) for second in range(1, 58, 3))
     return (
@@ -59,13 +61,13 @@ class Figures:
     sent: int
     refused: int
     broken: int
-    """Accepted, and not in time."""
+    """Requests accepted, but not in time."""
     over_after_s: float
-    """From the spell's end to the last request that was refused, or not in time; 0 without any."""
+    """Seconds from the spell's end to the last request that was refused or late; 0 without any."""
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """Each spell with each seed."""
+    """Play each spell with each seed."""
     found = workers.map("slow_spell", [partial(_figures, seed) for seed in settings.seeds])
     return section(found, settings)
 
@@ -75,7 +77,7 @@ def _figures(seed: int) -> list[Figures]:
 
 
 def after(spell: Spell, seed: int) -> Figures:
-    """Play a spell, and the minute that follows it."""
+    """Play a spell and the minute after it."""
     draw = random.Random(seed)
     times = [spell.end_s + EVERY_S * turn for turn in range(1, int(AFTER_S / EVERY_S) + 1)]
     trace = [TraceRequest(at_s, tokens, 4) for at_s, tokens in spell.before]
@@ -90,27 +92,27 @@ def after(spell: Spell, seed: int) -> Figures:
         steps.append(RecordedStep(at_s, shape, alone_s * (spell.slow_by if is_slow else 1.0)))
     spec = SimSpec(profile, FleetShape(0, 1), tuple(trace), step_times={"decode-0": tuple(steps)})
     asked = run(spec).requests[len(spell.before) :]
-    bad = [one for one in asked if not one.good]
+    bad = [request for request in asked if not request.good]
     return Figures(
         spell.name,
         len(asked),
-        sum(one.end is End.REFUSED for one in asked),
-        sum(_is_broken(one) for one in asked),
-        max((one.asked.at_s - spell.end_s for one in bad), default=0.0),
+        sum(request.end is End.REFUSED for request in asked),
+        sum(_is_broken(request) for request in asked),
+        max((request.asked.at_s - spell.end_s for request in bad), default=0.0),
     )
 
 
-def _is_broken(one: RequestResult) -> bool:
-    return one.end is not End.REFUSED and not one.good
+def _is_broken(request: RequestResult) -> bool:
+    return request.end is not End.REFUSED and not request.good
 
 
 def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
-    """Nothing may be refused for longer than it takes to try once."""
+    """Return the section; the goal is that no request is refused."""
     by_spell = list(zip(*found, strict=True))
     goals = [
         Goal(
             f"{runs[0].name}: refused of {runs[0].sent}",
-            tuple(float(one.refused) for one in runs),
+            tuple(float(figures.refused) for figures in runs),
             0.0,
             at_least=False,
             spec=".0f",
@@ -128,9 +130,9 @@ def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
         (
             runs[0].name,
             str(runs[0].sent),
-            cell([float(one.refused) for one in runs], spec=".0f"),
-            cell([float(one.broken) for one in runs], spec=".0f"),
-            cell([one.over_after_s for one in runs], spec=".1f"),
+            cell([float(figures.refused) for figures in runs], spec=".0f"),
+            cell([float(figures.broken) for figures in runs], spec=".0f"),
+            cell([figures.over_after_s for figures in runs], spec=".1f"),
         )
         for runs in by_spell
     ]

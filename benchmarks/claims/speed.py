@@ -1,4 +1,4 @@
-"""How long the simulator takes."""
+"""Measure how long the simulator takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TPOT_RATIO, TTFT_RATIO = 5.0, 25.0
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """One run, alone on the machine as far as this command can see to it."""
+    """Run one simulation, alone on the machine as far as this command can control it."""
     promises = cell(profile(), "chat", TPOT_RATIO, TTFT_RATIO).promises
     rate = LOAD * estimate(profile(), "chat", promises.tpot_ms, NUM_WORKERS)
     span_s = QUICK_SPAN_S if settings.is_quick else SPAN_S
@@ -29,7 +29,7 @@ def measure(workers: Workers, settings: Settings) -> Section:
 
 
 def section(played: Played, case: Case) -> Section:
-    """A shorter run is scaled to an hour."""
+    """Return the section; a shorter run is scaled to an hour."""
     cost, hours = played.cost, case.span_s / SPAN_S
     method = (
         f"{NUM_WORKERS} workers that do both, chat at {case.rate_per_s:.1f} requests/s, {LOAD:.0%} of what "

@@ -1,4 +1,4 @@
-"""Capacity under a strict limit on every gap, as Sarathi-Serve defines it."""
+"""Measure the capacity under a strict limit on every gap, as Sarathi-Serve defines it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ STRICT_RATIO = 5.0
 """The limit on a gap, in D."""
 MOST_QUEUED_S = 2.0
 LEAST_SERVED = 0.99
-"""Of the requests: whoever refuses has no capacity to show for it. A policy without promises refuses none."""
+"""The least share of requests served, since refusing must not count as capacity. A policy without promises
+refuses none."""
 WORKLOADS = ("chat", "summarise")
-"""As in the paper: conversations, and articles to be summarised."""
+"""The workloads of the paper: conversations, and articles to summarise."""
 BASELINE = Arm("prefill_first")
 ARMS = (BASELINE, Arm("slack"), Arm("chunked", 512), Arm("chunked", 1024), Arm("chunked", 1536))
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """For the capacity of one arm with one seed."""
+    """The search for the capacity of one arm with one seed."""
 
     arm: Arm
     workload: str
@@ -52,7 +53,9 @@ class Search:
 
 
 def is_carried(played: Played, itl_ms: int) -> bool:
-    """P99 of all gaps within the limit, median queueing within 2 s, and hardly anybody refused."""
+    """Return True if P99 of all gaps is within the limit, the median queueing within 2 s, and almost none
+    refused.
+    """
     if played.refused.mean() > 1 - LEAST_SERVED:
         return False
     queued = np.where(np.isnan(played.queue), np.inf, played.queue)
@@ -60,7 +63,7 @@ def is_carried(played: Played, itl_ms: int) -> bool:
 
 
 def measure(workers: Workers, settings: Settings) -> Section:
-    """The highest rate that each arm carries, by bisection, seed by seed."""
+    """Find the highest rate that each arm carries, by bisection, seed by seed."""
     searches = []
     for workload in WORKLOADS:
         step_s = references(profile(), sample(workload, 1.0), 1.0).decode_step_s
@@ -71,16 +74,17 @@ def measure(workers: Workers, settings: Settings) -> Section:
             for arm in ARMS
             for seed in settings.seeds
         ]
-    found = workers.map("strict_itl", [partial(one.capacity) for one in searches])
+    found = workers.map("strict_itl", [partial(search.capacity) for search in searches])
     return section(list(zip(searches, found, strict=True)), settings)
 
 
 def section(found: Sequence[tuple[Search, float]], settings: Settings) -> Section:
-    """Goals and tables."""
+    """Return goals and tables."""
     goals, rows = [], []
     for workload in WORKLOADS:
         by_arm = {
-            arm: [rate for one, rate in found if (one.arm, one.workload) == (arm, workload)] for arm in ARMS
+            arm: [rate for search, rate in found if (search.arm, search.workload) == (arm, workload)]
+            for arm in ARMS
         }
         for arm, rates in by_arm.items():
             ratio = ratios(rates, by_arm[BASELINE])

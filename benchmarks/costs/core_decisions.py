@@ -1,7 +1,7 @@
-"""How long the router's core takes to decide, in microseconds.
+"""Measure how long the router's core takes to decide, in microseconds.
 
-A core with many waiting requests and busy workers, told events as a shell tells them; no store, no network.
-Of each figure the median and the 95th percentile over many different requests, since each is another one.
+A core with many waiting requests and busy workers gets events as a shell sends them, without store or
+network. Each figure is the median or the 95th percentile over many different requests.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.flags import add_shared_flags
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
@@ -43,7 +43,7 @@ from scheduling.request import SamplingParams, Slo, SloClass, StopRules
 from state.records import Settled
 
 COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
-"""About those of an 8B model on an H200."""
+"""About the costs of an 8B model on an H200."""
 ROUTER = "router"
 MOST_ARRIVAL_US = 200.0
 MOST_PLAN_US = 20_000.0
@@ -52,7 +52,7 @@ PLANS = 20
 
 @dataclass
 class Bench:
-    """One core, and the clock it is told."""
+    """A core, and its clock."""
 
     num_workers: int
     core: RouterCore = field(init=False)
@@ -78,7 +78,7 @@ class Bench:
         return self.core.on(event, self.now)
 
     def arrival(self, slo: Slo | None = None) -> Arrived:
-        """A chat-like request; due times and classes are spread over all there are."""
+        """Return a chat-like request; due times and classes vary."""
         self.arrived += 1
         draw = self.draw
         some = Slo(
@@ -101,16 +101,16 @@ class Bench:
         )
 
     def admit(self, event: Arrived, position: int, tokens: int) -> list[Action]:
-        """From the call to the promise: place in the queue, tenant's charge, verdict."""
+        """Take a request from the call to the decision: place in the queue, tenant's charge, verdict."""
         actions = self.tell(event)
-        key = next(one.entry.request_key for one in actions if isinstance(one, Enqueue))
+        key = next(action.entry.request_key for action in actions if isinstance(action, Enqueue))
         actions = self.tell(Enqueued(key, position, tokens))
-        if any(isinstance(one, ChargeTenant) for one in actions):
+        if any(isinstance(action, ChargeTenant) for action in actions):
             actions = self.tell(Charged(key, Standing(0.0, None, 0, is_over=False)))
         return actions
 
     def fill(self, waiting: int) -> None:
-        """Busy workers, and so many that wait for them."""
+        """Make all workers busy, with this many requests waiting."""
         for facts in self.workers:
             self.tell(StepReported(facts.key, TokenColumns(), self.load(pending=100_000)))
         while len(self.core.state.waiting) < waiting:
@@ -121,21 +121,21 @@ class Bench:
             self.now += 0.001
 
     def run_on(self, facts: WorkerFacts, count: int) -> list[int]:
-        """Handles of so many requests that decode on one worker."""
+        """Start requests that decode on one worker, and return their handles."""
         handles = []
         for _ in range(count):
             event = self.arrival(Slo(tpot_ms=100))
             self.admit(event, 0, 0)
             key = f"t/{event.request_id}/0"
             actions = self.tell(Granted(key, facts.key, facts.key))
-            if any(isinstance(one, Settle) for one in actions):
+            if any(isinstance(action, Settle) for action in actions):
                 actions = self.tell(SettleAnswered(key, facts.key, facts.key, Settled.OK))
-                handles += [one.spec.handle for one in actions if isinstance(one, SendDecode)]
+                handles += [action.spec.handle for action in actions if isinstance(action, SendDecode)]
         return handles
 
 
 def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float]:
-    """Microseconds of each call; what prepares it is not counted."""
+    """Return the microseconds of each call, without its preparation."""
     taken = []
     gc.collect()
     gc.disable()
@@ -149,7 +149,7 @@ def timed(calls: int, prepare: Callable[[], Callable[[], object]]) -> list[float
 
 
 def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
-    """A newcomer behind half of the queue, with every kind of SLO."""
+    """Time newcomers in the middle of the queue, with every kind of SLO."""
     bench = Bench(num_workers, seed=seed)
     bench.fill(waiting)
 
@@ -165,7 +165,7 @@ def arrivals(num_workers: int, waiting: int, calls: int, seed: int) -> list[floa
 
 
 def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[float]:
-    """Of all that wait, after nine of ten workers were lost."""
+    """Time the full plan of all waiting requests, after nine of ten workers were lost."""
     bench = Bench(num_workers, seed=seed)
     bench.fill(waiting)
     for facts in bench.workers[num_workers // 10 :]:
@@ -180,7 +180,7 @@ def full_plans(num_workers: int, waiting: int, calls: int, seed: int) -> list[fl
 
 
 def reports(rows: int, waiting: int, calls: int, seed: int) -> list[float]:
-    """One step of a worker with so many sequences, each of which gets a token."""
+    """Time the report of a step in which each of a worker's sequences gets a token."""
     bench = Bench(16, seed=seed)
     handles = bench.run_on(bench.workers[0], rows)
     assert len(handles) == rows, "each was dispatched"
@@ -203,7 +203,7 @@ Timed = Callable[[int], list[float]]
 
 
 def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | None]]:
-    """By name, with the most that each median shall be."""
+    """Return each measurement by name, with the limit of its median."""
     found: dict[str, tuple[Timed, float | None]] = {}
     for workers in (16, 200):
         name = f"an arrival, {workers} workers, {waiting} waiting"
@@ -223,18 +223,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """All of them for every seed."""
-    telling, known = Telling(args), measurements(args.waiting, args.calls)
+    """Run all measurements for every seed."""
+    known = measurements(args.waiting, args.calls)
     medians: dict[str, list[float]] = {name: [] for name in known}
     late: dict[str, list[float]] = {name: [] for name in known}
-    with progress_bars() as progress:
-        bar = progress.add_task("core-decisions", total=len(args.seeds) * len(known))
-        for seed in args.seeds:
-            for name, (timed_of, _) in known.items():
-                taken = timed_of(seed)
-                medians[name].append(quantile(taken, 0.5))
-                late[name].append(quantile(taken, 0.95))
-                progress.advance(bar)
+    for seed, name in tracked([(seed, name) for seed in args.seeds for name in known], "core-decisions"):
+        taken = known[name][0](seed)
+        medians[name].append(quantile(taken, 0.5))
+        late[name].append(quantile(taken, 0.95))
     goals = [
         Goal(f"{name}: µs", tuple(medians[name]), most, at_least=False, spec=".0f")
         for name, (_, most) in known.items()
@@ -244,5 +240,4 @@ def run(args: argparse.Namespace) -> int:
     method = f"Requests of every kind, seeds {', '.join(map(str, args.seeds))}, no store and no network."
     table = markdown(("decision", "median, µs", "95 %"), rows)
     data = {"median_us": medians, "p95_us": late}
-    telling.add(Section("Decisions of the router's core", method, tuple(goals), (table,), data))
-    return telling.end()
+    return report(args, [Section("Decisions of the router's core", method, tuple(goals), (table,), data)])

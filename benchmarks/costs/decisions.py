@@ -1,7 +1,7 @@
-"""How long pure decisions take: microseconds, the least of several rounds.
+"""Measure how long pure decisions take: microseconds, the least of several rounds.
 
-The least, since a decision computes the same every time: whatever is more was the machine's. A seed is one
-more time that all are measured.
+The least is used because a decision always computes the same; any excess is due to the machine. Each seed is
+another repetition of all measurements.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.flags import add_shared_flags
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
 from scheduling.cost.cost_model import CostModel
@@ -25,11 +25,11 @@ from scheduling.step import DecodeLoad, PrefillWork, StepView
 
 ROUNDS = 7
 COST = CostModel((4.8e-3, 1.4e-5, 2.3e-5, 3.5e-8, 8.9e-10, 2.9e-8), 176.0, 0.95, 1.0, 1.1)
-"""About those of an 8B model on an H200; what a decision takes hardly depends on them."""
+"""About the costs of an 8B model on an H200; the time of a decision hardly depends on them."""
 
 
 def view(num_waiting: int, prompt_tokens: int) -> StepView:
-    """256 decodes that leave slack for some thousand tokens, and prompts of which some were begun."""
+    """Return 256 decodes with slack for some thousand tokens, and prompts, some of them begun."""
     decodes = DecodeLoad(256, 256 * 1100, slack_s=0.08, gap_limit_s=0.09)
     waiting = [
         PrefillWork(place, prompt_tokens, num_computed_tokens=512 * (place % 2), waited_s=1.0)
@@ -39,13 +39,13 @@ def view(num_waiting: int, prompt_tokens: int) -> StepView:
 
 
 def paths(num_prefill: int, num_decode: int) -> list[PathCandidate]:
-    """Every way through a fleet, all of which hold."""
+    """Return every path through a fleet; all of them hold."""
     own = [PathCandidate(f"d{d}", 0.2, 0.1, meets=True) for d in range(num_decode)]
     return own + [PathCandidate(f"p{p}", 0.1 + 0.001 * p, 0.12, meets=True) for p in range(num_prefill)]
 
 
 def decisions() -> dict[str, Callable[[], object]]:
-    """By name, each ready to be taken."""
+    """Return the decisions to time, by name."""
     short, long = view(8, 300), view(8, 4000)
     no_batch = replace(long, decodes=DecodeLoad())
     found: dict[str, Callable[[], object]] = {}
@@ -63,7 +63,7 @@ def decisions() -> dict[str, Callable[[], object]]:
 
 
 def microseconds(decide: Callable[[], object], calls: int) -> float:
-    """Of one call."""
+    """Return the microseconds of one call."""
     rounds = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -81,17 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every decision as often as there are seeds."""
-    telling, known = Telling(args), decisions()
+    """Time every decision, once per seed."""
+    known = decisions()
     found: dict[str, list[float]] = {name: [] for name in known}
-    with progress_bars() as progress:
-        bar = progress.add_task("decisions", total=len(args.seeds) * len(known))
-        for _ in args.seeds:
-            for name, decide in known.items():
-                found[name].append(microseconds(decide, args.calls))
-                progress.advance(bar)
+    for name in tracked([*known] * len(args.seeds), "decisions"):
+        found[name].append(microseconds(known[name], args.calls))
     rows = [(name, cell(figures, spec=".1f")) for name, figures in found.items()]
     method = f"The least of {ROUNDS} rounds of {args.calls} calls, measured {len(args.seeds)} times."
     table = markdown(("decision", "µs"), rows)
-    telling.add(Section("Decisions: policies, placement and roles", method, (), (table,), {"us": found}))
-    return telling.end()
+    section = Section("Decisions: policies, placement and roles", method, (), (table,), {"us": found})
+    return report(args, [section])

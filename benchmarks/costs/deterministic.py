@@ -1,8 +1,8 @@
-"""What deterministic mode costs: the same steps by the same model with and without it, taking turns.
+"""Measure the cost of deterministic mode: the same steps with and without it, taking turns.
 
-Times are of the processor, not of the clock: who else uses the machine counts less. Each ratio is the median
-over rounds in which both kinds of step ran one after the other, in an order that alternates. A seed is one
-more time that all are measured.
+Times are CPU times, which depend less on other load of the machine. Each ratio is the median over rounds in
+which both kinds of step ran one after the other, in alternating order. Each seed is another repetition of all
+measurements.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import time
 
 import torch
 
-from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.report import report
 from engine.calibration.determinism_check import prove_sameness
 from engine.calibration.sweep import make_batch
 from engine.calibration.sweep_grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
 from engine.model.model import DTYPES, load_model
-from reporting.progress import progress_bars
+from reporting.progress import tracked
 from reporting.section import Section, markdown
 from reporting.tables import cell
 
@@ -45,30 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="the type of the weights (float32)"
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the worker (1)")
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="rounds of each step (10)")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the worker (1)")
+    parser.add_argument("--rounds", type=count, default=10, metavar="N", help="rounds of each step (10)")
     add_model_flag(parser)
     add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every step as often as there are seeds."""
-    for flag in ("threads", "rounds"):
-        if getattr(args, flag) < 1:
-            raise ValueError(f"--{flag} is {getattr(args, flag)}; accepted: 1 or more")
-    telling = Telling(args)
+    """Time every step, once per seed."""
     torch.set_num_threads(args.threads)
     plain, same = (_runner(args, deterministic=kind) for kind in (False, True))
     began = time.process_time()
     prove_sameness(same)
     proof_s = time.process_time() - began
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
-    with progress_bars() as progress:
-        bar = progress.add_task("steps", total=len(args.seeds) * len(STEPS))
-        for _ in args.seeds:
-            for name, step in STEPS.items():
-                found[name].append(compare((plain, same), step, args.rounds))
-                progress.advance(bar)
+    for name in tracked([*STEPS] * len(args.seeds), "steps"):
+        found[name].append(compare((plain, same), STEPS[name], args.rounds))
     rows = [
         (name, *(cell(list(column), spec=".2f") for column in zip(*figures, strict=True)))
         for name, figures in found.items()
@@ -78,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
         f"{args.model.name}, {args.dtype}, {args.threads} threads; medians of {args.rounds} rounds, "
         f"measured {len(args.seeds)} times. The proof at the start took {proof_s:.2f} s."
     )
-    telling.add(Section("Deterministic mode, by step", method, (), (table,), {"steps": found}))
-    return telling.end()
+    return report(args, [Section("Deterministic mode, by step", method, (), (table,), {"steps": found})])
 
 
 def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
@@ -88,7 +79,7 @@ def _runner(args: argparse.Namespace, *, deterministic: bool) -> ModelRunner:
 
 
 def compare(runners: tuple[ModelRunner, ModelRunner], step: Step, rounds: int) -> tuple[float, float, float]:
-    """Median milliseconds of both, and the median of their ratios."""
+    """Return the median milliseconds of both, and the median of their ratios."""
     batches = [make_batch(runner, step) for runner in runners]
     for runner, batch in zip(runners, batches, strict=True):
         runner.forward(batch)

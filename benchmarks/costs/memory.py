@@ -18,16 +18,17 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 
+from benchmarks.decodes import GREEDY, decode
 from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.report import report
 from engine.calibration.sweep import sweep
 from engine.core.admission import EngineLimits
-from engine.core.commands import Command, Decode
+from engine.core.commands import Command
 from engine.core.memory.block_manager import BlockManager
 from engine.core.report import StepReport
 from engine.execution.model_runner import ModelRunner
@@ -40,22 +41,22 @@ from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies import DEFAULT, NAMES, by_name
-from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
+from scheduling.request import StopRules
 
 BLOCK_SIZE = 16
 FORCED = 100.0
-"""Bias of the end token: drawn as soon as it may be."""
+"""Bias of the end token: it is drawn as soon as it is allowed."""
 WARM_UP = 200
-"""Requests that have ended before steps count: until then lengths are not known well."""
+"""Requests that must end before steps count: until then the engine knows too few output lengths."""
 LEAST_ALLOCATED = 0.9
 MOST_LOST = 0.02
 QUEUE = 8
-"""Requests that wait at any time."""
+"""Number of requests that always wait."""
 
 
 @dataclass
 class Tally:
-    """What the steps after the warm-up showed."""
+    """Figures of the steps after the warm-up."""
 
     allocated: list[float] = field(default_factory=list)
     waste: list[float] = field(default_factory=list)
@@ -79,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every seed on a fresh pool."""
-    telling = Telling(args)
+    """Run every seed on a fresh pool."""
     model = load_model(args.model, torch.float32, torch.device("cpu"))
     cost = _costs(model, args.max_num_seqs)
     tallies = []
@@ -88,15 +88,14 @@ def run(args: argparse.Namespace) -> int:
         for seed in args.seeds:
             bar = progress.add_task(f"memory, seed {seed}", total=args.steps)
             tallies.append(Load(model, cost, args, seed, partial(progress.advance, bar)).run())
-    telling.add(section(args, tallies))
-    return telling.end()
+    return report(args, [section(args, tallies)])
 
 
 def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
-    """Goals, and a row for each seed."""
-    allocated = tuple(statistics.mean(one.allocated) for one in tallies)
-    waste = tuple(statistics.mean(one.waste) for one in tallies)
-    lost = tuple(one.recomputed_tokens / one.computed_tokens for one in tallies)
+    """Return goals, and a row for each seed."""
+    allocated = tuple(statistics.mean(tally.allocated) for tally in tallies)
+    waste = tuple(statistics.mean(tally.waste) for tally in tallies)
+    lost = tuple(tally.recomputed_tokens / tally.computed_tokens for tally in tallies)
     goals = (
         Goal("share of the pool's blocks that sequences hold", allocated, LEAST_ALLOCATED, spec=".1%"),
         Goal("places without a token, per sequence", waste, BLOCK_SIZE, at_least=False, spec=".1f"),
@@ -106,13 +105,13 @@ def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
         (
             f"seed {seed}",
             f"{allocated[place]:.1%}",
-            f"{quantile(one.allocated, 0.05):.1%}",
-            f"{statistics.mean(one.running):.1f}",
+            f"{quantile(tally.allocated, 0.05):.1%}",
+            f"{statistics.mean(tally.running):.1f}",
             f"{waste[place]:.1f}",
             f"{lost[place]:.2%}",
-            f"{one.preempted} of {one.finished}",
+            f"{tally.preempted} of {tally.finished}",
         )
-        for place, (seed, one) in enumerate(zip(args.seeds, tallies, strict=True))
+        for place, (seed, tally) in enumerate(zip(args.seeds, tallies, strict=True))
     ]
     header = ("", "allocated", "5 %", "running", "waste", "recomputed", "preempted sequences")
     method = (
@@ -120,12 +119,12 @@ def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
         f"{WARM_UP} requests; outputs of median {args.output_median} with a limit of {args.max_tokens}. "
         "Waste is what the last block of a sequence has room for, and nothing else: less than a block."
     )
-    data = {"seeds": [dataclasses.asdict(one) for one in tallies]}
+    data = {"seeds": [dataclasses.asdict(tally) for tally in tallies]}
     return Section("Memory", method, goals, (markdown(header, rows),), data)
 
 
 class Load:
-    """An engine with more to do than its pool has room for."""
+    """An engine with more requests than its pool has room for."""
 
     def __init__(
         self, model: Model, cost: CostModel, args: argparse.Namespace, seed: int, counted: Callable[[], None]
@@ -135,7 +134,7 @@ class Load:
         self._args = args
         self._vocab = model.facts.vocab_size
         self._ends = model.facts.eos_token_ids
-        self._handles = itertools.count(1)
+
         self._num_waiting = 0
         self._num_finished = 0
         self._tally = Tally()
@@ -166,20 +165,10 @@ class Load:
 
     def _requests(self) -> Iterator[Command]:
         while True:
-            handle = next(self._handles)
             prompt = tuple(self._rng.randrange(self._vocab) for _ in range(self._length(64, 0.8, 512)))
             length = self._length(self._args.output_median, 0.6, self._args.max_tokens - 1)
-            yield Decode(
-                SequenceSpec(
-                    handle=handle,
-                    fence=Fence("benchmark", str(handle), 0, 0, 0, "", ""),
-                    prompt_token_ids=prompt,
-                    output_token_ids=(),
-                    choices=(0,),
-                    sampling=SamplingParams(temperature=0.0, logit_bias=((self._ends[0], FORCED),)),
-                    stop=StopRules(max_tokens=self._args.max_tokens, min_tokens=length),
-                )
-            )
+            ends_early = replace(GREEDY, logit_bias=((self._ends[0], FORCED),))
+            yield decode(prompt, StopRules(self._args.max_tokens, min_tokens=length), ends_early)
 
     def _length(self, median: float, sigma: float, most: int) -> int:
         return max(1, min(most, round(self._rng.lognormvariate(math.log(median), sigma))))

@@ -1,9 +1,8 @@
-"""What 8 bits cost in logits, and give in memory and time: the same model with and without, taking turns.
+"""Measure 8-bit weights and KV: the change of logits, and the gain in memory and time.
 
-The text is one that the float32 model wrote: a seed draws it, after one of the demo's prompts. Both models
-are given it in chunks, and their logits compared at every token: the error as a share of what the logits
-themselves vary by, whether both would have chosen the same token, and how much more surprised the quantised
-one is. Times are the processor's, as those of `deterministic`.
+The float32 model writes a text for each seed, after one of the demo's prompts. Both models get it in chunks,
+and their logits are compared at every token: the error relative to the spread of the logits, whether both
+would choose the same token, and the ratio of perplexities. Times are CPU times, as in `deterministic`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from baton.cli.views.demo_prompts import PROMPTS
 from benchmarks.costs.deterministic import compare
-from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.report import report
 from engine.calibration.sweep_grid import Step
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
@@ -32,7 +31,7 @@ from reporting.tables import cell
 
 BLOCK_SIZE, NUM_BLOCKS = 16, 400
 CHUNK = 32
-"""Tokens of one step: most of what they attend to comes from the pool."""
+"""Tokens of a step, few enough that they attend mostly to the pool."""
 ARMS = tuple(choice for choice in Quantisation if choice is not Quantisation.NONE)
 MEASURED_DTYPES = ("float32", "bfloat16")
 STEPS = {
@@ -46,34 +45,30 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far one model's logits are from another's over a text."""
+    """The difference between two models' logits over a text."""
 
     rms: float
-    """Of the differences, as a share of the logits' own spread around each token's mean."""
+    """Root mean square of the differences, relative to the spread of the logits around each token's mean."""
     largest: float
-    """The same of the largest difference."""
+    """The largest difference, on the same scale."""
     same_choice: float
     """Share of tokens after which both would choose the same one."""
     perplexity: float
-    """Of the text, as a ratio to the other's."""
+    """Perplexity of the text, as a ratio to the other model's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tokens", type=int, default=256, metavar="N", help="tokens of each seed's text (256)"
+        "--tokens", type=count, default=256, metavar="N", help="tokens of each seed's text (256)"
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the worker (1)")
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds of each step (6)")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the worker (1)")
+    parser.add_argument("--rounds", type=count, default=6, metavar="N", help="rounds of each step (6)")
     add_model_flag(parser)
     add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Each arm against the plain model of the same dtype, and plain bfloat16 against float32."""
-    for flag in ("tokens", "threads", "rounds"):
-        if getattr(args, flag) < 1:
-            raise ValueError(f"--{flag} is {getattr(args, flag)}; accepted: 1 or more")
-    telling = Telling(args)
+    """Compare each arm with the plain model of the same dtype, and plain bfloat16 with float32."""
     torch.set_num_threads(args.threads)
     plain = {dtype: _runner(args, dtype, Quantisation.NONE) for dtype in MEASURED_DTYPES}
     texts = [_write(plain["float32"], args, seed) for seed in args.seeds]
@@ -86,11 +81,10 @@ def run(args: argparse.Namespace) -> int:
             name, runner = f"{arm.value}, {dtype}", _runner(args, dtype, arm)
             drifts[name] = _drifts(said[dtype], [_logits(runner, text) for text in texts], texts)
             both = (plain[dtype], runner)
-            sizes[name] = (*map(_megabytes, both), *(one.pool.block_bytes / BLOCK_SIZE for one in both))
+            sizes[name] = (*map(_megabytes, both), *(held.pool.block_bytes / BLOCK_SIZE for held in both))
             for step, shape in STEPS.items():
                 steps[f"{name}: {step}"] = [compare(both, shape, args.rounds) for _ in args.seeds]
-    telling.add(_section(args, drifts, sizes, steps))
-    return telling.end()
+    return report(args, [_section(args, drifts, sizes, steps)])
 
 
 def _section(
@@ -122,7 +116,7 @@ def _section(
         f"{len(args.seeds)} times. Compared with the plain model of the same dtype, bfloat16 with float32."
     )
     data = {
-        "drifts": {name: [astuple(one) for one in found] for name, found in drifts.items()},
+        "drifts": {name: [astuple(drift) for drift in found] for name, found in drifts.items()},
         "sizes": sizes,
         "steps": steps,
     }
@@ -142,8 +136,8 @@ def _megabytes(runner: ModelRunner) -> float:
 
 
 def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int]:
-    """A text that this model finds likely: one of the demo's prompts, continued token by token."""
-    asked = [one.prompt for one in PROMPTS if isinstance(one.prompt, str)]
+    """Return a text that this model finds likely: one of the demo's prompts, continued token by token."""
+    asked = [prompt.prompt for prompt in PROMPTS if isinstance(prompt.prompt, str)]
     tokenizer = Tokenizer.from_file(str(runner.model.facts.tokenizer_path))
     text: list[int] = tokenizer.encode(asked[seed % len(asked)]).ids
     generator = torch.Generator().manual_seed(seed)
@@ -155,7 +149,7 @@ def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int
 
 
 def _logits(runner: ModelRunner, text: list[int]) -> Tensor:
-    """After each token, float64 [T, V]."""
+    """Return the logits after each token, float64 [T, V]."""
     ends = [min(begin + CHUNK, len(text)) for begin in range(0, len(text), CHUNK)]
     begins = [0, *ends[:-1]]
     return torch.cat(
@@ -179,7 +173,7 @@ def _step(text: list[int], begin: int, end: int) -> StepBatch:
 
 
 def _drifts(plain: list[Tensor], other: list[Tensor], texts: list[list[int]]) -> list[Drift]:
-    return [_drift(*both) for both in zip(plain, other, texts, strict=True)]
+    return list(map(_drift, plain, other, texts))
 
 
 def _drift(plain: Tensor, other: Tensor, text: list[int]) -> Drift:
@@ -197,6 +191,6 @@ def _drift(plain: Tensor, other: Tensor, text: list[int]) -> Drift:
 
 
 def _surprises(logits: Tensor, text: list[int]) -> Iterator[float]:
-    """-ln of the probability of each token that came."""
+    """Yield -ln of the probability of each token."""
     told = logits.log_softmax(-1)
     yield from (-float(told[place, token]) for place, token in enumerate(text[1:]))

@@ -1,37 +1,35 @@
-"""Real steps of a worker's own engine, without a fleet around it: their shapes, and what they took."""
+"""Run real steps on a worker's engine without a fleet, and record their shapes and durations."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from engine.core.commands import Command, Decode
+from benchmarks.decodes import decode, fixed_length
+from engine.core.commands import Command
 from engine.core.report import StepReport
 from scheduling.cost.cost_model import Sample
-from scheduling.request import Fence, SamplingParams, SequenceSpec, StopRules
 from worker.engine import Engine
 
 VOCAB = 500
-"""Token ids are drawn below it: every model has so many."""
+"""Token ids are below this, which every model's vocabulary exceeds."""
 ARRIVALS = (0,) * 8 + (1, 1, 1, 2, 8)
-"""How many requests come between two steps, each as likely as the others."""
+"""The number of requests that arrive between two steps, each as likely as the others."""
 
 
 class StepRecorder:
-    """Runs requests through an engine's loop on this thread, as a worker's step thread would."""
+    """Runs requests through an engine's loop on this thread, as a worker's step thread does."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._loop = engine.loop
         self._rng = random.Random(seed)
-        self._handles = itertools.count(1)
 
     def varied(self, num_requests: int, longest_prompt: int, longest_output: int) -> list[Sample]:
-        """Requests of lognormal lengths that come at random, a burst now and then."""
+        """Run requests of lognormal lengths that arrive at random, sometimes in bursts."""
         return self._run(self._arrivals(num_requests, longest_prompt, longest_output))
 
     def repeated(self, prompts: Sequence[int], num_outputs: int) -> list[Sample]:
-        """The prompts, as one step if they fit its budget, then their decode steps until all have ended."""
+        """Run prompts, in one step if they fit its budget, then their decode steps until all have ended."""
         return self._run(iter([[self._request(length, num_outputs) for length in prompts]]))
 
     def _arrivals(self, count: int, longest_prompt: int, longest_output: int) -> Iterator[list[Command]]:
@@ -50,14 +48,11 @@ class StepRecorder:
         return min(longest, max(1, int(median * self._rng.lognormvariate(0, sigma))))
 
     def _request(self, num_prompt: int, num_outputs: int) -> Command:
-        handle = next(self._handles)
         prompt = tuple(self._rng.randrange(VOCAB) for _ in range(num_prompt))
-        stop = StopRules(max_tokens=num_outputs, ignore_eos=True)
-        fence = Fence("benchmark", str(handle), 0, 0, 0, "", "")
-        return Decode(SequenceSpec(handle, fence, prompt, (), (0,), SamplingParams(temperature=0.0), stop))
+        return decode(prompt, fixed_length(num_outputs))
 
     def _run(self, arrivals: Iterator[list[Command]]) -> list[Sample]:
-        """Until everything that arrives has ended."""
+        """Run until all requests have ended."""
         samples: list[Sample] = []
         is_over = False
 

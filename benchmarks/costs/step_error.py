@@ -1,12 +1,12 @@
-"""How well the cost model knows a step, beside how well one identical step knows itself.
+"""Measure the error of the cost model, beside the variation of identical steps.
 
     python -m benchmarks step-error --seeds 1,2,3,4,5
 
-A worker's engine, without a fleet around it, runs acts of varied requests; between them the same few requests
-again and again. One model is fitted to the sweep and every other act and judged by the rest; another follows
-all steps as a worker does, each step judged by what was told before it. The yardstick is the median deviation
-of steps of identical shape from their own median, in the acts that judge. Nothing can predict a step better
-than the step predicts itself.
+A worker's engine, without a fleet, runs acts of varied requests, and between them the same few requests again
+and again. One model is fitted to the sweep and every other act, and judged by the rest. Another follows all
+steps as a worker does, and each step is judged by the model published before it. The yardstick is the median
+deviation of steps of identical shape from their own median, in the acts that judge: no model can predict a
+step better than that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.costs.real_steps import StepRecorder
 from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.cost.cost_fit import fit
@@ -37,7 +37,7 @@ REQUESTS_PER_ACT = 40
 LONGEST_PROMPT = 900
 LONGEST_OUTPUT = 100
 REPEATED = (((100,) * 4, 12), ((200,), 6), ((16,) * 12, 8))
-"""Prompts that come together, and how many tokens each then generates."""
+"""Prompts that arrive together, and how many tokens each then generates."""
 ROUNDS = 3
 MOST_BEYOND = 7.0
 LEAST_COVERAGE, MOST_COVERAGE = 0.90, 0.98
@@ -72,40 +72,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every seed on one engine."""
-    telling = Telling(args)
+    """Run every seed on one engine."""
     config = parse_config([f"--model={args.model}", "--policy=chunked", "--threads=1"], "decode", 0)
     with tempfile.TemporaryDirectory() as nothing_kept:
         engine = build_engine(dataclasses.replace(config, cache=Path(nothing_kept)))
     freeze_garbage()
     StepRecorder(engine, 0).varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
-    with progress_bars() as progress:
-        bar = progress.add_task("step-error", total=len(args.seeds))
-        results = []
-        for seed in args.seeds:
-            results.append(judge(engine, perform(engine, seed, args.acts)))
-            progress.advance(bar)
-    telling.add(section(args.seeds, results, args.acts))
-    return telling.end()
+    results = [judge(engine, perform(engine, seed, args.acts)) for seed in tracked(args.seeds, "step-error")]
+    return report(args, [section(args.seeds, results, args.acts)])
 
 
 def section(seeds: Sequence[int], results: Sequence[Result], num_acts: int) -> Section:
-    """Goals by the median over the seeds, and a row for each."""
-    beyond = tuple(100 * (one.fitted_error - one.repetition) for one in results)
-    coverage = tuple(one.fitted_coverage for one in results)
+    """Return goals by the median over the seeds, and a row for each."""
+    beyond = tuple(100 * (result.fitted_error - result.repetition) for result in results)
+    coverage = tuple(result.fitted_coverage for result in results)
     goals = (
         Goal("error of the fitted model above repetition's, in points", beyond, MOST_BEYOND, False, ".1f"),
         Goal("steps within the fitted q95, at least", coverage, LEAST_COVERAGE, spec=".1%"),
         Goal("steps within the fitted q95, at most", coverage, MOST_COVERAGE, at_least=False, spec=".1%"),
     )
-    names = [one.name for one in fields(Result)]
-    rows = [(f"seed {seed}", *_cells(one)) for seed, one in zip(seeds, results, strict=True)]
+    names = [field.name for field in fields(Result)]
+    rows = [(f"seed {seed}", *_cells(result)) for seed, result in zip(seeds, results, strict=True)]
     method = (
         f"{num_acts} acts of {REQUESTS_PER_ACT} requests, of which half judge; errors are medians of "
         "|actual / predicted - 1|, repetition is that of identical steps from their own median."
     )
     table = markdown(("", *(name.replace("_", " ") for name in names)), rows)
-    data = {"results": [dataclasses.asdict(one) for one in results]}
+    data = {"results": [dataclasses.asdict(result) for result in results]}
     return Section("Step times", method, goals, (table,), data)
 
 
@@ -114,7 +107,7 @@ def perform(engine: Engine, seed: int, num_acts: int) -> list[Act]:
     acts = []
     for _ in range(num_acts):
         varied = recorder.varied(REQUESTS_PER_ACT, LONGEST_PROMPT, LONGEST_OUTPUT)
-        rounds = [recorder.repeated(*one) for _ in range(ROUNDS) for one in REPEATED]
+        rounds = [recorder.repeated(*prompts) for _ in range(ROUNDS) for prompts in REPEATED]
         acts.append(Act(varied, [step for steps in rounds for step in steps]))
     return acts
 
@@ -138,7 +131,7 @@ def judge(engine: Engine, acts: Sequence[Act]) -> Result:
 
 
 def repetition(steps: Sequence[Sample]) -> float:
-    """The median deviation of a step from the median of the steps that have its shape."""
+    """Return the median deviation of steps from the median of the steps of the same shape."""
     alike: defaultdict[StepShape, list[float]] = defaultdict(list)
     for shape, seconds in steps:
         alike[shape].append(seconds)
@@ -150,7 +143,7 @@ Judged = tuple[CostModel, StepShape, float]
 
 
 def _follow(estimator: CostEstimator, acts: Sequence[Act]) -> list[Judged]:
-    """Each varied step with the model that was told before it ran."""
+    """Return each varied step with the model published before it ran."""
     judged = []
     for act in acts:
         for is_varied, (shape, seconds) in _marked(act):

@@ -1,18 +1,18 @@
-"""What being sure costs: the checksums of a handoff, and the bookkeeping that relays each token once.
+"""Measure the cost of certainty: the checksums of a handoff, and the bookkeeping that relays each token once.
 
     python -m benchmarks verification --seeds 1,2,3,4,5
 
-Checksums cannot be switched off, so they are timed apart. A fleet of the demo model, one prefill and one
-decode worker, serves prompts one at a time; their TTFTs are the router's. The digest of as many blocks as a
-prompt has, of the size that the model's have, is then timed in this process with the workers' own function,
-on blocks not in the processor's caches, and counted twice: sender and receiver take it. This is all of it,
-though both take it on threads beside the computing, and the receiver after the first token is out: what
-it adds to a TTFT is less.
+Checksums cannot be switched off, so they are timed separately. A fleet of the demo model with one prefill and
+one decode worker serves prompts one at a time; their TTFTs are the router's. Then this process computes the
+checksums of as many blocks as a prompt has, of the model's size, with the workers' own function, on blocks
+that are not in the CPU's caches. They count twice, for sender and receiver. This is an upper bound of what
+they add to a TTFT: both sides compute them on threads beside the model, and the receiver after the first
+token is out.
 
-The bookkeeping is what the router does to each row of a step report so that a token is relayed once and in
-its order: the message's number, the group by its handle (an older attempt's is not there), the choice, the
-index against what is known, the repeated token. These steps are timed on reports that a core then takes in,
-which would need some of them anyway, and set beside all that the core does.
+The bookkeeping is what the router does for each row of a step report so that each token is relayed once and
+in order: the number of the message, the group of the handle (an older attempt has none), the choice, the
+index compared with the known tokens, the repeated token. These steps are timed on reports that a core then
+processes, and compared with all the work of the core, which needs some of them anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,8 @@ import torch
 from baton import AsyncClient, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.costs.core_decisions import Bench
-from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.report import report
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model
 from kvtransfer.verify import checksum_blocks
@@ -49,7 +49,7 @@ from services.rpc.numbering import Incoming
 PROMPT_TOKENS = (100, 1000, 4000)
 BLOCK_SIZE = 16
 POOL_BLOCKS = 4096
-"""256 MiB of the demo model's: more than any cache."""
+"""256 MiB of the demo model's blocks: more than any cache."""
 MOST_SHARE = 0.03
 ROWS = (1, 16, 64, 256)
 REPORTS = 300
@@ -59,7 +59,7 @@ VOCAB_SIZE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of prompts of one length, in seconds: the router's TTFTs, and the digests of both sides."""
+    """Seconds for prompts of one length: the router's TTFTs, and the checksums of both sides."""
 
     ttft_s: list[float]
     digest_s: list[float]
@@ -71,7 +71,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Microseconds a token, of reports with so many rows."""
+    """Microseconds per token, for reports of one size."""
 
     bookkeeping_us: float
     whole_us: float
@@ -79,25 +79,23 @@ class Booked:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--requests", type=int, default=7, metavar="N", help="requests of each length, for each seed (7)"
+        "--requests", type=count, default=7, metavar="N", help="requests of each length, for each seed (7)"
     )
     add_model_flag(parser)
     add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.requests < 1:
-        raise ValueError(f"--requests is {args.requests}; accepted: 1 or more")
-    telling = Telling(args)
-    checked = asyncio.run(_checksums(args.model, args.requests, args.seeds))
-    telling.add(checksums_section(checked))
-    booked = [{rows: bookkeeping(rows, seed) for rows in ROWS} for seed in args.seeds]
-    telling.add(bookkeeping_section(booked))
-    return telling.end()
+    return report(args, _sections(args))
+
+
+def _sections(args: argparse.Namespace) -> Iterator[Section]:
+    yield checksums_section(asyncio.run(_checksums(args.model, args.requests, args.seeds)))
+    yield bookkeeping_section([{rows: bookkeeping(rows, seed) for rows in ROWS} for seed in args.seeds])
 
 
 async def _checksums(model: Path, requests: int, seeds: Sequence[int]) -> list[dict[int, Checked]]:
-    """By seed and length, on one fleet."""
+    """Measure by seed and length, on one fleet."""
     flags = ("--num-blocks", "1024")
     spec = FleetSpec(model=model, placement="disaggregated", extra_args={"prefill": flags, "decode": flags})
     digests = Digests(model)
@@ -112,12 +110,17 @@ async def _checksums(model: Path, requests: int, seeds: Sequence[int]) -> list[d
                     for length in PROMPT_TOKENS:
                         ttft_s[length].append(await _ttft_s(client, rng, length))
                         progress.advance(bar)
-                found.append({one: Checked(ttft_s[one], digests.both_s(one, requests)) for one in ttft_s})
+                found.append(
+                    {
+                        num_tokens: Checked(ttft_s[num_tokens], digests.both_s(num_tokens, requests))
+                        for num_tokens in ttft_s
+                    }
+                )
     return found
 
 
 async def _ttft_s(client: AsyncClient, rng: random.Random, num_tokens: int) -> float:
-    """Of a prompt that nobody has sent before, alone."""
+    """Return the TTFT of a new prompt, alone on the fleet."""
     prompt = [rng.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]
     done = await client.complete(
         prompt, sampling=Sampling(temperature=0.0), stop=Stop(max_tokens=4, ignore_eos=True)
@@ -126,7 +129,7 @@ async def _ttft_s(client: AsyncClient, rng: random.Random, num_tokens: int) -> f
 
 
 class Digests:
-    """Blocks of a model's size with something in them."""
+    """Blocks of a model's size with random content."""
 
     def __init__(self, model: Path) -> None:
         layout = load_model(model, torch.float32, torch.device("cpu")).block_layout(BLOCK_SIZE)
@@ -135,7 +138,7 @@ class Digests:
         self._next = 0
 
     def both_s(self, num_tokens: int, times: int) -> list[float]:
-        """Sender's and receiver's digest of a prompt, so many times."""
+        """Return the time of the sender's and the receiver's checksums of a prompt, several times."""
         num_blocks = -(-num_tokens // BLOCK_SIZE)
         return [self._one_s(num_blocks) + self._one_s(num_blocks) for _ in range(times)]
 
@@ -150,7 +153,7 @@ class Digests:
 
 
 def bookkeeping(rows: int, seed: int) -> Booked:
-    """Of a worker with so many sequences, each of which gets a token a step."""
+    """Time the reports of a worker whose sequences each get a token per step."""
     bench = Bench(16, seed=seed)
     facts = bench.workers[0]
     handles = bench.run_on(facts, rows)
@@ -175,7 +178,7 @@ def _us(call: Callable[[], object]) -> float:
 
 
 def _book(worker: Worker, incoming: Incoming, tokens: TokenColumns) -> None:
-    """As `router.core.session.deliver` does, row by row, and nothing else of what it does."""
+    """Do the checks of `router.core.session.deliver` row by row, and nothing else."""
     incoming.take(incoming.taken + 1)
     for row, handle in enumerate(tokens.handles):
         group = worker.groups.get(handle)
@@ -191,7 +194,7 @@ def checksums_section(found: Sequence[dict[int, Checked]]) -> Section:
     goals = tuple(
         Goal(
             f"{length} tokens: checksums / TTFT",
-            tuple(one[length].share for one in found),
+            tuple(by_length[length].share for by_length in found),
             MOST_SHARE,
             at_least=False,
             spec=".2%",
@@ -201,8 +204,8 @@ def checksums_section(found: Sequence[dict[int, Checked]]) -> Section:
     rows = [
         (
             f"{length}",
-            cell([quantile(one[length].ttft_s, 0.5) * 1000 for one in found], spec=".0f"),
-            cell([quantile(one[length].digest_s, 0.5) * 1000 for one in found], spec=".2f"),
+            cell([quantile(by_length[length].ttft_s, 0.5) * 1000 for by_length in found], spec=".0f"),
+            cell([quantile(by_length[length].digest_s, 0.5) * 1000 for by_length in found], spec=".2f"),
         )
         for length in PROMPT_TOKENS
     ]
@@ -215,7 +218,7 @@ def bookkeeping_section(found: Sequence[dict[int, Booked]]) -> Section:
     goals = tuple(
         Goal(
             f"reports of {rows}: bookkeeping, µs a token",
-            tuple(one[rows].bookkeeping_us for one in found),
+            tuple(by_rows[rows].bookkeeping_us for by_rows in found),
             MOST_US,
             at_least=False,
         )
@@ -224,8 +227,8 @@ def bookkeeping_section(found: Sequence[dict[int, Booked]]) -> Section:
     lines = [
         (
             f"{rows}",
-            cell([one[rows].bookkeeping_us for one in found], spec=".2f"),
-            cell([one[rows].whole_us for one in found], spec=".2f"),
+            cell([by_rows[rows].bookkeeping_us for by_rows in found], spec=".2f"),
+            cell([by_rows[rows].whole_us for by_rows in found], spec=".2f"),
         )
         for rows in ROWS
     ]

@@ -1,17 +1,17 @@
-"""What a request that is ended from outside still holds, and for how long: in every phase, in every way.
+"""Measure what a request ended from outside still holds, and for how long: in every phase, in every way.
 
     python -m benchmarks cancel --trials 3 --seeds 1,2,3,4,5
 
-A fleet of timed workers with slow steps, and one decode seat. Requests are brought one by one to a phase: in
-the queue (another one has the seat), being tokenised (a long text is before it), in the prefill, in the
+The fleet has timed workers with slow steps, and one decode seat. Requests are brought one by one to a phase:
+in the queue (another one has the seat), being tokenised (a long text is ahead), in the prefill, in the
 handoff (the first token is out, the decode worker has not reported yet), in the decode, and in the relay (the
 client has stopped reading, and tokens wait for it in the router). There they are cancelled, or their deadline
 passes, or their call breaks. Measured is the time from that moment, at the client, until the workers count
-all blocks free and Redis holds no place, grant, credit or lease. Of one that is tokenised nothing is held
-yet: there it is the time until its call has ended, which a broken one has at once.
+all blocks free and Redis has no place, grant, credit or lease. A request that is being tokenised holds
+nothing yet, so its time is until its call has ended; a broken call has ended at once.
 
-It may last as long as one step or chunk, which is not broken off, plus what messages take. A request that is
-sent the moment another one was ended must not wait for it: its TTFT is compared with those of others alone.
+The time may be as long as one step or chunk, which is not aborted, plus the time of messages. A request sent
+at the moment another one is ended must not wait for it: its TTFT is compared with that of requests alone.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.failures.cancel_scene import CHUNK_S, STEP_S, Phase, Scene, Way, started
-from benchmarks.flags import add_model_flag, add_shared_flags
-from benchmarks.telling import Telling
+from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
+from reporting.tables import p50_p99
 
 TRIALS = 3
 MESSAGES_S = 0.025
-"""What router, workers and Redis may take to tell each other, on a machine that others use too."""
+"""Seconds that router, workers and Redis may need for messages, on a machine with other load."""
 TRIES = 5
-"""Deadlines are set beforehand: one that passes in another phase than it should is set anew."""
+"""Deadlines are set beforehand: one that passes in another phase is tried again."""
 NEXT_TOKENS = 128
 CELLS = [(phase, way) for phase in Phase for way in Way if (phase, way) != (Phase.TOKENISING, Way.DISCONNECT)]
 STRUCK_BEFORE = [
@@ -48,28 +49,28 @@ class Round:
     """One seed's trials. Times in seconds."""
 
     freed_s: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By phase and way."""
+    """Seconds by phase and way."""
     alone_s: list[float] = field(default_factory=list)
-    """TTFT of a request that nothing went before."""
+    """TTFT of a request with nothing ahead."""
     behind_s: dict[str, list[float]] = field(default_factory=dict)
-    """TTFT of one sent the moment another one was ended, by its phase and the way."""
+    """TTFT of a request sent at the moment another one was ended, by that one's phase and way."""
     tokenising_s: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--trials", type=int, default=TRIALS, metavar="N", help=f"trials of a kind, for each seed ({TRIALS})"
+        "--trials",
+        type=count,
+        default=TRIALS,
+        metavar="N",
+        help=f"trials of a kind, for each seed ({TRIALS})",
     )
     add_model_flag(parser)
     add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.trials < 1:
-        raise ValueError(f"--trials is {args.trials}; accepted: 1 or more")
-    telling = Telling(args)
-    telling.add(section_of(asyncio.run(_measure(args.model, args.trials, args.seeds))))
-    return telling.end()
+    return report(args, [section_of(asyncio.run(_measure(args.model, args.trials, args.seeds)))])
 
 
 async def _measure(model: Path, trials: int, seeds: Sequence[int]) -> list[Round]:
@@ -80,7 +81,7 @@ async def _measure(model: Path, trials: int, seeds: Sequence[int]) -> list[Round
 
 
 async def one_round(scene: Scene, trials: int, seed: int, done: Callable[[], None]) -> Round:
-    """Every kind in turn, so that what the machine does meanwhile meets all alike."""
+    """Try every kind in turn, so that changes of the machine affect all alike."""
     rng, found = random.Random(seed), Round(tokenising_s=scene.tokenising_s)
     for _ in range(trials):
         for phase, way in CELLS:
@@ -104,12 +105,12 @@ async def _until_it_is_met(scene: Scene, phase: Phase, way: Way, rng: random.Ran
 
 
 def section_of(rounds: Sequence[Round]) -> Section:
-    """Goals by phase, and what is behind them by phase and way."""
+    """Return goals by phase, and a table by phase and way."""
     goals = [_goal(phase, rounds) for phase in Phase]
     later = tuple(
-        quantile([taken for ones in one.behind_s.values() for taken in ones], 0.5)
-        - quantile(one.alone_s, 0.5)
-        for one in rounds
+        quantile([taken for ones in round_.behind_s.values() for taken in ones], 0.5)
+        - quantile(round_.alone_s, 0.5)
+        for round_ in rounds
     )
     goals.append(
         Goal(
@@ -122,13 +123,14 @@ def section_of(rounds: Sequence[Round]) -> Section:
     )
     header = ("phase", *(f"{way}, P50 / P99 ms" for way in Way), "one step or chunk, ms")
     rows = [
-        (phase, *(_pair(_all(rounds, phase, way)) for way in Way), f"{_step_s(phase, rounds) * 1000:.0f}")
+        (phase, *(p50_p99(_all(rounds, phase, way)) for way in Way), f"{_step_s(phase, rounds) * 1000:.0f}")
         for phase in Phase
     ]
-    alone = [taken for one in rounds for taken in one.alone_s]
-    next_rows = [("nothing", _pair(alone))]
+    alone = [taken for round_ in rounds for taken in round_.alone_s]
+    next_rows = [("nothing", p50_p99(alone))]
     next_rows += [
-        (name, _pair([s for one in rounds for s in one.behind_s[name]])) for name in rounds[0].behind_s
+        (name, p50_p99([s for round_ in rounds for s in round_.behind_s[name]]))
+        for name in rounds[0].behind_s
     ]
     tables = (markdown(header, rows), markdown(("before it", "TTFT, P50 / P99 ms"), next_rows))
     method = (
@@ -140,25 +142,26 @@ def section_of(rounds: Sequence[Round]) -> Section:
         method,
         tuple(goals),
         tables,
-        {"rounds": [asdict(one) for one in rounds]},
+        {"rounds": [asdict(round_) for round_ in rounds]},
     )
 
 
 def _goal(phase: Phase, rounds: Sequence[Round]) -> Goal:
     worst = [
-        quantile([taken for ones in one.freed_s[phase].values() for taken in ones], 0.99) for one in rounds
+        quantile([taken for ones in round_.freed_s[phase].values() for taken in ones], 0.99)
+        for round_ in rounds
     ]
     bound = (_step_s(phase, rounds) + MESSAGES_S) * 1000
     return Goal(f"{phase}: P99 ms until free", _ms(worst), bound, at_least=False, spec=".0f")
 
 
 def _step_s(phase: Phase, rounds: Sequence[Round]) -> float:
-    """What is not broken off once it has begun; nothing is, of a request in the queue."""
+    """Return how long work runs on once it has begun: a step or chunk; 0 for a request in the queue."""
     match phase:
         case Phase.QUEUE:
             return 0.0
         case Phase.TOKENISING:
-            return max(one.tokenising_s for one in rounds)
+            return max(round_.tokenising_s for round_ in rounds)
         case Phase.PREFILL:
             return CHUNK_S
         case Phase.HANDOFF | Phase.DECODE | Phase.RELAY:
@@ -166,12 +169,8 @@ def _step_s(phase: Phase, rounds: Sequence[Round]) -> float:
 
 
 def _all(rounds: Sequence[Round], phase: Phase, way: Way) -> list[float]:
-    return [taken for one in rounds for taken in one.freed_s[phase].get(way, ())]
-
-
-def _pair(taken: Sequence[float]) -> str:
-    return f"{quantile(taken, 0.5) * 1000:.0f} / {quantile(taken, 0.99) * 1000:.0f}" if taken else "–"
+    return [taken for round_ in rounds for taken in round_.freed_s[phase].get(way, ())]
 
 
 def _ms(seconds: Sequence[float]) -> tuple[float, ...]:
-    return tuple(one * 1000 for one in seconds)
+    return tuple(taken * 1000 for taken in seconds)

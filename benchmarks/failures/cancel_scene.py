@@ -1,8 +1,8 @@
-"""One request at a time on a fleet of slow steps, ended from outside in a phase that is chosen.
+"""A fleet of slow steps, and one request at a time that is ended from outside in a chosen phase.
 
-Steps are timed, and so long (40 ms, a chunk 66 ms) that what messages take does not hide them. The decode
-worker has one seat. The moment at which an end counts is taken at the client's side, before the call that
-says it: early rather than late.
+Steps are timed, and so long (40 ms, a chunk 66 ms) that messages take little in comparison. The decode worker
+has one seat. The start of a measurement is taken at the client, before the call that ends the request, so a
+result is rather too long than too short.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.profiles import load_profile
 
 COST = CostModel((0.04, 0.0, 4e-4, 0.0, 0.0, 0.0), 0.0)
 BUDGET = 64
-"""As small as chunks become where a busy machine makes steps so late that costs are not trusted."""
+"""Chunks become this small when a busy machine makes steps so late that costs are not trusted."""
 STEP_S = COST.predict(StepShape.of(1, 0, ()))
 CHUNK_S = COST.predict(StepShape.of(0, 0, [(0, BUDGET)]))
 PROMPT_TOKENS = 8 * BUDGET
@@ -40,11 +40,11 @@ TOKENS = 400
 BUSY_TEXT = "a tokenizer that has much to do. " * 30_000
 """About as long as a text may be."""
 UNREAD_S = 0.6
-"""For so long a client has read nothing when its request is ended in the relay."""
+"""Seconds for which a client has read nothing when its request is ended in the relay."""
 ARRIVES_S = 0.1
-"""For the text that keeps the tokenizer busy to have come first: it is much longer than the request."""
+"""Seconds for the text that keeps the tokenizer busy to arrive first: it is much longer than the request."""
 UNREAD_BYTES = 1024
-"""Fills a connection's window with a few tokens: the others wait in the router."""
+"""A connection window that a few tokens fill: the others wait in the router."""
 VOCAB_SIZE = 2048
 
 
@@ -65,15 +65,15 @@ class Way(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A request that was ended. `freed_s` is from the moment that counts until nothing of it was held."""
+    """A request that was ended. `freed_s` is the time from that moment until it held nothing."""
 
     freed_s: float
     told: Phase | None
-    """The phase it was in, by the router's account; None where nobody was left to hear it."""
+    """Its phase by the router's account; None if no client was left to receive it."""
 
 
 def slow_profile(folder: Path) -> Path:
-    """Of the demo model, with steps as above."""
+    """Write a profile of the demo model with the step times above."""
     profile: Profile = replace(load_profile("demo-cpu"), name="slow", cost=COST, weights_fingerprint="")
     path = folder / "slow.json"
     path.write_text(dump(profile), encoding="utf-8")
@@ -82,7 +82,7 @@ def slow_profile(folder: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
-    """A fleet for as long as the block lasts."""
+    """Run a fleet while the block lasts."""
     spec = FleetSpec(
         model=model,
         timed=str(slow_profile(folder)),
@@ -103,7 +103,7 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
         grpc.aio.insecure_channel(fleet.router_addresses[0], options=options) as narrow,
     ):
         async with AsyncClient(fleet.router_addresses) as client:
-            num_blocks = {one.worker_id: one.num_blocks for one in (await snapshot(client)).workers}
+            num_blocks = {worker.worker_id: worker.num_blocks for worker in (await snapshot(client)).workers}
         names = fleet.spec.worker_names
         blocks = BlockCounts(
             [fleet.process(name).metrics_address for name in names], [num_blocks[name] for name in names]
@@ -114,7 +114,7 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
 
 
 class Listener:
-    """A call that is read up to some number of tokens, and on once it may."""
+    """A call that is read up to a number of tokens, and further later."""
 
     def __init__(
         self, call: grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]
@@ -125,7 +125,7 @@ class Listener:
         self._num_tokens = 0
 
     async def read(self, num_tokens: int | None = None) -> float:
-        """Up to so many tokens, or to the end; when that had come."""
+        """Read up to a number of tokens, or to the end, and return the time."""
         while num_tokens is None or self._num_tokens < num_tokens:
             message = await self.call.read()
             if not isinstance(message, inference_pb2.GenerateResponse):
@@ -140,7 +140,7 @@ class Listener:
 
 
 class Scene:
-    """The fleet, idle between two trials."""
+    """The fleet, which is idle between two trials."""
 
     def __init__(
         self, channel: grpc.aio.Channel, narrow: grpc.aio.Channel, holdings: Holdings, blocks: BlockCounts
@@ -153,12 +153,12 @@ class Scene:
         self._blocks = blocks
         self._count = 0
         self.ttft_s = 0.0
-        """Of an undisturbed request of `PROMPT_TOKENS`."""
+        """Seconds of an undisturbed request of `PROMPT_TOKENS`."""
         self.tokenising_s = 0.0
-        """Of `BUSY_TEXT`."""
+        """Seconds to tokenise `BUSY_TEXT`."""
 
     async def learn(self) -> None:
-        """What the undisturbed takes."""
+        """Measure undisturbed requests."""
         rng = random.Random(0)
         self.ttft_s = sorted([await self.ttft(rng, PROMPT_TOKENS) for _ in range(3)])[1]
         began = time.time()
@@ -166,7 +166,7 @@ class Scene:
         self.tokenising_s = time.time() - began
 
     async def ttft(self, rng: random.Random, num_tokens: int) -> float:
-        """Seconds until a client has the first token of one request."""
+        """Return the seconds until a client has the first token of a request."""
         began = time.time()
         listener = Listener(self._stub.Generate(self._request(rng, num_tokens, max_tokens=2)))
         await listener.read()
@@ -174,7 +174,7 @@ class Scene:
         return listener.first_at - began
 
     async def ttft_behind(self, rng: random.Random, num_tokens: int, phase: Phase, way: Way) -> float:
-        """The same of a request that is sent the moment another one was ended; the fleet has one seat."""
+        """Return the TTFT of a request sent at the moment another one is ended; the fleet has one seat."""
         doomed = self._request(rng, PROMPT_TOKENS)
         listener = Listener(self._stub.Generate(doomed))
         await self._reach(phase, doomed.request_id, listener, rng)
@@ -182,7 +182,7 @@ class Scene:
         return await self.ttft(rng, num_tokens)
 
     async def trial(self, phase: Phase, way: Way, rng: random.Random) -> Struck:
-        """A request is brought to a phase and ended there."""
+        """Bring a request to a phase and end it there."""
         async with self._company(phase, rng):
             due_ms = self._due_ms(phase, rng) if way is Way.DEADLINE else None
             request = self._request(rng, PROMPT_TOKENS, deadline_ms=due_ms)
@@ -204,7 +204,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def _company(self, phase: Phase, rng: random.Random) -> AsyncIterator[None]:
-        """What makes a request wait where it is to be ended."""
+        """Keep a request waiting in the phase in which it is to be ended."""
         if phase is Phase.QUEUE:
             blocker = self._request(rng, BUDGET)
             listener = Listener(self._stub.Generate(blocker))
@@ -221,7 +221,7 @@ class Scene:
             yield
 
     def _due_ms(self, phase: Phase, rng: random.Random) -> int:
-        """A deadline that passes in the phase."""
+        """Return a deadline that passes in the phase."""
         match phase:
             case Phase.QUEUE:
                 due_s = rng.uniform(0.1, 0.1 + STEP_S)
@@ -238,7 +238,7 @@ class Scene:
         return round(due_s * 1000)
 
     async def _reach(self, phase: Phase, request_id: str, listener: Listener, rng: random.Random) -> None:
-        """Wait until the request is there, and up to a step longer, but not beyond the phase."""
+        """Wait until the request is in the phase, and up to a step longer, but not beyond the phase."""
         match phase:
             case Phase.QUEUE:
                 await self._holdings.until(request_id, lambda held: "queue" in held)
@@ -265,7 +265,7 @@ class Scene:
             assert answer.cancelled, f"{request_id} ended before it was cancelled"
 
     async def _freed(self, phase: Phase, way: Way, request_id: str, listener: Listener) -> float:
-        """When nothing of the request was held any more; what is tokenised holds its call alone."""
+        """Return when the request held nothing any more; while it is tokenised it holds only its call."""
         ended_at = 0.0
         if phase is Phase.TOKENISING:
             ended_at = await _end_of(listener)
@@ -299,7 +299,9 @@ async def _end_of(listener: Listener) -> float:
 
 
 def _told(phase: Phase, listener: Listener) -> Phase | None:
-    """By where its time went. Who is tokenised has not come in yet; what is relayed is being decoded."""
+    """Return the phase by the time split: while tokenising it has not been admitted; while relayed it
+    decodes.
+    """
     if listener.finished is None:
         return None
     split = listener.finished.split

@@ -1,4 +1,4 @@
-"""Clients in processes of their own, who send open loop and resume with another router when theirs dies."""
+"""Clients in their own processes, which send open loop and resume with another router when theirs dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VOCAB_SIZE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. Lengths are `workload`'s, times `scale`; `clients` are processes."""
+    """A run. Lengths are those of `workload` times `scale`; `clients` is a number of processes."""
 
     model: Path
     rate: float
@@ -45,18 +45,18 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the clients of one process, or of all, saw. Times in milliseconds."""
+    """The results of the clients of one process, or of all. Times in milliseconds."""
 
     sent: int = 0
     finished: int = 0
     resumed: int = 0
     wrong_length: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """How often each was told. A plain dict: `asdict` would count the pairs of a Counter anew."""
+    """How often each error came. A plain dict, because `asdict` would count the pairs of a Counter anew."""
     ttft_ms: list[float] = field(default_factory=list)
     tokens: int = 0
     late_ms: list[float] = field(default_factory=list)
-    """How much after its time a request was sent: a generator that is overrun offers less than it says."""
+    """How late each request was sent: an overloaded generator offers less than it claims."""
     cpu_s: float = 0.0
 
     def add(self, other: Outcome) -> None:
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One request and when it is sent, in seconds from the start."""
+    """A request and its sending time, in seconds from the start."""
 
     due_s: float
     prompt: list[int]
@@ -80,12 +80,12 @@ class Errand:
 
 
 def processes(number: int) -> ProcessPoolExecutor:
-    """Each imports what it needs when it gets its first work."""
+    """Return a pool of processes, which import what they need at their first task."""
     return ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn"))
 
 
 def client_process(plan: Plan, number: int, addresses: Sequence[str], begin_at: float) -> Outcome:
-    """This process's share of the rate, from `begin_at` of the host's clock on."""
+    """Send this process's share of the rate, from `begin_at` of the host's clock on."""
     errands = list(_errands(plan, number))
     gc.collect()
     gc.freeze()
@@ -96,7 +96,7 @@ def client_process(plan: Plan, number: int, addresses: Sequence[str], begin_at: 
 
 
 def _errands(plan: Plan, number: int) -> Iterator[Errand]:
-    """Drawn before the first is sent: drawing then would make the others late."""
+    """Draw the requests; this happens before the first is sent, or it would delay the others."""
     rng = random.Random(f"{plan.seed}:{number}")
     times = arrivals("poisson", plan.rate / plan.clients, seed=plan.seed * plan.clients + number)
     for due_s in itertools.takewhile(lambda due: due < plan.seconds, times):
@@ -106,7 +106,7 @@ def _errands(plan: Plan, number: int) -> Iterator[Errand]:
 
 
 async def _send_all(errands: Sequence[Errand], addresses: Sequence[str], begin_at: float) -> Outcome:
-    """Open loop; routers are tried in turns."""
+    """Send open loop, to the routers in turn."""
     outcome = Outcome()
     async with contextlib.AsyncExitStack() as stack:
         clients = [

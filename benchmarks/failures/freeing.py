@@ -1,7 +1,7 @@
-"""When what a request held is free again: blocks by its workers' own count, all else by Redis's.
+"""Observe when the resources of a request are free again: blocks by its workers' count, all else by Redis.
 
-Workers say their free blocks in their metrics, asked for all the while; Redis says with MONITOR what it does
-and when. Both run on this machine, so one clock (`time.time`) serves for all of it.
+Workers report their free blocks as a metric, which is polled. Redis reports its commands and their times by
+MONITOR. Both run on this machine, so one clock (`time.time`) serves for all.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _COMMAND = re.compile(
 )
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 ASK_AGAIN_S = 0.002
-"""Between two questions about blocks: these are answered on the interpreter that runs the steps."""
+"""Seconds between two polls for blocks: the interpreter that runs the steps serves them."""
 _FREE = re.compile(rb"^baton_kv_free_blocks (\S+)$", re.MULTILINE)
 
 
 class Holdings:
-    """Places in the queue, grants, credits and leases, as Redis is told of them.
+    """Places in the queue, grants, credits and leases, followed from Redis's commands.
 
-    Requests are named by their ids, whatever their tenant, and have one choice.
+    Requests are identified by their ids without the tenant, and have one choice.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class Holdings:
                 await self._changed.wait()
 
     async def until_nothing(self, request_id: str) -> float:
-        """When it last had nothing any more; 0 for one that never had anything."""
+        """Wait until it holds nothing, and return since when; 0 for a request that never held anything."""
         await self.until(request_id, lambda held: not held)
         return self._emptied_at.get(request_id, 0.0)
 
     def take(self, line: bytes) -> None:
-        """One line of MONITOR's."""
+        """Process a line of MONITOR."""
         found = _COMMAND.match(line)
         if found is None:
             return
@@ -74,14 +74,14 @@ class Holdings:
 
 
 def _id_of(request_key: str) -> str:
-    """Of `tenant/request/choice`."""
+    """Return the request id of `tenant/request/choice`."""
     return request_key.split("/")[-2]
 
 
 class BlockCounts:
-    """Free blocks of some workers, by the metrics they serve at these addresses; `all` when nothing runs.
+    """Free blocks of some workers, by their metrics at these addresses; `all` are their totals.
 
-    A worker counts none before its first step.
+    A worker reports none before its first step.
     """
 
     def __init__(self, addresses: Sequence[str], num_blocks: Sequence[int]) -> None:
@@ -89,11 +89,11 @@ class BlockCounts:
         self.all = tuple(num_blocks)
 
     async def free(self) -> tuple[int, ...]:
-        """Of each worker, now."""
-        return tuple(await asyncio.gather(*(_free_blocks(one) for one in self._addresses)))
+        """Return the free blocks of each worker."""
+        return tuple(await asyncio.gather(*(_free_blocks(address) for address in self._addresses)))
 
     async def until(self, met: Callable[[tuple[int, ...]], bool], timeout_s: float = 30.0) -> float:
-        """When an answer that meets the condition had come. Raises TimeoutError."""
+        """Wait until the counts meet the condition, and return the time. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while not met(await self.free()):  # noqa: ASYNC110 -- other processes' blocks
                 await asyncio.sleep(ASK_AGAIN_S)

@@ -1,11 +1,11 @@
-"""What a decode worker's leaving costs its streams: the pause that clients see, and its time to exit.
+"""Measure the pause of streams when a decode worker leaves, and its time to exit.
 
     python -m benchmarks leaving --streams 8 --seeds 1,2,3
 
-A fleet of the demo model, one prefill worker and two decode workers. Streams run; then the decode worker with
-more of them is sent SIGTERM. The pause of a stream is its longest gap from that moment until the worker has
-ended; it is compared with all gaps before. Only streams that moved are counted. One that breaks, or whose
-tokens are not those of the undisturbed run, fails the measurement.
+A fleet of the demo model has one prefill worker and two decode workers. Streams run; then the decode worker
+with more of them gets SIGTERM. The pause of a stream is its longest gap from that moment until the worker has
+ended; it is compared with all gaps before. Only streams that moved count. A stream that breaks, or whose
+tokens differ from those of the undisturbed run, fails the measurement.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pathlib import Path
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
-from benchmarks.failures.streams import EXACT, num_changed, play, prompts_of
-from benchmarks.flags import add_model_flag, add_shared_flags
+from benchmarks.failures.streams import EXACT, Wave, play, prompts_of, wave
+from benchmarks.flags import add_model_flag, add_shared_flags, count
 from benchmarks.fleets.observe import busiest_decoder
-from benchmarks.telling import Telling
-from reporting.quantiles import quantile
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
+from reporting.tables import p50_p99
 
 STREAMS = 6
 TOKENS = 300
@@ -34,57 +35,54 @@ EXIT_GOAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One leaving. Times in seconds."""
+    """One worker leaving. Times in seconds."""
 
-    before_s: tuple[float, ...]
-    """All gaps until the signal."""
-    pauses_s: tuple[float, ...]
-    """The longest gap of each stream that moved, from the signal to the exit."""
+    wave: Wave
     exit_s: float
-    changed: int
-    """Streams whose tokens were not those of the undisturbed run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--streams", type=int, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
+        "--streams", type=count, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
     )
     add_model_flag(parser)
     add_shared_flags(parser, seeds=(1, 2, 3))
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.streams < 1:
-        raise ValueError(f"--streams is {args.streams}; accepted: 1 or more")
-    telling = Telling(args)
-    runs = [asyncio.run(measure(args.model, args.streams, seed)) for seed in args.seeds]
-    telling.add(section_of(runs))
-    return telling.end()
+    seeds = tracked(args.seeds, "leaving")
+    runs = [asyncio.run(measure(args.model, args.streams, seed)) for seed in seeds]
+    return report(args, [section_of(runs)])
 
 
 def section_of(runs: Sequence[Run]) -> Section:
     rows = [
         (
-            f"{number} ({len(one.pauses_s)} moved)",
-            f"{quantile(one.before_s, 0.5) * 1000:.0f} / {quantile(one.before_s, 0.99) * 1000:.0f}",
-            f"{quantile(one.pauses_s, 0.5) * 1000:.0f} / {quantile(one.pauses_s, 0.99) * 1000:.0f}",
-            f"{one.exit_s * 1000:.0f}",
+            f"{number} ({len(left.wave.pauses_s)} moved)",
+            p50_p99(left.wave.before_s),
+            p50_p99(left.wave.pauses_s),
+            f"{left.exit_s * 1000:.0f}",
         )
-        for number, one in enumerate(runs, 1)
+        for number, left in enumerate(runs, 1)
     ]
     return Section(
         "A decode worker leaves",
         "The longest gap of each stream that moved, from the signal to the exit, beside all gaps before.",
         (
-            Goal("streams broken or changed", tuple(float(one.changed) for one in runs), 0, at_least=False),
-            Goal("seconds to exit", tuple(one.exit_s for one in runs), EXIT_GOAL_S, at_least=False),
+            Goal(
+                "streams broken or changed",
+                tuple(float(left.wave.changed) for left in runs),
+                0,
+                at_least=False,
+            ),
+            Goal("seconds to exit", tuple(left.exit_s for left in runs), EXIT_GOAL_S, at_least=False),
         ),
         (markdown(("run", "gap before, P50 / P99 ms", "pause, P50 / P99 ms", "exit, ms"), rows),),
     )
 
 
 async def measure(model: Path, num_streams: int, seed: int) -> Run:
-    """One fleet, one leaving."""
+    """Start a fleet, and let a decode worker leave."""
     spec = FleetSpec(
         model=model, decode=2, extra_args={"prefill": EXACT, "decode": EXACT}, standstill_s=180.0
     )
@@ -94,13 +92,8 @@ async def measure(model: Path, num_streams: int, seed: int) -> Run:
         struck = _Strike(fleet, client)
         streams = await play(client, prompts, TOKENS, seed, struck.strike)
         exit_s = await struck.exited
-        begin_s, end_s = struck.began_s, struck.began_s + exit_s
-        return Run(
-            before_s=tuple(gap for one in streams for gap in one.gaps(0.0, begin_s)),
-            pauses_s=tuple(max(one.gaps(begin_s, end_s)) for one in streams if one.attempts > 1),
-            exit_s=exit_s,
-            changed=num_changed(streams, undisturbed),
-        )
+        moved = [stream.attempts > 1 for stream in streams]
+        return Run(wave(streams, undisturbed, moved, struck.began_s, struck.began_s + exit_s), exit_s)
 
 
 class _Strike:

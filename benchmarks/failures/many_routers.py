@@ -1,11 +1,11 @@
-"""Routers that share one Redis, one of which is killed at half time.
+"""Measure routers that share one Redis; one of them is killed at half time.
 
     python -m benchmarks many-routers --rate 200 --seconds 60 --scale 0.02 --decode 1 --clients 2
 
-A fleet of timed workers, two routers, and clients in processes of their own that know both. Redis is watched
-throughout: no request of a class may be granted before one that was due earlier (but for grants in flight),
-no worker's blocks or seats may be leased twice, and in the end nothing may be held. One router is killed at
-half time; its clients resume with the other, and no request may be lost.
+The fleet has timed workers and two routers, and clients in their own processes know both. Redis is watched
+throughout: no request of a class may be granted before one that was due earlier (except for grants in
+flight), no worker's blocks or seats may be leased twice, and at the end nothing may be held. One router is
+killed at half time; its clients resume with the other, and no request may be lost.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dataclasses import asdict, fields
 from benchmarks.failures.crowd import Plan
 from benchmarks.failures.shared_redis import Report, measure
 from benchmarks.flags import add_model_flag, add_shared_flags, number
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
+from reporting.tables import p50_p99
 from workloads.shapes import WORKLOADS
 
 COUNTS = {
@@ -49,22 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One fleet for each seed."""
-    telling = Telling(args)
-    asked = {one.name: getattr(args, one.name) for one in fields(Plan) if one.name != "seed"}
-    reports = []
-    with progress_bars() as progress:
-        bar = progress.add_task("many-routers", total=len(args.seeds))
-        for seed in args.seeds:
-            reports.append(asyncio.run(measure(Plan(**asked, seed=seed))))
-            progress.advance(bar)
-    telling.add(section(Plan(**asked), args.seeds, reports))
-    return telling.end()
+    """Start a fleet for each seed."""
+    asked = {field.name: getattr(args, field.name) for field in fields(Plan) if field.name != "seed"}
+    seeds = tracked(args.seeds, "many-routers")
+    reports = [asyncio.run(measure(Plan(**asked, seed=seed))) for seed in seeds]
+    return report(args, [section(Plan(**asked), args.seeds, reports)])
 
 
 def section(plan: Plan, seeds: Sequence[int], reports: Sequence[Report]) -> Section:
-    """Goals, and a row for each seed."""
-    outcomes = [one.outcome for one in reports]
+    """Return goals, and a row for each seed."""
+    outcomes = [report.outcome for report in reports]
 
     def none(claim: str, counts: Iterable[int]) -> Goal:
         return Goal(claim, (float(sum(counts)),), 0, at_least=False, spec=".0f")
@@ -72,33 +67,33 @@ def section(plan: Plan, seeds: Sequence[int], reports: Sequence[Report]) -> Sect
     goals = (
         Goal(
             "requests sent a second",
-            tuple(one.sent / plan.seconds for one in outcomes),
+            tuple(outcome.sent / plan.seconds for outcome in outcomes),
             0.95 * plan.rate,
             spec=".1f",
         ),
-        none("requests not finished", (one.sent - one.finished for one in outcomes)),
-        none("answers of a wrong length", (one.wrong_length for one in outcomes)),
+        none("requests not finished", (outcome.sent - outcome.finished for outcome in outcomes)),
+        none("answers of a wrong length", (outcome.wrong_length for outcome in outcomes)),
         none(
             "grants before one due earlier, beyond those in flight",
-            (one.passed_beyond_flight for one in reports),
+            (report.passed_beyond_flight for report in reports),
         ),
-        none("workers whose blocks or seats were oversold", (len(one.oversold) for one in reports)),
-        none("credits and leases held at the end", (len(one.held_at_the_end) for one in reports)),
+        none("workers whose blocks or seats were oversold", (len(report.oversold) for report in reports)),
+        none("credits and leases held at the end", (len(report.held_at_the_end) for report in reports)),
     )
     rows = [
         (
             f"seed {seed}",
-            f"{one.outcome.sent} / {one.outcome.finished}",
-            f"{one.outcome.resumed}",
-            f"{quantile(one.outcome.late_ms, 0.99):.0f}",
-            f"{quantile(one.outcome.ttft_ms, 0.5):.0f} / {quantile(one.outcome.ttft_ms, 0.99):.0f}",
-            f"{one.outcome.tokens / plan.seconds:.0f}",
-            f"{one.granted} / {one.most_waiting} / {one.passed}",
-            ", ".join(f"{name} {share:.2f}" for name, share in one.cpu_shares.items())
-            + f", clients {one.outcome.cpu_s / plan.seconds:.2f}",
-            "; ".join(one.violations) or "none",
+            f"{report.outcome.sent} / {report.outcome.finished}",
+            f"{report.outcome.resumed}",
+            f"{quantile(report.outcome.late_ms, 0.99):.0f}",
+            p50_p99(report.outcome.ttft_ms, 1),
+            f"{report.outcome.tokens / plan.seconds:.0f}",
+            f"{report.granted} / {report.most_waiting} / {report.passed}",
+            ", ".join(f"{name} {share:.2f}" for name, share in report.cpu_shares.items())
+            + f", clients {report.outcome.cpu_s / plan.seconds:.2f}",
+            "; ".join(report.violations) or "none",
         )
-        for seed, one in zip(seeds, reports, strict=True)
+        for seed, report in zip(seeds, reports, strict=True)
     ]
     header = (
         "", "sent / finished", "resumed", "sent late P99, ms", "TTFT P50 / P99, ms", "tokens/s",
@@ -110,5 +105,8 @@ def section(plan: Plan, seeds: Sequence[int], reports: Sequence[Report]) -> Sect
         f"workers timed by {plan.profile}, {plan.workload} × {plan.scale:g} at {plan.rate:g} requests/s for "
         f"{plan.seconds:g} s, {plan.clients} client processes."
     )
-    data = {"plan": asdict(plan) | {"model": str(plan.model)}, "reports": [asdict(one) for one in reports]}
+    data = {
+        "plan": asdict(plan) | {"model": str(plan.model)},
+        "reports": [asdict(report) for report in reports],
+    }
     return Section("Many routers", method, goals, (markdown(header, rows),), data)

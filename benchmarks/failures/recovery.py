@@ -1,68 +1,58 @@
-"""How long streams stand still when a process that serves them is killed: a decode worker, then a router.
+"""Measure how long streams pause when a process that serves them is killed: a decode worker, then a router.
 
     python -m benchmarks recovery --streams 8 --seeds 1,2,3,4,5
 
-A fleet of the demo model for each seed: two routers, one prefill worker, two decode workers. Streams run side
-by side. Once each has some tokens, the decode worker with more of them is sent SIGKILL; in a second wave, on
-what is left, one of the routers. The pause of a stream is its longest gap from the kill on, until its end.
+Each seed has a fleet of the demo model: two routers, one prefill worker, two decode workers. Streams run side
+by side. Once each has some tokens, the decode worker with more of them gets SIGKILL; in a second wave, on the
+rest of the fleet, one of the routers does. The pause of a stream is its longest gap from the kill to its end.
 
-A stream whose decode worker died may stand still for the time in which the death is noticed (1 s), for its
-prompt and its tokens so far to be prefilled again, and for one step: predicted for it alone, by the cost
-model that the fleet's own workers told last. A stream whose router died may for 2 s. One that breaks, or
-whose tokens are not those of the undisturbed run, fails the measurement.
+A stream whose decode worker died may pause while the death is noticed (1 s), its prompt and its tokens so far
+are prefilled again, and one step runs: predicted for a stream alone, by the cost model that the fleet's
+workers published last. A stream whose router died may pause for 2 s. A stream that breaks, or whose tokens
+differ from those of the undisturbed run, fails the measurement.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import CostState, FleetSnapshot, Role
-from benchmarks.failures.streams import EXACT, STRIKE_AT, Stream, num_changed, play, prompts_of
+from benchmarks.failures.streams import EXACT, STRIKE_AT, Wave, play, prompts_of, wave
 from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.fleets.observe import busiest_decoder, snapshot
-from benchmarks.telling import Telling
-from reporting.progress import progress_bars
+from benchmarks.report import report
+from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
+from reporting.tables import p50_p99
 from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
 from scheduling.cost.cost_model import CostModel, StepShape
 
 STREAMS = 8
 PROMPT_TOKENS = 400
 TOKENS = 600
-"""Many more than come while the one to kill is looked for, also on a busy machine."""
+"""Many more than arrive while the process to kill is chosen, even on a busy machine."""
 BUDGET = 256
 DETECTION_S = 1.0
 ROUTER_GOAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """One kill. Times in seconds."""
-
-    before_s: tuple[float, ...]
-    """All gaps until the kill."""
-    pauses_s: tuple[float, ...]
-    """Of each stream that went on elsewhere; none where all had ended when the kill came."""
-    changed: int
-    """Streams whose tokens were not those of the undisturbed run."""
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
-    """One fleet's two deaths."""
+    """The two deaths of one fleet."""
 
     worker: Wave
     router: Wave
     predicted_s: float
-    """Prompt and tokens prefilled again, and one step, for a stream alone."""
+    """Seconds to prefill prompt and tokens again, and for one step, for a stream alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,18 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.streams < 2:
         raise ValueError(f"--streams is {args.streams}; accepted: 2 or more, one for each router")
-    telling, runs = Telling(args), []
-    with progress_bars() as progress:
-        bar = progress.add_task("recovery", total=len(args.seeds))
-        for seed in args.seeds:
-            runs.append(asyncio.run(measure(args.model, args.streams, seed)))
-            progress.advance(bar)
-    telling.add(section_of(runs))
-    return telling.end()
+    seeds = tracked(args.seeds, "recovery")
+    runs = [asyncio.run(measure(args.model, args.streams, seed)) for seed in seeds]
+    return report(args, [section_of(runs)])
 
 
 async def measure(model: Path, num_streams: int, seed: int) -> Run:
-    """One fleet, both deaths."""
+    """Start a fleet, and kill a worker, then a router."""
     flags = (*EXACT, "--token-budget", str(BUDGET))
     spec = FleetSpec(
         model=model, routers=2, decode=2, extra_args={"prefill": flags, "decode": flags}, standstill_s=180.0
@@ -98,22 +83,24 @@ async def measure(model: Path, num_streams: int, seed: int) -> Run:
         predicted_s = _predicted_s(await snapshot(client), num_streams)
         killed_at = 0.0
 
-        async def kill_decoder() -> None:
+        async def kill(name: Awaitable[str]) -> None:
             nonlocal killed_at
-            process = fleet.process(await busiest_decoder(client))
+            process = fleet.process(await name)
             killed_at = time.monotonic()
             process.kill()
 
-        async def kill_router() -> None:
-            nonlocal killed_at
-            process = fleet.process(await _busiest_router(fleet))
-            killed_at = time.monotonic()
-            process.kill()
+        def kill_decoder() -> Awaitable[None]:
+            return kill(busiest_decoder(client))
+
+        def kill_router() -> Awaitable[None]:
+            return kill(_busiest_router(fleet))
 
         streams = await play(client, prompts, TOKENS, seed, kill_decoder)
-        worker = _wave(streams, undisturbed, killed_at, [one.attempts > 1 for one in streams])
+        moved = [stream.attempts > 1 for stream in streams]
+        worker = wave(streams, undisturbed, moved, killed_at, math.inf)
         streams = await play(client, prompts, TOKENS, seed, kill_router)
-        router = _wave(streams, undisturbed, killed_at, [one.resumes > 0 for one in streams])
+        moved = [stream.resumes > 0 for stream in streams]
+        router = wave(streams, undisturbed, moved, killed_at, math.inf)
         return Run(worker, router, predicted_s)
 
 
@@ -125,21 +112,14 @@ async def _busiest_router(fleet: Fleet) -> str:
     return max(running, key=lambda name: running[name])
 
 
-def _wave(
-    streams: Sequence[Stream], undisturbed: Sequence[Stream], killed_at: float, moved: Sequence[bool]
-) -> Wave:
-    paused = [one for one, has_moved in zip(streams, moved, strict=True) if has_moved]
-    return Wave(
-        before_s=tuple(gap for one in streams for gap in one.gaps(0.0, killed_at)),
-        pauses_s=tuple(max(one.gaps(killed_at, float("inf"))) for one in paused),
-        changed=num_changed(streams, undisturbed),
-    )
-
-
 def _predicted_s(seen: FleetSnapshot, num_streams: int) -> float:
-    """For one stream at the kill, in the middle of what such steps take: its tokens, then a step of all."""
-    prefill = next(_model_of(one.cost) for one in seen.workers if one.role is Role.PREFILL and one.cost)
-    decode = next(_model_of(one.cost) for one in seen.workers if one.role is Role.DECODE and one.cost)
+    """Predict for one stream at the kill, by the median of such steps: its tokens, then a step of all."""
+    prefill = next(
+        _model_of(worker.cost) for worker in seen.workers if worker.role is Role.PREFILL and worker.cost
+    )
+    decode = next(
+        _model_of(worker.cost) for worker in seen.workers if worker.role is Role.DECODE and worker.cost
+    )
     context = PROMPT_TOKENS + STRIKE_AT
     again_s = own_prefill_s(RequestCost(context, 0, 0, 1), PrefillView(prefill, BUDGET))
     step_s = decode.predict(StepShape.of(num_streams, num_streams * context, ()))
@@ -152,15 +132,17 @@ def _model_of(cost: CostState) -> CostModel:
 
 
 def section_of(runs: Sequence[Run]) -> Section:
-    """P99 of each fleet beside what is allowed, and what was seen in each."""
-    allowed_s = [DETECTION_S + one.predicted_s for one in runs]
+    """Return goals on the P99 of each fleet, and a row for each."""
+    allowed_s = [DETECTION_S + measured.predicted_s for measured in runs]
     shares = [
-        quantile(one.worker.pauses_s, 0.99) / most
-        for one, most in zip(runs, allowed_s, strict=True)
-        if one.worker.pauses_s
+        quantile(measured.worker.pauses_s, 0.99) / most
+        for measured, most in zip(runs, allowed_s, strict=True)
+        if measured.worker.pauses_s
     ]
-    changed = tuple(float(one.worker.changed + one.router.changed) for one in runs)
-    router_s = tuple(quantile(one.router.pauses_s, 0.99) for one in runs if one.router.pauses_s)
+    changed = tuple(float(measured.worker.changed + measured.router.changed) for measured in runs)
+    router_s = tuple(
+        quantile(measured.router.pauses_s, 0.99) for measured in runs if measured.router.pauses_s
+    )
     goals = (
         Goal("streams broken or changed", changed, 0, at_least=False, spec=".0f"),
         Goal("decode worker killed: P99 pause / what is allowed", tuple(shares), 1.0, at_least=False),
@@ -168,21 +150,21 @@ def section_of(runs: Sequence[Run]) -> Section:
     )
     rows = [
         (
-            f"{number} ({len(one.worker.pauses_s)} and {len(one.router.pauses_s)} moved)",
-            _pair(one.worker.before_s),
-            _pair(one.worker.pauses_s),
-            f"{(DETECTION_S + one.predicted_s) * 1000:.0f} ({one.predicted_s * 1000:.0f})",
-            _pair(one.router.pauses_s),
+            f"{number} ({len(measured.worker.pauses_s)} and {len(measured.router.pauses_s)} moved)",
+            p50_p99(measured.worker.before_s),
+            p50_p99(measured.worker.pauses_s),
+            f"{(DETECTION_S + measured.predicted_s) * 1000:.0f} ({measured.predicted_s * 1000:.0f})",
+            p50_p99(measured.router.pauses_s),
         )
-        for number, one in enumerate(runs, 1)
+        for number, measured in enumerate(runs, 1)
     ]
     rows.append(
         (
             "all",
-            _pair([gap for one in runs for gap in one.worker.before_s]),
-            _pair([gap for one in runs for gap in one.worker.pauses_s]),
+            p50_p99([gap for measured in runs for gap in measured.worker.before_s]),
+            p50_p99([gap for measured in runs for gap in measured.worker.pauses_s]),
             "",
-            _pair([gap for one in runs for gap in one.router.pauses_s]),
+            p50_p99([gap for measured in runs for gap in measured.router.pauses_s]),
         )
     )
     header = (
@@ -197,7 +179,3 @@ def section_of(runs: Sequence[Run]) -> Section:
         f"after {STRIKE_AT} more."
     )
     return Section("A process is killed in mid-stream", method, goals, (markdown(header, rows),))
-
-
-def _pair(taken: Sequence[float]) -> str:
-    return f"{quantile(taken, 0.5) * 1000:.0f} / {quantile(taken, 0.99) * 1000:.0f}" if taken else "–"

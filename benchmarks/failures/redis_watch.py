@@ -1,7 +1,7 @@
-"""Holds every command that a fleet's Redis carries out against what the fleet promises of its order.
+"""Compare every command that a fleet's Redis executes with the order that the fleet promises.
 
-Listens with MONITOR, so in the order in which Redis itself acts, commands of scripts included. Takes part in
-nothing. The names of keys are those of `state/keys.py`, known here by their ends.
+MONITOR reports them in the order in which Redis executes them, including those of scripts. The names of keys
+are those of `state/keys.py`, recognised by their ends.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from types import TracebackType
 from typing import Protocol, Self
 
 CLASS_SCORE = 10**13
-"""What a class adds to a score, as in the fleet's state."""
+"""The distance between the scores of two classes, as in the fleet's state."""
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _LINE_BYTES = 1 << 22
 _WATCHED = tuple(b'"{baton}:' + name for name in (b'queue"', b'grants"', b"leases:", b"credits:"))
-"""Looked for before a line is taken apart: most are of other keys."""
+"""Searched for before a line is parsed: most lines are about other keys."""
 
 
 @dataclass(slots=True)
 class OrderFacts:
-    """What was seen. `max_leased` and `max_seats` are by worker, the most that was leased at any time."""
+    """The observations. `max_leased` and `max_seats` have the most that was leased at any time, by worker."""
 
     enqueued: int = 0
     granted: int = 0
     passed: int = 0
     """Grants while an entry of the same class that was due earlier waited."""
     passed_beyond_flight: int = 0
-    """Those of them that passed more entries than grants were in flight."""
+    """The part of them that passed more entries than grants were in flight."""
     most_waiting: int = 0
     max_leased: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     max_seats: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
 class OrderWatch:
-    """The queue and the ledgers, rebuilt from the commands."""
+    """The queue and the ledgers, reconstructed from the commands."""
 
     def __init__(self) -> None:
         self.facts = OrderFacts()
         self.ledgers: set[str] = set()
-        """Keys of all credits and leases that were ever written."""
+        """Keys of all credits and leases ever written."""
         self._scores: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
         self._passed: dict[str, int] = {}
@@ -51,7 +51,7 @@ class OrderWatch:
         self._seats: dict[str, set[str]] = defaultdict(set)
 
     def take(self, line: bytes) -> None:
-        """One line of MONITOR's."""
+        """Process a line of MONITOR."""
         if not any(name in line for name in _WATCHED):
             return
         words = [word.decode() for word in _WORD.findall(line)]
@@ -115,13 +115,13 @@ class OrderWatch:
 
 
 class Takes(Protocol):
-    """Who is told what Redis does."""
+    """A consumer of MONITOR's lines."""
 
     def take(self, line: bytes) -> None: ...
 
 
 class Monitor:
-    """Feeds a watch every line of a Redis's MONITOR for as long as the `async with` block lasts."""
+    """Feeds every line of a Redis's MONITOR to a watch while the `async with` block lasts."""
 
     def __init__(self, address: str, watch: Takes) -> None:
         self._watch = watch
@@ -152,7 +152,7 @@ class Monitor:
 
 
 class RedisWatch(Monitor):
-    """An `OrderWatch` that is fed."""
+    """A monitor with an `OrderWatch`."""
 
     def __init__(self, address: str) -> None:
         self.order = OrderWatch()

@@ -1,4 +1,4 @@
-"""One run of several routers on one Redis: a fleet, a crowd, and a watch on every command of Redis."""
+"""Run several routers on one Redis: a fleet, many clients, and a watch on every command of Redis."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import Role
 from benchmarks.failures.crowd import Outcome, Plan, client_process, processes
 from benchmarks.failures.redis_watch import RedisWatch
+from benchmarks.fleets.observe import memory_and_cpu, snapshot
 from state.store import Store
 
 DRAIN_S = 60.0
 START_S = 5.0
-"""Until the first request: clients import, and draw what they will send."""
+"""Seconds until the first request: clients import their modules, and draw their requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run, judged."""
+    """The result of a run."""
 
     outcome: Outcome
     granted: int
@@ -33,11 +34,11 @@ class Report:
     oversold: tuple[str, ...]
     held_at_the_end: tuple[str, ...]
     cpu_shares: dict[str, float]
-    """CPU seconds a second, by process, while requests were sent; a killed one's until then."""
+    """CPU seconds per second, by process, while requests were sent; for a killed process until then."""
 
     @property
     def violations(self) -> list[str]:
-        """What the fleet promises and did not keep; empty if all is well."""
+        """The broken promises of the fleet; empty if all is well."""
         outcome = self.outcome
         found = [f"{name}: oversold" for name in self.oversold]
         found += [f"{key}: still held" for key in self.held_at_the_end]
@@ -52,7 +53,7 @@ class Report:
 
 
 async def measure(plan: Plan, run_dir: Path | None = None) -> Report:
-    """Start the fleet, send, kill, wait, judge."""
+    """Start the fleet, send, kill, wait, and judge."""
     sizes = ("--max-num-seqs", str(plan.max_num_seqs))
     spec = FleetSpec(
         model=plan.model,
@@ -72,7 +73,8 @@ async def measure(plan: Plan, run_dir: Path | None = None) -> Report:
 async def _measure(plan: Plan, fleet: Fleet, watch: RedisWatch, pool: ProcessPoolExecutor) -> Report:
     loop = asyncio.get_running_loop()
     async with AsyncClient(fleet.router_addresses[-1:]) as client:
-        capacity = await _capacities(client)
+        workers = (await snapshot(client)).workers
+        capacity = {worker.worker_id: worker.num_blocks for worker in workers if worker.role is Role.DECODE}
     begin_at = time.time() + START_S
     before = _cpu_seconds(fleet)
     sending = [
@@ -110,16 +112,8 @@ async def _measure(plan: Plan, fleet: Fleet, watch: RedisWatch, pool: ProcessPoo
     )
 
 
-async def _capacities(client: AsyncClient) -> dict[str, int]:
-    """Blocks of each decode worker."""
-    async with contextlib.aclosing(client.watch(0.1)) as snapshots:
-        async for snapshot in snapshots:
-            return {one.worker_id: one.num_blocks for one in snapshot.workers if one.role is Role.DECODE}
-    return {}
-
-
 async def _until_nothing_is_held(redis_address: str, ledgers: set[str]) -> list[str]:
-    """Which of these keys still hold something after a while: what a dead router left has to expire first."""
+    """Return the keys that still hold something after a while: a dead router's entries must expire first."""
     give_up = time.monotonic() + DRAIN_S
     store = await Store.connect(f"redis://{redis_address}/0")
     try:
@@ -138,11 +132,9 @@ async def _held(store: Store, ledger: str) -> dict[str, int]:
 
 
 def _cpu_seconds(fleet: Fleet) -> dict[str, float]:
-    """Of every process that runs, user and system."""
+    """Return the CPU seconds of every running process, user and system."""
     found = {}
     for process in fleet.processes:
         with contextlib.suppress(FileNotFoundError):
-            text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii")
-            user, system = text.rpartition(")")[2].split()[11:13]
-            found[process.name] = (int(user) + int(system)) / 100
+            found[process.name] = memory_and_cpu(process.pid)[1]
     return found

@@ -1,16 +1,16 @@
-"""Load a fleet at the size of real cards for minutes, to find what grows until a process stands still.
+"""Load a fleet of the size of real cards for minutes, to find what grows until a process stalls.
 
     python -m benchmarks soak --minutes 10 --seeds 1
     python -m benchmarks soak --minutes 10 --seeds 1 --beside compilers
 
-Two routers, one prefill worker and two decode workers that are timed by a profile and have 60 000 KV blocks
-each; one client process sends `chat` and one `shared`, unscaled, through the SDK. The load is a share of the
-lower of two rates: what the simulator's arithmetic says the workers carry at 20 ms a token, and what this
-machine's cores carry of routers, workers and clients together. The section says which of them it was.
+Two routers, one prefill worker and two decode workers run, timed by a profile, with 60 000 KV blocks each.
+One client process sends `chat` and one `shared`, unscaled, through the SDK. The load is a share of the lower
+of two rates: the rate that the workers carry at 20 ms a token by the simulator's arithmetic, and the rate at
+which this machine's cores run routers, workers and clients together. The section says which of them it was.
 
-Each process reports its memory and the longest standstill of its event loop, in all and as far as the process
-itself computed. Beside compilers every process waits for a core now and then: then a standstill counts only
-as far as the process computed, and requests may end late or be refused for load.
+Each process reports its memory, and the longest standstill of its event loop: in all, and while the process
+itself computed. Beside compilers, every process waits for a core now and then; so only standstills in which
+the process computed count, and requests may end late or be refused for load.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import asdict
 
 from benchmarks.failures.soak_fleet import NUM_BLOCKS, SOAK_WORKLOADS, Report, Setting, measure, rate_of
 from benchmarks.flags import add_model_flag, add_shared_flags, number
-from benchmarks.telling import Telling
+from benchmarks.report import report
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
+from reporting.tables import p50_p99
 
 STANDSTILL_GOAL_MS = 50.0
 MEMORY_GOAL = 1.05
@@ -55,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One fleet for each seed."""
-    telling = Telling(args)
+    """Start a fleet for each seed."""
     rate = rate_of(args.profile, args.num_blocks)
     asked = args.load * rate.per_s if args.rate is None else args.rate
     setting = Setting(
@@ -67,14 +67,13 @@ def run(args: argparse.Namespace) -> int:
         profile=args.profile,
         num_compilers=NUM_COMPILERS if args.beside else 0,
     )
-    why = f"{args.load:g} of {rate}" if args.rate is None else "as asked for"
+    why = f"{args.load:g} of {rate}" if args.rate is None else "by --rate"
     reports = [asyncio.run(measure(setting, seed)) for seed in args.seeds]
-    telling.add(section(setting, why, args.seeds, reports))
-    return telling.end()
+    return report(args, [section(setting, why, args.seeds, reports)])
 
 
 def section(setting: Setting, why: str, seeds: Sequence[int], reports: Sequence[Report]) -> Section:
-    """Goals, and a row for each process of each seed."""
+    """Return goals, and a row for each process of each seed."""
     beside = f", beside {reports[0].beside}" if setting.num_compilers else ""
     method = (
         f"2 routers, 1 prefill and 2 decode workers of {setting.num_blocks} blocks timed by "
@@ -83,7 +82,7 @@ def section(setting: Setting, why: str, seeds: Sequence[int], reports: Sequence[
     )
     tables = _requests(setting, seeds, reports), _processes(seeds, reports)
     told = asdict(setting) | {"model": str(setting.model)}
-    data = {"setting": told, "reports": [asdict(one) for one in reports]}
+    data = {"setting": told, "reports": [asdict(report) for report in reports]}
     return Section("A soak", method, _goals(setting, reports), tables, data)
 
 
@@ -92,18 +91,18 @@ def _goals(setting: Setting, reports: Sequence[Report]) -> tuple[Goal, ...]:
         # The worst of the seeds: no run may miss it.
         return Goal(claim, (max(figures),), bound, at_least=False, spec=spec)
 
-    found = [process for one in reports for process in one.processes.values()]
+    found = [process for report in reports for process in report.processes.values()]
     own = [process.own_standstill_ms for process in found]
     goals = [
         most("longest standstill of an event loop while its process computed, ms", own, STANDSTILL_GOAL_MS),
-        most("workers given up", [one.num_given_up for one in reports], 0),
-        most("requests refused as unavailable", [one.num_unavailable for one in reports], 0),
+        most("workers given up", [report.num_given_up for report in reports], 0),
+        most("requests refused as unavailable", [report.num_unavailable for report in reports], 0),
     ]
     if setting.num_compilers:
         return tuple(goals)
     standstills = [process.standstill_ms for process in found]
     goals += [
-        most("requests not finished", [one.num_unfinished for one in reports], 0),
+        most("requests not finished", [report.num_unfinished for report in reports], 0),
         most("longest standstill of an event loop, ms", standstills, STANDSTILL_GOAL_MS),
     ]
     if setting.seconds >= LEAST_MINUTES_FOR_MEMORY * 60:
@@ -116,15 +115,15 @@ def _requests(setting: Setting, seeds: Sequence[int], reports: Sequence[Report])
     rows = [
         (
             f"seed {seed}, {workload}",
-            f"{one.sent} / {one.finished}",
-            f"{quantile(one.ttft_ms, 0.5):.0f} / {quantile(one.ttft_ms, 0.99):.0f}",
-            f"{quantile(one.late_ms, 0.99):.0f}",
-            f"{one.resumed}",
-            f"{one.cpu_s / setting.seconds:.2f}",
-            "; ".join(f"{count} × {error}" for error, count in one.errors.items()) or "none",
+            f"{outcome.sent} / {outcome.finished}",
+            p50_p99(outcome.ttft_ms, 1),
+            f"{quantile(outcome.late_ms, 0.99):.0f}",
+            f"{outcome.resumed}",
+            f"{outcome.cpu_s / setting.seconds:.2f}",
+            "; ".join(f"{count} × {error}" for error, count in outcome.errors.items()) or "none",
         )
         for seed, report in zip(seeds, reports, strict=True)
-        for workload, one in report.outcomes.items()
+        for workload, outcome in report.outcomes.items()
     ]
     header = (
         "", "sent / finished", "TTFT P50 / P99, ms", "sent late P99, ms", "resumed", "client's cores",
@@ -137,15 +136,15 @@ def _processes(seeds: Sequence[int], reports: Sequence[Report]) -> str:
     rows = [
         (
             f"seed {seed}, {name}",
-            f"{one.own_standstill_ms:.0f}",
-            f"{one.standstill_ms:.0f}",
-            f"{one.num_long}",
-            f"{one.memory_mb:.0f}",
-            f"{one.memory_growth:.3f}",
-            f"{one.cores:.2f}",
+            f"{process.own_standstill_ms:.0f}",
+            f"{process.standstill_ms:.0f}",
+            f"{process.num_long}",
+            f"{process.memory_mb:.0f}",
+            f"{process.memory_growth:.3f}",
+            f"{process.cores:.2f}",
         )
         for seed, report in zip(seeds, reports, strict=True)
-        for name, one in report.processes.items()
+        for name, process in report.processes.items()
     ]
     header = (
         "", "computing, ms", "longest standstill, ms", "of 50 ms or more", "memory, MB", "grown by the end",

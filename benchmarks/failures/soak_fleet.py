@@ -1,4 +1,4 @@
-"""One soak: a fleet, its clients, and a look at every process each few seconds."""
+"""Run a soak: a fleet, its clients, and a look at every process every few seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prometheus_client.samples import Sample
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from benchmarks.compilers import compilers
 from benchmarks.failures.crowd import Outcome, Plan, client_process, processes
-from benchmarks.fleets.observe import scrape
+from benchmarks.fleets.observe import memory_and_cpu, scrape
 from scheduling.placement import Placement
 from services.profiles import load_profile
 from sim.commands.capacity import capacity_per_s
@@ -28,16 +28,17 @@ SHAPE = FleetShape(prefill=1, decode=2)
 NUM_ROUTERS = 2
 PACE_S = 0.02
 CPU_S_PER_REQUEST = 0.17
-"""Routers, workers, Redis and clients together, for one unscaled request of `chat` or `shared`."""
+"""CPU seconds of routers, workers, Redis and clients together, for an unscaled request of `chat` or
+`shared`."""
 LOOK_S = 5.0
 START_S = 5.0
 DRAW_S = 0.006
-"""For each request, before the first is sent."""
+"""Seconds to draw each request, before the first is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Requests per second: what the workers carry, and what the machine does."""
+    """Requests per second: the rate that the workers carry, and the rate that the machine carries."""
 
     planned_per_s: float
     machine_per_s: float
@@ -96,20 +97,22 @@ class Report:
     @property
     def num_given_up(self) -> int:
         """Workers that a router gave up."""
-        return sum(one.num_given_up for one in self.processes.values())
+        return sum(process.num_given_up for process in self.processes.values())
 
     @property
     def num_unfinished(self) -> int:
-        return sum(one.sent - one.finished + one.wrong_length for one in self.outcomes.values())
+        return sum(
+            outcome.sent - outcome.finished + outcome.wrong_length for outcome in self.outcomes.values()
+        )
 
     @property
     def num_unavailable(self) -> int:
-        errors = (pair for one in self.outcomes.values() for pair in one.errors.items())
+        errors = (pair for outcome in self.outcomes.values() for pair in outcome.errors.items())
         return sum(count for error, count in errors if error.startswith("Unavailable"))
 
 
 def rate_of(profile: str, num_blocks: int) -> Rate:
-    """The rate that is carried."""
+    """Return the rates that workers and machine carry."""
     worker = replace(load_profile(profile), num_blocks=num_blocks)
     planned = [
         capacity_per_s(worker, SHAPE, Placement.CONDITIONAL, shapes(workload, 2000, 0, 1.0), PACE_S)
@@ -123,7 +126,7 @@ def _num_cores() -> int:
 
 
 async def measure(setting: Setting, seed: int, run_dir: Path | None = None) -> Report:
-    """Start the fleet, send, look, judge."""
+    """Start the fleet, send, observe, and judge."""
     blocks = ("--num-blocks", str(setting.num_blocks))
     spec = FleetSpec(
         model=setting.model,
@@ -143,7 +146,7 @@ async def measure(setting: Setting, seed: int, run_dir: Path | None = None) -> R
 
 
 async def _send(setting: Setting, seed: int, addresses: Sequence[str], watch: _Watch) -> dict[str, Outcome]:
-    """Each workload from a process of its own, at an equal share of the rate; watched meanwhile."""
+    """Send each workload from its own process, at an equal share of the rate, and observe the fleet."""
     begin_at = time.time() + START_S + DRAW_S * setting.rate * setting.seconds
     plans = {
         workload: Plan(
@@ -178,19 +181,19 @@ class _Look:
     """One process at one moment."""
 
     at_s: float
-    """Since the load began."""
+    """Seconds since the load began."""
     memory: float
     cpu_s: float
     samples: list[Sample]
 
     def value(self, name: str, **labels: str) -> float:
-        """A metric; 0 where there is none."""
-        found = (one.value for one in self.samples if one.name == name and one.labels == labels)
+        """Return a metric; 0 if it is missing."""
+        found = (sample.value for sample in self.samples if sample.name == name and sample.labels == labels)
         return float(next(found, 0.0))
 
 
 class _Watch:
-    """Looks at every process each few seconds, from the beginning of the load on."""
+    """Looks at every process every few seconds, from the beginning of the load on."""
 
     def __init__(self, fleet: Sequence[ManagedProcess]) -> None:
         self._fleet = fleet
@@ -208,16 +211,16 @@ class _Watch:
         for process in self._fleet:
             samples = await scrape(process.metrics_address) if process.metrics_address else []
             at_s = time.monotonic() - self._began_at
-            self._looks[process.name].append(_Look(at_s, *_memory_and_cpu(process.pid), samples))
+            self._looks[process.name].append(_Look(at_s, *memory_and_cpu(process.pid), samples))
 
     def judged(self, seconds: float) -> dict[str, ProcessReport]:
-        """All processes, by name, for a load that lasted so long."""
+        """Return the reports of all processes by name, for a load of this duration."""
         return {name: _judged(looks, seconds) for name, looks in self._looks.items()}
 
 
 def _judged(looks: Sequence[_Look], seconds: float) -> ProcessReport:
     first, last = looks[0], looks[-1]
-    during = [one for one in looks if one.at_s <= seconds]
+    during = [look for look in looks if look.at_s <= seconds]
     settled = _median_memory(during, 0.6 * seconds, 0.7 * seconds)
     return ProcessReport(
         standstill_ms=1000 * last.value("baton_event_loop_standstill_seconds", since="start"),
@@ -236,12 +239,5 @@ def _more(first: _Look, last: _Look, name: str) -> float:
 
 def _median_memory(looks: Sequence[_Look], begin_s: float, end_s: float) -> float:
     """Return the median over the looks in that time, or the last look before its end if there was none."""
-    found = [one.memory for one in looks if begin_s <= one.at_s <= end_s]
-    return statistics.median(found or [[one.memory for one in looks if one.at_s <= end_s][-1]])
-
-
-def _memory_and_cpu(pid: int) -> tuple[float, float]:
-    """Resident bytes, and seconds of CPU, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
-    return float(pages * os.sysconf("SC_PAGE_SIZE")), ticks / os.sysconf("SC_CLK_TCK")
+    found = [look.memory for look in looks if begin_s <= look.at_s <= end_s]
+    return statistics.median(found or [[look.memory for look in looks if look.at_s <= end_s][-1]])

@@ -1,4 +1,4 @@
-"""Streams that run side by side while something happens to their fleet, and when their tokens came."""
+"""Run streams side by side while the fleet is disturbed, and record when their tokens came."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 
 STRIKE_AT = 60
-"""Tokens of every stream before it strikes."""
+"""Tokens that every stream has before the fleet is disturbed."""
 
 EXACT = ("--dtype", "float64")
-"""Sameness is exact in 64 bits; in 32 a batch of another size changes a last bit now and then."""
+"""Outputs are identical in 64 bits; in 32, another batch size sometimes changes a last bit."""
 
 
 @dataclass(slots=True)
@@ -26,14 +26,44 @@ class Stream:
     resumes: int = 0
 
     def gaps(self, begin_s: float, end_s: float) -> list[float]:
-        """Between events, as far as they end within a time."""
+        """Return the gaps between events that overlap a time."""
         pairs = zip(self.at_s, self.at_s[1:], strict=False)
         return [after - before for before, after in pairs if begin_s <= after and before <= end_s]
 
 
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """The pauses of streams around one disturbance. Times in seconds."""
+
+    before_s: tuple[float, ...]
+    """All gaps until the disturbance."""
+    pauses_s: tuple[float, ...]
+    """The longest gap of each stream that went on elsewhere; empty if all had ended before."""
+    changed: int
+    """Streams whose tokens differ from those of the undisturbed run."""
+
+
+def wave(
+    streams: Sequence[Stream],
+    undisturbed: Sequence[Stream],
+    moved: Sequence[bool],
+    begin_s: float,
+    end_s: float,
+) -> Wave:
+    """Measure the pauses from the disturbance to its end; `moved` marks the streams that went elsewhere."""
+    paused = [stream for stream, has_moved in zip(streams, moved, strict=True) if has_moved]
+    return Wave(
+        before_s=tuple(gap for stream in streams for gap in stream.gaps(0.0, begin_s)),
+        pauses_s=tuple(max(stream.gaps(begin_s, end_s)) for stream in paused),
+        changed=sum(a.token_ids != b.token_ids for a, b in zip(streams, undisturbed, strict=True)),
+    )
+
+
 def prompts_of(num_streams: int, num_tokens: int, seed: int) -> list[list[int]]:
-    """Each another one."""
-    return [[3 + (seed * 31 + one * 7 + i) % 900 for i in range(num_tokens)] for one in range(num_streams)]
+    """Return prompts that all differ."""
+    return [
+        [3 + (seed * 31 + place * 7 + i) % 900 for i in range(num_tokens)] for place in range(num_streams)
+    ]
 
 
 async def play(
@@ -43,10 +73,10 @@ async def play(
     seed: int,
     strike: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Stream]:
-    """All to their ends, so many tokens each; `strike` comes once every stream has come far enough."""
+    """Run all streams to their ends; `strike` is called once every stream has `STRIKE_AT` tokens."""
     missing = len(prompts)
 
-    async def one(prompt: list[int]) -> Stream:
+    async def stream_of(prompt: list[int]) -> Stream:
         nonlocal missing
         stream, is_ready = Stream(), False
         sampling = Sampling(temperature=1.0, seed=seed)
@@ -66,9 +96,4 @@ async def play(
         stream.resumes = events.resumes
         return stream
 
-    return await asyncio.gather(*(one(prompt) for prompt in prompts))
-
-
-def num_changed(streams: Sequence[Stream], undisturbed: Sequence[Stream]) -> int:
-    """Streams whose tokens are not those of the undisturbed run."""
-    return sum(a.token_ids != b.token_ids for a, b in zip(streams, undisturbed, strict=True))
+    return await asyncio.gather(*(stream_of(prompt) for prompt in prompts))

@@ -1,4 +1,4 @@
-"""What is compared: a fleet for each way to serve, all of the same size."""
+"""The arms of a comparison: a fleet for each way to serve, all of the same size."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy and a placement; None is the fleet's own default."""
+    """A policy and a placement; None is the fleet's default."""
 
     policy: str | None = None
     placement: str | None = None
 
     @property
     def name(self) -> str:
-        """What tables and plots call it."""
+        """The name in tables and plots."""
         return "/".join(part for part in (self.policy, self.placement) if part) or DEFAULT
 
 
 def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
-    """Every policy with every placement; raises `ValueError` for one that is named twice."""
+    """Return every policy with every placement; raise `ValueError` for a repeated name."""
     for name, values in (("--policy", policies), ("--placement", placements)):
         if len(set(values)) < len(values):
             raise ValueError(f"{name} is {','.join(values)}; accepted: each name once")
@@ -38,18 +38,20 @@ def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What all arms have in common. `extra_args` as in `FleetSpec`."""
+    """The settings that all arms share. `extra_args` as in `FleetSpec`."""
 
     model: Path = DEMO_MODEL
     prefill: int = 1
     decode: int = 1
     timed: str | None = None
-    """A profile: the workers take the time it says and compute nothing."""
+    """A profile: the workers take its step times and compute nothing."""
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def spec_of(arm: Arm, build: Build, record: Path | None = None) -> FleetSpec:
-    """The arm's fleet. Aggregated, prefill workers would idle: they become decode workers."""
+    """Return the arm's fleet. With aggregated placement, prefill workers become decode workers, or they would
+    idle.
+    """
     aggregated = arm.placement == "aggregated"
     extra = {kind: list(values) for kind, values in build.extra_args.items()}
     if record is not None:
@@ -79,7 +81,7 @@ class Target:
 
 @contextlib.asynccontextmanager
 async def started(arm: Arm, build: Build, record: Path | None = None) -> AsyncIterator[Target]:
-    """The arm's fleet for as long as the block lasts; its router writes its events to `record`."""
+    """Run the arm's fleet while the block lasts; its router records its events to `record`."""
     spec = spec_of(arm, build, record)
     async with Fleet(spec) as fleet:
         metrics = tuple(fleet.process(name).metrics_address for name in spec.router_names)
@@ -95,7 +97,7 @@ async def reached(
     recording: Path | None = None,
     credentials: Credentials = IN_THE_CLEAR,
 ) -> AsyncIterator[Target]:
-    """A fleet that runs already."""
+    """Connect to a fleet that is already running."""
     async with AsyncClient(addresses, credentials=credentials) as client:
         model = (await client.models())[0]
         yield Target(name, client, model.vocab_size, model.max_context_tokens, tuple(metrics), recording)

@@ -1,4 +1,4 @@
-"""Continuous batching against static batching: three ratios, and the case where there is nothing to gain.
+"""Compare continuous batching with static batching: three ratios, and the case with nothing to gain.
 
     python -m benchmarks batching --json batching.json
 
@@ -24,7 +24,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from benchmarks.fleets.arms import Arm, Build, Target, started
 from benchmarks.fleets.bench import by_turns
 from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
-from benchmarks.telling import Telling
+from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.results import Results, Run, figure, paired_ratios
 from reporting.section import Goal, Section, markdown
@@ -58,13 +58,13 @@ RATIOS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One distribution of output lengths; without a cap all have the mean."""
+    """A distribution of output lengths; without a cap all have the mean."""
 
     name: str
     cap: int | None
 
     def drawn(self, count: int, seed: int, scale: float) -> list[RequestShape]:
-        """The requests of one seed."""
+        """Return the requests of a seed."""
         if self.cap is not None:
             return shapes("burst", count, seed, scale, self.cap)
         return [RequestShape(round(BURST_PROMPT * scale), round(BURST_OUTPUT * scale))] * count
@@ -88,23 +88,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(batching(args))
+    """Measure all cases; the exit code is 1 if a request failed or a goal is missed."""
+    failed: list[int] = []
+    return report(args, _sections(args, failed)) or int(any(failed))
 
 
-async def batching(args: argparse.Namespace) -> int:
-    """The exit code: 1 when a request failed, or a goal is missed."""
+def _sections(args: argparse.Namespace, failed: list[int]) -> Iterator[Section]:
     cases = [Case(f"exponential outputs up to {cap}", cap) for cap in args.caps] + [Case("one length", None)]
-    telling, failed = Telling(args), 0
     for case in cases:
-        results = await _measure(args, case)
-        failed += sum(run.summary.failed for run in results.runs)
-        telling.add(section(case, results))
-    return 1 if telling.end() or failed else 0
+        results = asyncio.run(_measure(args, case))
+        failed += [run.summary.failed for run in results.runs]
+        yield section(case, results)
 
 
 @contextlib.asynccontextmanager
 async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[Target]]:
-    """One worker each, alike but for the policy and for what bounds a batch."""
+    """Run fleets of one worker, which differ only in the policy and in the limit of a batch."""
     bounds = {
         "batch": ["--max-num-seqs", str(args.batch)],
         "memory": ["--max-num-seqs", str(MOST_SEQS), "--num-blocks", str(blocks)],
@@ -121,7 +120,7 @@ async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[T
 
 
 def section(case: Case, results: Results) -> Section:
-    """The three ratios, then every arm. Where all outputs are of one length nothing is claimed."""
+    """Return the three ratios, then every arm. There are no goals if all outputs have the same length."""
     ratios = {
         f"{ours} / {theirs}": paired_ratios(results, METRIC, ours, theirs, AT_ONCE) for ours, theirs in RATIOS
     }
@@ -152,7 +151,7 @@ async def _measure(args: argparse.Namespace, case: Case) -> Results:
                 for at in by_turns(arms, turn):
                     runs.append(await _run(args, case, at, fleets[0], seed))
                     progress.advance(task)
-    runs.sort(key=lambda one: ([PLAIN, *(at.name for at in fleets)].index(one.arm), one.seed))
+    runs.sort(key=lambda run: ([PLAIN, *(at.name for at in fleets)].index(run.arm), run.seed))
     memory = f"{blocks} blocks of {BLOCK_SIZE} tokens, {args.memory_seqs} of the longest requests"
     facts = {
         "workload": f"burst × {args.scale:g}, {args.requests} requests at once, {case.name}",
@@ -172,7 +171,7 @@ async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_flee
     if at is None:
         return Run(PLAIN, AT_ONCE, seed, await _plainly(args, work))
     records = await open_loop(at.client, work, iter([0.0] * len(work)), lambda _: None)
-    failures = [one.error for one in records if one.error]
+    failures = [record.error for record in records if record.error]
     if failures:
         print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
     return Run(at.name, AT_ONCE, seed, summarise(records, warmup_share=0.0))

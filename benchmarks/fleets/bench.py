@@ -118,7 +118,7 @@ def _listed(values: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is asked of every arm alike."""
+    """The settings that all arms share."""
 
     rates: Sequence[float]
     ttft_ms: int | None
@@ -128,7 +128,7 @@ class Setting:
 
 
 async def bench(args: argparse.Namespace) -> int:
-    """The exit code: 1 when a request failed."""
+    """Measure; the exit code is 1 if a request failed."""
     _check(args)
     credentials = _find_running(args)
     console = Console()
@@ -183,7 +183,9 @@ def _check(args: argparse.Namespace) -> None:
 async def _targets(
     args: argparse.Namespace, credentials: Credentials, folder: Path | None, console: Console
 ) -> AsyncIterator[list[Target]]:
-    """The fleet named, or one for every arm; started one after the other, for a start measures costs."""
+    """Connect to the running fleet, or start one for every arm, one after the other, since a start measures
+    costs.
+    """
     async with contextlib.AsyncExitStack() as stack:
         if args.address:
             running = reached(args.address, "running fleet", args.router_metrics, credentials=credentials)
@@ -199,7 +201,7 @@ async def _targets(
 
 
 async def _settle(args: argparse.Namespace, first: Target, console: Console) -> Setting:
-    """Measure what promises and loads are ratios of, where any is."""
+    """Measure the units of promises and loads, if any are given as ratios."""
     facts, ttft_ms, tpot_ms = _facts(args), args.ttft_ms, args.tpot_ms
     if args.ttft_x is not None or args.tpot_x is not None:
         with console.status(f"measuring {first.name} without load"):
@@ -258,7 +260,7 @@ async def _measure(args: argparse.Namespace, targets: Sequence[Target], setting:
 
 
 def by_turns(arms: Sequence[Any], turn: int) -> Sequence[Any]:
-    """All of them, beginning with another one each turn."""
+    """Return all arms, beginning with another one each turn."""
     first = turn % len(arms)
     return (*arms[first:], *arms[:first])
 
@@ -283,7 +285,7 @@ async def _run(
 
 
 def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:
-    """When the requests of one run are sent, from its start; at least one is."""
+    """Return the sending times of a run's requests, from its start; at least one."""
     most = args.requests or (BURST_REQUESTS if args.arrivals == "burst" else None)
     times = itertools.takewhile(lambda at: at < args.duration_s, arrivals(args.arrivals, rate, seed))
     return list(itertools.islice(times, most))
@@ -292,22 +294,22 @@ def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:
 async def observed(
     at: Target, work: Sequence[Job], times: Sequence[float], advance: Callable[[int], None]
 ) -> tuple[list[RequestRecord], Summary]:
-    """One run with everything watched that the fleet says of itself."""
+    """Run once, and record the fleet's metrics meanwhile."""
     cost = RouterCost(at.metrics_addresses)
     async with KVObserver(at.client) as kv, cost:
         records = await open_loop(at.client, work, iter(times), advance)
-    failures = [one.error for one in records if one.error]
+    failures = [record.error for record in records if record.error]
     if failures:
         print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
     return records, summarise(records, kv_utilisation=kv.mean, router_cpu_us_per_token=cost.us_per_token)
 
 
 def samples(records: Sequence[RequestRecord]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """TTFT and TPOT of the finished requests after the first tenth, in seconds."""
-    ordered = sorted(records, key=lambda one: one.sent_at)
-    done = [one for one in ordered[len(ordered) // 10 :] if one.completed]
-    ttft = tuple(round(one.ttft_s, 6) for one in done if one.ttft_s is not None)
-    return ttft, tuple(round(one.tpot_s, 6) for one in done if one.tpot_s is not None)
+    """Return TTFT and TPOT of the finished requests after the first tenth, in seconds."""
+    ordered = sorted(records, key=lambda record: record.sent_at)
+    done = [record for record in ordered[len(ordered) // 10 :] if record.completed]
+    ttft = tuple(round(record.ttft_s, 6) for record in done if record.ttft_s is not None)
+    return ttft, tuple(round(record.tpot_s, 6) for record in done if record.tpot_s is not None)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a simulation of a fleet on this machine is told of it, measured from a router's recording."""
+"""Measure, from a router's recording, the overheads that a simulation of the same fleet needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.spec import Overheads
 
 @dataclass(slots=True)
 class _Seen:
-    """Times between events, in seconds; `loads` are what workers said last."""
+    """Times between events in seconds; `loads` has each worker's last report."""
 
     receive: list[float] = field(default_factory=list)
     store: list[float] = field(default_factory=list)
@@ -31,10 +31,11 @@ class _Seen:
 
 
 def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overheads:
-    """What the fleet spends between its parts: over these windows, defaults where nothing was seen.
+    """Return the time that messages take between the parts, over these windows; defaults without samples.
 
-    Medians: tails are long on a busy host. A command and a report are seen together, where a prompt of one
-    step finds its worker idle: half each. What lies between two steps is theirs (`recorded.TimedStep`).
+    These are medians, since tails are long on a busy host. A command and a report are measured together, when
+    a prompt of one step finds its worker idle, and each gets half. The time between two steps is part of the
+    steps (`recorded.TimedStep`).
     """
     seen = _Seen()
     with path.open(encoding="ascii") as lines:
@@ -91,7 +92,7 @@ def _take_step(seen: _Seen, now: float, event: StepReported, *, counts: bool) ->
 
 
 def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
-    """A worker as it announced itself, with costs of its own."""
+    """Return the profile of a worker as it announced itself, with these costs."""
     return Profile(
         name="recorded",
         model_name="recorded",
@@ -110,10 +111,10 @@ def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
 
 
 def worker_facts(path: Path) -> dict[str, WorkerFacts]:
-    """Each worker as it joined, by worker id."""
+    """Return each worker as it joined, by worker id."""
     with path.open(encoding="ascii") as lines:
         return {event.facts.worker_id: event.facts for event in _joined(replay(lines))}
 
 
 def _joined(decided: Iterable[Decided]) -> Iterable[WorkerJoined]:
-    return (one.recorded.event for one in decided if isinstance(one.recorded.event, WorkerJoined))
+    return (line.recorded.event for line in decided if isinstance(line.recorded.event, WorkerJoined))

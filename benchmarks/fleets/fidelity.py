@@ -1,14 +1,13 @@
-"""Simulation against a live fleet: the same requests at the same times, on one worker that does everything.
+"""Compare simulation with a live fleet: the same requests at the same times, on one worker of both roles.
 
     python -m benchmarks fidelity --load 0.5 --json fidelity.json
     python -m benchmarks fidelity --timed h200-llama-3.1-8b --rate 2
 
-The fleet serves the same lengths at the same times once per repetition, with other prompts, while its router
-records. Each repetition is then simulated twice: with the step times that were recorded, where medians of
-TTFT and TPOT shall be within 2 %, and with costs fitted to the steps of all repetitions, about which they
-scatter as they did live, where the median shall be within the range of the live repetitions. A step lasts
-from report to report, so that the pauses of a host count where they fall; what the parts spend between each
-other besides is measured from the recording.
+The fleet serves the same lengths at the same times in each repetition, with other prompts, while its router
+records. Each repetition is then simulated twice. With the recorded step times, medians of TTFT and TPOT shall
+be within 2 %. With costs fitted to the steps of all repetitions, about which they scatter as they did live,
+the median shall be within the range of the live repetitions. A step lasts from report to report, so the
+pauses of a host count where they occur. All other overheads are measured from the recording.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from benchmarks.fleets.calibration import overheads, profile, worker_facts
 from benchmarks.fleets.load import jobs
 from benchmarks.fleets.recorded import TimedStep, Window, began_trace, costs, timed_steps
 from benchmarks.fleets.reference import measure_capacity
-from benchmarks.telling import Telling
+from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.section import Goal, Section, markdown
 from scheduling.cost.cost_fit import fit
@@ -50,7 +49,7 @@ WITHIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Medians:
-    """Of one run, in seconds."""
+    """The medians of a run, in seconds."""
 
     ttft_s: float
     tpot_s: float
@@ -58,7 +57,7 @@ class Medians:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """One live run, and what the simulation made of it."""
+    """A live run and its simulations."""
 
     number: int
     live: Medians
@@ -100,15 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     args.requests = None
-    telling = Telling(args)
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder:
         recording = Path(folder) / "router.jsonl"
         live, windows, context = asyncio.run(_live(args, recording, console))
         with console.status("simulating"):
             repetitions = _simulated(args, recording, live, windows, context)
-    telling.add(section(args, repetitions))
-    return telling.end()
+    return report(args, [section(args, repetitions)])
 
 
 async def _live(
@@ -155,8 +152,8 @@ def _simulated(
     context: int,
 ) -> list[Repetition]:
     facts, last = worker_facts(recording)[WORKER], costs(recording)[WORKER]
-    steps = [[one for one in timed_steps(recording) if one.at_s in window] for window in windows]
-    together = [one for part in steps for one in part]
+    steps = [[step for step in timed_steps(recording) if step.at_s in window] for window in windows]
+    together = [step for part in steps for step in part]
     everything = profile(facts, _fitted(together) or last, context)
     repetitions: list[Repetition] = []
     for seed, medians, window, own in zip(args.seeds, live, windows, steps, strict=True):
@@ -176,53 +173,56 @@ def _simulated(
             overheads=overheads(recording, [window]),
             step_times={WORKER: tuple(_recorded(own, began))},
         )
-        found = [_medians(simulate(one)) for one in (followed, scattered)]
+        found = [_medians(simulate(spec)) for spec in (followed, scattered)]
         repetitions.append(Repetition(seed, medians, *found))
     return repetitions
 
 
 def _fitted(steps: Sequence[TimedStep]) -> CostModel | None:
-    return fit([(one.shape, one.step_s) for one in steps])
+    return fit([(step.shape, step.step_s) for step in steps])
 
 
 def _shuffled(steps: Sequence[TimedStep], span_s: float, seed: int) -> list[RecordedStep]:
-    """Steps scatter about the fit as they did live, in all runs together, but in another order."""
+    """Return all steps in random order, so that steps scatter about the fit as they did live."""
     rng = random.Random(f"scatter:{seed}")
     return [RecordedStep(rng.uniform(0.0, span_s), step.shape, step.lasted_s) for step in steps]
 
 
 def _recorded(steps: Sequence[TimedStep], began: float) -> list[RecordedStep]:
-    """By when they began, on the clock of their trace."""
+    """Return steps by their start, on the clock of their trace."""
     return [RecordedStep(step.at_s - step.step_s - began, step.shape, step.lasted_s) for step in steps]
 
 
 def _medians(result: SimResult) -> Medians:
-    """Without the first tenth, as live."""
+    """Return medians without the first tenth of the requests, as for the live run."""
     kept = result.requests[len(result.requests) // 10 :]
-    done = [one for one in kept if one.end is End.FINISHED]
+    done = [request for request in kept if request.end is End.FINISHED]
     return Medians(
-        statistics.median(one.ttft_s for one in done if one.ttft_s is not None),
-        statistics.median(one.tpot_s for one in done if one.tpot_s is not None),
+        statistics.median(request.ttft_s for request in done if request.ttft_s is not None),
+        statistics.median(request.tpot_s for request in done if request.tpot_s is not None),
     )
 
 
 def errors(repetitions: Sequence[Repetition]) -> list[tuple[float, float]]:
-    """Of the simulation with recorded step times, relative to live: TTFT, TPOT."""
+    """Return the relative errors of the simulation with recorded step times: TTFT, TPOT."""
     return [
-        (one.recorded.ttft_s / one.live.ttft_s - 1, one.recorded.tpot_s / one.live.tpot_s - 1)
-        for one in repetitions
+        (
+            repetition.recorded.ttft_s / repetition.live.ttft_s - 1,
+            repetition.recorded.tpot_s / repetition.live.tpot_s - 1,
+        )
+        for repetition in repetitions
     ]
 
 
 def outside(repetitions: Sequence[Repetition], name: str) -> float:
-    """By how much the median simulation with fitted costs leaves the range of the live runs; 0 inside it."""
-    live: list[float] = [getattr(one.live, name) for one in repetitions]
-    found: float = statistics.median(getattr(one.fitted, name) for one in repetitions)
+    """Return by how much the median simulation with fitted costs is outside the live range; 0 inside it."""
+    live: list[float] = [getattr(repetition.live, name) for repetition in repetitions]
+    found: float = statistics.median(getattr(repetition.fitted, name) for repetition in repetitions)
     return max(0.0, min(live) / found - 1, found / max(live) - 1)
 
 
 def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Section:
-    """Goals, and two rows for each repetition."""
+    """Return goals, and two rows for each repetition."""
     found = errors(repetitions)
     goals = [
         Goal(
@@ -239,13 +239,14 @@ def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Sect
         for name, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
     ]  # fmt: skip
     rows = []
-    for one, pair in zip(repetitions, found, strict=True):
+    for repetition, pair in zip(repetitions, found, strict=True):
         for name, field, error in zip(("TTFT", "TPOT"), ("ttft_s", "tpot_s"), pair, strict=True):
             live, recorded, fitted = (
-                f"{1000 * getattr(medians, field):.2f}" for medians in (one.live, one.recorded, one.fitted)
+                f"{1000 * getattr(medians, field):.2f}"
+                for medians in (repetition.live, repetition.recorded, repetition.fitted)
             )
-            rows.append((f"{name}, repetition {one.number}", live, recorded, f"{error:+.1%}", fitted))
+            rows.append((f"{name}, repetition {repetition.number}", live, recorded, f"{error:+.1%}", fitted))
     method = f"{args.workload} × {args.scale:g}, policy {args.policy}; medians in ms."
     table = markdown(("", "live", "recorded steps", "error", "fitted costs"), rows)
-    data = {"repetitions": [asdict(one) for one in repetitions]}
+    data = {"repetitions": [asdict(repetition) for repetition in repetitions]}
     return Section("Fidelity: simulated against live", method, tuple(goals), (table,), data)

@@ -1,4 +1,4 @@
-"""Sends a workload to a fleet and writes down what came back: at a rate, closed, or in static batches."""
+"""Send a workload to a fleet and record the results: at a rate, or with constant concurrency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.shapes import RequestShape, prompt_ids
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, ready to be sent."""
+    """A request, ready to send."""
 
     token_ids: list[int]
     output_tokens: int
@@ -33,9 +33,9 @@ def jobs(
     tpot_ms: int | None = None,
     itl_ms: int | None = None,
 ) -> list[Job]:
-    """Random prompts for the shapes; what does not fit the model's context is cut.
+    """Return random prompts for the shapes, cut to the model's context.
 
-    The same seed gives the same prompts: one of its own for each run, or a prefix cache would have them.
+    The same seed gives the same prompts: use another seed for each run, or the prefix cache would have them.
     """
     rng = random.Random(f"prompts:{seed}")
     made: list[Job] = []
@@ -48,7 +48,7 @@ def jobs(
 
 
 async def send(client: AsyncClient, job: Job) -> RequestRecord:
-    """One request from sending to its last event; refusals and errors are results too."""
+    """Send a request and record it up to its last event; refusals and errors are results too."""
     now = time.monotonic
     record = RequestRecord(
         sent_at=now(),
@@ -89,11 +89,7 @@ def _close(record: RequestRecord, event: Finished, at: float) -> None:
     record.ttft_s = event.delivery.ttft_ms / 1000
     record.tpot_s = event.delivery.tpot_ms / 1000 if event.delivery.tpot_ms is not None else None
     record.max_gap_s = event.delivery.max_gap_ms / 1000
-    record.promised_ttft_s = event.promise.predicted_ttft_ms / 1000
-    record.split_ms = {
-        name: getattr(event.split, f"{name}_ms")
-        for name in ("queue", "prefill", "handoff", "decode", "relay")
-    }
+
     if len(record.token_times) != record.output_tokens:
         record.error = f"{len(record.token_times)} tokens came instead of {record.output_tokens}"
 
@@ -105,7 +101,7 @@ Progress = Callable[[int], None]
 async def open_loop(
     client: AsyncClient, work: Sequence[Job], times: Iterator[float], progress: Progress
 ) -> list[RequestRecord]:
-    """Each job at its arrival time, whatever became of those before."""
+    """Send each job at its arrival time, whatever happened to those before."""
     start = time.monotonic()
 
     async def at(due: float, job: Job) -> RequestRecord:
@@ -122,7 +118,7 @@ async def open_loop(
 async def closed_loop(
     client: AsyncClient, work: Sequence[Job], concurrency: int, progress: Progress
 ) -> list[RequestRecord]:
-    """`concurrency` requests at any time: the next is sent when one is over."""
+    """Keep `concurrency` requests running: the next is sent when one is over."""
     waiting = iter(work)
     records: list[RequestRecord] = []
 

@@ -1,4 +1,4 @@
-"""What is measured, defined once.
+"""The metrics of a measurement.
 
 TTFT: router receipt to first token leaving the router, queueing included. ITL: each gap between tokens.
 TPOT: per request (last - first) / (tokens - 1), undefined for one token. Goodput: requests per second that
@@ -17,7 +17,7 @@ from reporting.summary import Summary
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request as the load generator saw it; times in seconds of its monotonic clock."""
+    """A request as the load generator saw it; times in seconds of its monotonic clock."""
 
     sent_at: float
     prompt_tokens: int
@@ -32,11 +32,9 @@ class RequestRecord:
     refused_after_s: float | None = None
     error: str = ""
     ttft_s: float | None = None
-    """On the router's clock, from its `Finished` event."""
+    """By the router's clock, from its `Finished` event."""
     tpot_s: float | None = None
     max_gap_s: float | None = None
-    split_ms: dict[str, float] = field(default_factory=dict)
-    promised_ttft_s: float | None = None
 
     @property
     def completed(self) -> bool:
@@ -65,42 +63,44 @@ def summarise(
     kv_utilisation: float | None = None,
     router_cpu_us_per_token: float | None = None,
 ) -> Summary:
-    """Fold a run's records; the first `warmup_share` of the requests by sending time is dropped."""
-    ordered = sorted(records, key=lambda one: one.sent_at)
+    """Summarise a run's records, without the first `warmup_share` of the requests by sending time."""
+    ordered = sorted(records, key=lambda record: record.sent_at)
     kept = ordered[int(len(ordered) * warmup_share) :]
     started = kept[0].sent_at
-    ends = [one.finished_at for one in kept if one.finished_at is not None]
+    ends = [record.finished_at for record in kept if record.finished_at is not None]
     duration = max(max(ends, default=started) - started, 1e-9)
     sending = max(kept[-1].sent_at - started, 1e-9)
-    done = [one for one in kept if one.completed]
-    accepted = [one for one in kept if one.refused_after_s is None and one.ttft_slo_s is not None]
-    output_tokens = sum(len(one.token_times) for one in done)
+    done = [record for record in kept if record.completed]
+    accepted = [record for record in kept if record.refused_after_s is None and record.ttft_slo_s is not None]
+    output_tokens = sum(len(record.token_times) for record in done)
     return Summary(
         requests=len(kept),
         completed=len(done),
-        refused=sum(one.refused_after_s is not None for one in kept),
-        failed=sum(bool(one.error) for one in kept),
+        refused=sum(record.refused_after_s is not None for record in kept),
+        failed=sum(bool(record.error) for record in kept),
         duration_s=duration,
         offered_per_s=(len(kept) - 1) / sending,
         completed_per_s=len(done) / duration,
-        goodput_per_s=sum(one.good for one in kept) / duration,
-        good_share=sum(one.good for one in kept) / len(kept),
+        goodput_per_s=sum(record.good for record in kept) / duration,
+        good_share=sum(record.good for record in kept) / len(kept),
         accepted_that_kept_ttft=(
-            sum(one.kept_ttft for one in accepted) / len(accepted) if accepted else None
+            sum(record.kept_ttft for record in accepted) / len(accepted) if accepted else None
         ),
         output_tokens_per_s=output_tokens / duration,
-        total_tokens_per_s=(output_tokens + sum(one.prompt_tokens for one in done)) / duration,
-        ttft=quantiles([one.ttft_s for one in done if one.ttft_s is not None]),
+        total_tokens_per_s=(output_tokens + sum(record.prompt_tokens for record in done)) / duration,
+        ttft=quantiles([record.ttft_s for record in done if record.ttft_s is not None]),
         itl=quantiles(
             [
                 later - earlier
-                for one in done
-                for earlier, later in zip(one.token_times, one.token_times[1:], strict=False)
+                for record in done
+                for earlier, later in zip(record.token_times, record.token_times[1:], strict=False)
             ]
         ),
-        tpot=quantiles([one.tpot_s for one in done if one.tpot_s is not None]),
-        e2e=quantiles([one.finished_at - one.sent_at for one in done if one.finished_at is not None]),
-        refusal=quantiles([one.refused_after_s for one in kept if one.refused_after_s is not None]),
+        tpot=quantiles([record.tpot_s for record in done if record.tpot_s is not None]),
+        e2e=quantiles(
+            [record.finished_at - record.sent_at for record in done if record.finished_at is not None]
+        ),
+        refusal=quantiles([record.refused_after_s for record in kept if record.refused_after_s is not None]),
         kv_utilisation=kv_utilisation,
         router_cpu_us_per_token=router_cpu_us_per_token,
     )

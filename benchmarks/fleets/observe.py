@@ -1,10 +1,12 @@
-"""What the fleet says of itself while it is measured."""
+"""Observe a fleet while it is measured."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.request
 from contextlib import aclosing
+from pathlib import Path
 from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,26 +19,35 @@ _SAMPLE_S = 0.25
 
 
 def kv_utilisation(snapshot: FleetSnapshot, block_size: int) -> float | None:
-    """Tokens held / slots allocated on the decode workers; None while nothing is allocated."""
+    """Return tokens held / slots allocated on the decode workers; None if nothing is allocated."""
     decoders = [worker for worker in snapshot.workers if worker.role is Role.DECODE]
     slots = sum(worker.used_blocks for worker in decoders) * block_size
     return sum(worker.context_tokens for worker in decoders) / slots if slots else None
 
 
 async def snapshot(client: AsyncClient) -> FleetSnapshot:
-    """The fleet as it is now."""
+    """Return the present state of the fleet."""
     async with aclosing(client.watch(0.1)) as snapshots:
         return await anext(snapshots)
 
 
 async def busiest_decoder(client: AsyncClient) -> str:
-    """The decode worker with the most running sequences."""
+    """Return the decode worker with the most running sequences."""
     workers = (await snapshot(client)).workers
-    return max((one for one in workers if one.role is Role.DECODE), key=lambda one: one.running).worker_id
+    return max(
+        (worker for worker in workers if worker.role is Role.DECODE), key=lambda worker: worker.running
+    ).worker_id
+
+
+def memory_and_cpu(pid: int) -> tuple[float, float]:
+    """Return a process's resident bytes, and its CPU seconds, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
+    return float(pages * os.sysconf("SC_PAGE_SIZE")), ticks / os.sysconf("SC_CLK_TCK")
 
 
 class KVObserver:
-    """Samples KV utilisation for as long as the `async with` block lasts."""
+    """Samples KV utilisation while the `async with` block lasts."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -66,13 +77,13 @@ class KVObserver:
 
 
 async def scrape(address: str) -> list[Sample]:
-    """All samples of a process's Prometheus endpoint."""
+    """Return all samples of a process's Prometheus endpoint."""
     text = await asyncio.to_thread(_fetch, f"http://{address}/metrics")
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 def total(samples: list[Sample], name: str) -> float:
-    """A metric summed over its labels; 0 when it has not been seen."""
+    """Return a metric summed over its labels; 0 if it is missing."""
     return sum(float(sample.value) for sample in samples if sample.name == name)
 
 
@@ -83,7 +94,7 @@ def _fetch(url: str) -> str:
 
 
 class RouterCost:
-    """CPU of the routers per relayed token, between `async with` and its end."""
+    """CPU time of the routers per relayed token while the `async with` block lasts."""
 
     def __init__(self, metrics_addresses: tuple[str, ...]) -> None:
         self._addresses = metrics_addresses
@@ -99,12 +110,12 @@ class RouterCost:
 
     async def _read(self) -> tuple[float, float]:
         samples = await asyncio.gather(*(scrape(address) for address in self._addresses))
-        cpu = sum(total(one, "process_cpu_seconds_total") for one in samples)
+        cpu = sum(total(router_samples, "process_cpu_seconds_total") for router_samples in samples)
         if self._addresses and not cpu:
             raise ValueError(
                 f"router metrics at {', '.join(self._addresses)} tell no process_cpu_seconds_total"
             )
-        return cpu, sum(total(one, "baton_relayed_tokens_total") for one in samples)
+        return cpu, sum(total(router_samples, "baton_relayed_tokens_total") for router_samples in samples)
 
     @property
     def us_per_token(self) -> float | None:

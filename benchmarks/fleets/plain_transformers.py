@@ -1,4 +1,4 @@
-"""Static batching as a few lines of transformers do it: the next batch when the whole one is over.
+"""Static batching with a few lines of transformers: the next batch starts when the whole one is over.
 
     python -m benchmarks.fleets.plain_transformers --model demo_model --batch 8 <requests.json
 
@@ -22,11 +22,15 @@ import transformers
 
 
 def ends(model: Any, requests: Sequence[dict[str, Any]], batch_size: int) -> Iterator[float]:
-    """When each request was over."""
+    """Yield when each request was over."""
     began = time.perf_counter()
     for first in range(0, len(requests), batch_size):
         batch = requests[first : first + batch_size]
-        _generate(model, [one["prompt"] for one in batch], max(one["output_tokens"] for one in batch))
+        _generate(
+            model,
+            [request["prompt"] for request in batch],
+            max(request["output_tokens"] for request in batch),
+        )
         yield from [time.perf_counter() - began] * len(batch)
 
 

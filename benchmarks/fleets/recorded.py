@@ -1,4 +1,4 @@
-"""What a router's recording tells about a run: its requests as a trace, and its steps as they were timed.
+"""Read a run from a router's recording: its requests as a trace, and its steps with their times.
 
 The recording's clock is the router's monotonic one, which on the same host is the load generator's too.
 """
@@ -23,20 +23,20 @@ MOMENT_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of one worker, reported at `at_s` on the recording's clock."""
+    """A step of a worker, reported at `at_s` on the recording's clock."""
 
     at_s: float
     worker_id: str
     shape: StepShape
     step_s: float
     turn_s: float = 0.0
-    """Before it, since the report of the step before; 0 where the worker had nothing to do meanwhile. Below 0
-    where that report was the slower one."""
+    """Seconds between the report of the previous step and this step; 0 if the worker was idle meanwhile. It
+    is negative if that report was the slower one."""
 
     @property
     def lasted_s(self) -> float:
-        """From report to report: a host's pauses fall between steps as well, and then several reports come at
-        once.
+        """Seconds from report to report: pauses of a host fall between steps as well, and then several
+        reports come at once.
         """
         return max(MOMENT_S, self.step_s + self.turn_s)
 
@@ -56,7 +56,7 @@ EVERYTHING = Window()
 
 
 def timed_steps(path: Path) -> Iterator[TimedStep]:
-    """The steps that were run, as they were reported."""
+    """Yield the steps in the order of their reports."""
     reported: dict[str, float] = {}
     with path.open(encoding="ascii") as lines:
         for recorded in read(lines)[1]:
@@ -73,7 +73,7 @@ def timed_steps(path: Path) -> Iterator[TimedStep]:
 
 
 def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample, ...]:
-    """The steps in a window as plots want them, on the clock of its start."""
+    """Return the steps in a window for plots, on the clock of its start."""
     return tuple(
         StepSample(
             at_s=round(step.at_s - window.start, 6),
@@ -88,7 +88,7 @@ def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample
 
 
 def costs(path: Path) -> dict[str, CostModel]:
-    """Each worker's last published cost model, by worker id."""
+    """Return each worker's last published cost model, by worker id."""
     found: dict[str, CostModel] = {}
     with path.open(encoding="ascii") as lines:
         for recorded in read(lines)[1]:
@@ -101,15 +101,15 @@ def costs(path: Path) -> dict[str, CostModel]:
 
 
 def trace(path: Path, window: Window = EVERYTHING) -> tuple[TraceRequest, ...]:
-    """As `began_trace`, without when it began."""
+    """Return the trace of `began_trace` without its start."""
     return began_trace(path, window)[1]
 
 
 def began_trace(path: Path, window: Window) -> tuple[float, tuple[TraceRequest, ...]]:
-    """The requests that came in the window, with the lengths that they came to have, and when the first came.
+    """Return when the first request of the window came, and its requests with the lengths that they reached.
 
-    One that was refused, or did not end in the recording, counts with the length it asked for. Raises
-    `ValueError` where a replay decides otherwise than the router did: its lengths would be another run's.
+    A request that was refused, or did not end in the recording, counts with the length it asked for. Raise
+    `ValueError` if a replay decides differently from the router: its lengths would be those of another run.
     """
     arrived: dict[tuple[str, str], tuple[float, Arrived]] = {}
     lengths: dict[tuple[str, str], int] = {}

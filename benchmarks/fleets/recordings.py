@@ -1,4 +1,4 @@
-"""The event logs of a measured fleet's routers: where they lie, and what is made of them."""
+"""The event logs of a measured fleet's routers: where they are stored, and what is made of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE_SUFFIX = ".trace.jsonl"
 
 @contextlib.contextmanager
 def record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
-    """Where routers record; plots need their steps even when nobody wants to keep the recordings."""
+    """Return where routers record; plots need their steps even if the recordings are not kept."""
     if args.record:
         args.record.mkdir(parents=True, exist_ok=True)
         yield args.record
@@ -32,7 +32,7 @@ def record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
 
 
 def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
-    """The first seed's runs with the steps that were recorded meanwhile: enough to look at."""
+    """Add the recorded steps to the first seed's runs, which is enough for plots."""
     first = min(run.seed for run in results.runs)
     steps = {arm: list(_steps_of(arm, path)) for arm, path in recordings.items()}
     runs = [
@@ -45,7 +45,7 @@ def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
 
 
 def write_traces(recordings: Mapping[str, Path], began_s: float) -> None:
-    """Beside each recording what was asked from `began_s` on, as `baton simulate --trace` reads it."""
+    """Write the requests from `began_s` on beside each recording, as `baton simulate --trace` reads them."""
     for arm, path in recordings.items():
         try:
             requests = trace(path, Window(start=began_s))
@@ -56,7 +56,7 @@ def write_traces(recordings: Mapping[str, Path], began_s: float) -> None:
 
 
 def _steps_of(arm: str, path: Path) -> Iterator[TimedStep]:
-    """Those before a break where there is one: a router that was killed leaves no end."""
+    """Yield the steps up to a break, if there is one: a killed router's recording has no end."""
     try:
         yield from timed_steps(path)
     except RecordingError as error:

@@ -1,4 +1,4 @@
-"""What a fleet does without load, and at most: the units that promises and loads are stated in."""
+"""Measure a fleet without load, and at most: the units of promises and loads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ UNLOADED_REQUESTS = 16
 CAPACITY_CONCURRENCY = 64
 CAPACITY_REQUESTS = 192
 OVERLAP_STEPS = 32
-"""Steps for which all reference sequences shall decode together."""
+"""Steps for which all reference sequences decode together."""
 
 
 async def measure_references(at: Target, workload: str, scale: float) -> References:
-    """D and the unloaded prefill, measured now; a fleet that fails a request raises `RuntimeError`."""
+    """Measure D and the unloaded prefill; raise `RuntimeError` if a request fails."""
     alone = await _run(at, _prompts(at, workload, scale), 1)
-    prefill_s = statistics.median(one.ttft_s for one in alone if one.ttft_s is not None)
+    prefill_s = statistics.median(record.ttft_s for record in alone if record.ttft_s is not None)
     return References(await _decode_step_s(at, scale), prefill_s)
 
 
 async def measure_capacity(at: Target, workload: str, scale: float, cap: int | None) -> float:
-    """Requests per second with the fleet kept full."""
+    """Return the requests per second of a fleet that is kept full."""
     work = jobs(
         shapes(workload, CAPACITY_REQUESTS, seed=0, scale=scale, cap=cap),
         vocab_size=at.vocab_size,
@@ -36,7 +36,7 @@ async def measure_capacity(at: Target, workload: str, scale: float, cap: int | N
         seed=f"capacity:{at.name}",
     )
     records = await _run(at, work, CAPACITY_CONCURRENCY)
-    ends = sorted(one.finished_at for one in records if one.finished_at is not None)
+    ends = sorted(record.finished_at for record in records if record.finished_at is not None)
     # Between the first and the last tenth: the fleet fills and empties outside of it.
     first, last = len(ends) // 10, len(ends) * 9 // 10
     return (last - first) / (ends[last] - ends[first])
@@ -45,7 +45,7 @@ async def measure_capacity(at: Target, workload: str, scale: float, cap: int | N
 def _prompts(at: Target, workload: str, scale: float) -> list[Job]:
     drawn = shapes(workload, UNLOADED_REQUESTS, seed=0, scale=scale)
     return jobs(
-        [RequestShape(one.prompt_tokens, 2) for one in drawn],
+        [RequestShape(shape.prompt_tokens, 2) for shape in drawn],
         vocab_size=at.vocab_size,
         max_context_tokens=at.max_context_tokens,
         seed=f"unloaded:{at.name}",
@@ -71,22 +71,22 @@ def _alike(at: Target, count: int, prompt: int, output: int) -> list[Job]:
 
 
 def gaps_together(records: Sequence[RequestRecord]) -> list[float]:
-    """Gaps between tokens while the most sequences decode; tokens that came in one event have none."""
-    spans = [(one.token_times[0], one.token_times[-1]) for one in records]
+    """Return the gaps between tokens while the most sequences decode; tokens of one event have none."""
+    spans = [(record.token_times[0], record.token_times[-1]) for record in records]
     starts = [start for start, _ in spans]
     best = max(starts, key=lambda at: sum(start <= at < end for start, end in spans))
     until = min(end for start, end in spans if start <= best < end)
     return [
         later - earlier
-        for one in records
-        for earlier, later in zip(one.token_times, one.token_times[1:], strict=False)
+        for record in records
+        for earlier, later in zip(record.token_times, record.token_times[1:], strict=False)
         if best <= earlier and later <= until and later > earlier
     ]
 
 
 async def _run(at: Target, work: Sequence[Job], concurrency: int) -> list[RequestRecord]:
     records = await closed_loop(at.client, work, concurrency, lambda _: None)
-    broken = next((one for one in records if not one.completed), None)
+    broken = next((record for record in records if not record.completed), None)
     if broken is not None:
         raise RuntimeError(f"{at.name}: a request without a promise was not served: {broken.error}")
     return records

@@ -35,7 +35,9 @@ from reporting.section import Section, markdown
 
 
 def _of_processes(name: str) -> Callable[[Bench], Section]:
-    """A section whose module needs what a fleet's client needs; it is asked for before it is imported."""
+    """Return a section whose module needs the packages of a fleet's client; they are checked before its
+    import.
+    """
 
     def run(bench: Bench) -> Section:
         check_needs()
@@ -57,13 +59,13 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "handoff": _of_processes("handoff"),
     "variants": variants.measure,
 }
-"""In the order in which they run: what later ones need comes first, then what is asked most."""
+"""In the order in which they run: sections that others need come first, then the most important."""
 MINUTES = 8.0
 FAILED, WRONG = 1, 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the sections and return the exit code."""
     args = flags().parse_args(argv)
     try:
         device = resolve_device(args.device)
@@ -83,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
                 args.json.write_text(text + "\n", encoding="utf-8")
     print(_in_short(bench), end="\n\n")
     print("; ".join(f"{name} {said}" for name, said in facts.items()), flush=True)
-    return FAILED if any(one["status"] == "failed" for one in sections.values()) else 0
+    return FAILED if any(section["status"] == "failed" for section in sections.values()) else 0
 
 
 def flags() -> argparse.ArgumentParser:
@@ -116,7 +118,7 @@ def _chosen(sections: Sequence[str]) -> list[str]:
 
 
 def _run(name: str, bench: Bench, end_s: float) -> dict[str, Any]:
-    """What the section found, or why it found nothing."""
+    """Run a section, and return its figures, or why there are none."""
     before = time.monotonic()
     if before > end_s:
         return _tell_nothing(name, "not measured", "the time was over; --minutes gives more")

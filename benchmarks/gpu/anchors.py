@@ -1,4 +1,4 @@
-"""What others reached, and what is wanted here: vLLM with the Llama-3.1-8B shape on one H200.
+"""Figures of vLLM, and goals: the Llama-3.1-8B shape on one H200.
 
 Random bf16 weights, streamed through its AsyncLLM in one process, prefix cache off, 512 sequences at most.
 """
@@ -41,22 +41,22 @@ ANCHORS = {
 
 
 def decode_goal(batch: int) -> float:
-    """Most that a step may take, over its floor."""
+    """Return the most that a step may take, as a multiple of its floor."""
     return 1.2 if batch <= 64 else 1.25
 
 
 def decode_ms(batch: int) -> str:
-    """Theirs, for a table."""
+    """Return vLLM's figure for a table."""
     return f"{VLLM_DECODE_MS[batch]} ({VLLM_OVER_FLOOR[batch]} ×)" if batch in VLLM_DECODE_MS else "–"
 
 
 def text(name: str) -> str:
-    """Theirs, for a table."""
+    """Return vLLM's figure for a table."""
     return f"{ANCHORS[name].theirs:g}" if name in ANCHORS else "–"
 
 
 def goals(name: str, figure: float) -> list[Goal]:
-    """Whether the figure reaches what is wanted, where something is."""
+    """Return the goal of a figure, if it has one."""
     anchor = ANCHORS.get(name)
     if anchor is None or not anchor.goal:
         return []
@@ -64,7 +64,7 @@ def goals(name: str, figure: float) -> list[Goal]:
 
 
 def comparison(found: dict[str, float]) -> list[tuple[str, str, str, str]]:
-    """Rows of figure, vLLM's, the goal and what was measured here, the table to be looked at first."""
+    """Return rows of figure, vLLM's, the goal and the measurement: the table to look at first."""
     rows = [
         (
             f"decode step / floor at {batch}",

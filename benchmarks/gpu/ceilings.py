@@ -1,4 +1,4 @@
-"""What this device can do at most: bytes read and copied, products of matrices, bytes to the host."""
+"""Measure the limits of a device: bytes read and copied, products of matrices, bytes to the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUM_PRODUCTS = 4
 
 
 def measure(bench: Bench) -> Section:
-    """Sets `bench.ceilings`, which the other sections' floors are computed from."""
+    """Set `bench.ceilings`, which the floors of the other sections are computed from."""
     device, num_bytes = bench.device, bench.sizes.ceiling_mib * MIB
     source = torch.randn(num_bytes // 4, device=device)
     target = torch.empty_like(source)
@@ -62,6 +62,6 @@ def _matrix_rate(bench: Bench) -> float:
         for _ in range(NUM_PRODUCTS)
     ]
     out = torch.empty(side, side, device=bench.device, dtype=bench.dtype)
-    calls = [partial(torch.mm, one, other, out=out) for one, other in pairs]
+    calls = [partial(torch.mm, left, other, out=out) for left, other in pairs]
     seconds = median_s(calls, bench.device)
     return 2 * side**3 / seconds

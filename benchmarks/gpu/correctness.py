@@ -1,7 +1,8 @@
-"""Every kernel against its reference: fresh random inputs, outputs poisoned with NaN, all that a head may be.
+"""Compare every kernel with its reference: fresh random inputs, outputs poisoned with NaN, all kinds of
+heads.
 
-The reference computes on the same device from the same 16-bit inputs, widened to float32. What counts is
-‖out - reference‖ / ‖reference‖, which rounding the result alone makes a few thousandths in bfloat16.
+The reference computes on the same device from the same 16-bit inputs, widened to float32. The error is ‖out -
+reference‖ / ‖reference‖; rounding the result alone makes a few thousandths in bfloat16.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FEATURES: tuple[dict[str, Any], ...] = (
 
 
 def check(bench: Bench) -> Section:
-    """Raises AssertionError naming the cases that are off."""
+    """Check all cases; raise AssertionError naming those that are off."""
     worst: dict[str, float] = {}
     counts: dict[str, int] = {}
     off = []
@@ -65,14 +66,14 @@ def check(bench: Bench) -> Section:
 
 
 def relative_error(out: Tensor, expected: Tensor) -> float:
-    """‖out - expected‖ / ‖expected‖, NaN where anything is not a number."""
+    """Return ‖out - expected‖ / ‖expected‖; NaN if any value is not a number."""
     difference = (out.double() - expected.double()).norm()
     return float(difference / expected.double().norm().clamp(min=1e-30))
 
 
 @contextlib.contextmanager
 def _poisoned() -> Iterator[None]:
-    """What torch.empty returns is NaN, so that output which no program writes shows."""
+    """Make torch.empty return NaN, so that output which no kernel writes is found."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
@@ -81,7 +82,7 @@ def _poisoned() -> Iterator[None]:
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Made one by one: each holds its own inputs."""
+    """Yield the cases, which each have their own inputs."""
     generator = torch.Generator(device=bench.device).manual_seed(bench.seed)
     for (head_dim, q_heads, kv_heads), features in _heads_and_features():
         kv = paged(LENGTHS, kv_heads, head_dim, bench.dtype, generator)
@@ -99,7 +100,7 @@ def cases(bench: Bench) -> Iterator[Case]:
 
 
 def _heads_and_features() -> Iterator[tuple[tuple[int, int, int], dict[str, Any]]]:
-    """Each feature at the commonest size, at the others none and all: every one is compiled, for a second."""
+    """Yield each feature at the commonest size, none and all at the others: compiling takes a second each."""
     for heads in HEADS:
         for features in FEATURES if heads == HEADS[COMMONEST] else (FEATURES[0], FEATURES[-1]):
             yield heads, features

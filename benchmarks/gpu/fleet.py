@@ -1,8 +1,8 @@
-"""A real fleet of processes on the one device: a router and a worker that prefills and decodes, under `chat`.
+"""Measure a fleet of processes on one device: a router and a worker of both roles, under `chat`.
 
-Good is a request that met TTFT and TPOT of `anchors.py`. The bound is arithmetic on this run's ceilings: the
-rate that a device without any overhead carries in a steady state (`floors.steady_rate`), or what is offered.
-One worker, since processes that share a GPU take turns on it.
+A request is good if it met TTFT and TPOT of `anchors.py`. The bound is computed from this run's ceilings: the
+rate that a device without any overhead carries in a steady state (`floors.steady_rate`), or the offered rate.
+There is one worker, since processes that share a GPU take turns on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START_TIMEOUT_S = 240.0
 
 
 def measure(bench: Bench) -> Section:
-    """Goodput at each rate."""
+    """Measure goodput at each rate."""
     bench.release()
     asked = [_asked(bench, rate) for rate in bench.sizes.rates]
     served = asyncio.run(_serve(bench, asked))
@@ -34,8 +34,8 @@ def measure(bench: Bench) -> Section:
     for rate, requests, records in zip(bench.sizes.rates, asked, served, strict=True):
         name = f"chat at {rate:g}/s"
         bound = min(rate, _bound(bench, [shape for _, shape in requests]))
-        good = sum(one.good for one in records) / bench.sizes.rate_s
-        refused = sum(one.refused_after_s is not None for one in records)
+        good = sum(record.good for record in records) / bench.sizes.rate_s
+        refused = sum(record.refused_after_s is not None for record in records)
         refuse_failures(records)
         bench.found[name] = good
         data[name] = {"good_per_s": good, "bound_per_s": bound, "refused": refused, "sent": len(records)}
@@ -53,14 +53,14 @@ def measure(bench: Bench) -> Section:
 
 
 def refuse_failures(records: Sequence[RequestRecord]) -> None:
-    """Figures of a run in which requests failed would be of something else."""
-    failed = [one.error for one in records if one.error]
+    """Raise RuntimeError if requests failed, since the figures would then be of another workload."""
+    failed = [record.error for record in records if record.error]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(records)} requests failed, the first by {failed[0]}")
 
 
 def worker_flags(bench: Bench) -> list[str]:
-    """Of each worker: the run's device, weights and sizes."""
+    """Return the flags of each worker: the run's device, weights and sizes."""
     sizes = bench.sizes
     return [
         *("--device", bench.device.type, "--random-weights", str(bench.seed)),
@@ -69,7 +69,7 @@ def worker_flags(bench: Bench) -> list[str]:
 
 
 Asked = list[tuple[float, RequestShape]]
-"""When each request comes, in seconds, and how long it is."""
+"""Each request's time of arrival in seconds, and its lengths."""
 
 
 def _asked(bench: Bench, rate: float) -> Asked:
@@ -84,9 +84,9 @@ def _bound(bench: Bench, requests: Sequence[RequestShape]) -> float:
     return steady_rate(
         shape,
         limits,
-        statistics.mean(one.prompt_tokens for one in requests),
-        statistics.mean(one.output_tokens for one in requests),
-        statistics.mean(prefill_s(shape, limits, one.prompt_tokens) for one in requests),
+        statistics.mean(request.prompt_tokens for request in requests),
+        statistics.mean(request.output_tokens for request in requests),
+        statistics.mean(prefill_s(shape, limits, request.prompt_tokens) for request in requests),
         anchors.TPOT_MS / 1e3,
     )
 

@@ -1,7 +1,7 @@
-"""KV from a prefill worker to a decode worker, two processes on the one device: how fast, how well hidden.
+"""Measure handoffs of KV between two processes on one device: the bandwidth, and the share that is hidden.
 
-Hidden is what of a handoff runs while its prompt is still computed. By the workers' own metrics, prompts one
-after the other; a chunk's blocks travel while the next one is computed.
+The hidden part of a handoff runs while its prompt is still computed: a chunk's blocks travel during the next
+chunk. Figures are the workers' own metrics, for prompts one after the other.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from workloads.shapes import RequestShape
 
 PROMPTS = 8
 POOL_PROMPTS = 4
-"""That each worker's pool has room for: both share the device's memory."""
+"""Prompts that each worker's pool has room for: both share the device's memory."""
 MIB = 1024 * 1024
 
 
 def measure(bench: Bench) -> Section:
-    """Bandwidth and hidden share."""
+    """Measure bandwidth and hidden share."""
     bench.release()
     rows, data = [], {}
     for transport in ("cuda_ipc", "shm") if bench.device.type == "cuda" else ("shm",):
@@ -51,7 +51,7 @@ def measure(bench: Bench) -> Section:
 
 
 async def _serve(bench: Bench, transport: str) -> tuple[float, float, float]:
-    """Seconds from first fetches to last, seconds of them that were waited for, and bytes."""
+    """Return the seconds from first fetches to last, the exposed ones among them, and the bytes."""
     tokens = bench.sizes.handoff_tokens
     pool_mib = -(-POOL_PROMPTS * tokens * bench.sizes.model.kv_bytes_per_token // MIB)
     flags = [*worker_flags(bench), "--kv-memory-mb", str(pool_mib), "--transport", transport]

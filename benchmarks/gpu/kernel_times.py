@@ -1,4 +1,4 @@
-"""Each kernel's time beside its floor: the bytes it has to move, or its products, at this run's ceilings."""
+"""Time each kernel beside its floor: its bytes or its products, at the ceilings of this run."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from kernels.rope_store_kv import rope_store_kv
 from reporting.section import Goal, Section, markdown
 
 NUM_SETS = 4
-"""Input sets that take turns: no cache holds them all."""
+"""Input sets that take turns: together they exceed any cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """`calls` do the same to several input sets; `floor_s` is what one takes at the ceilings."""
+    """A kernel to time. `calls` do the same with several input sets; `floor_s` is the time of one at the
+    ceilings.
+    """
 
     name: str
     calls: list[Call]
     floor_s: float
     goal: float | None = None
-    """Least share of the ceiling."""
+    """The least share of the ceiling."""
 
 
 def measure(bench: Bench) -> Section:
-    """One row for each kernel and size."""
+    """Time every kernel at every size."""
     rows, goals, data = [], [], {}
     for timed in _timed(bench):
         took = median_s(timed.calls, bench.device)
@@ -155,7 +157,7 @@ def _checksum_blocks(bench: Bench) -> Timed:
 
 
 def _handed_over(bench: Bench) -> tuple[Tensor, list[Tensor]]:
-    """A pool, and which of its blocks go together, as a handoff takes them."""
+    """Return a pool, and sets of its blocks that move together, as in a handoff."""
     generator, model = _generator(bench), bench.sizes.model
     num_blocks = max(1, bench.sizes.handoff_tokens // BLOCK_SIZE)
     shape = (model.layers, 2, BLOCK_SIZE, model.kv_heads, model.head_dim)

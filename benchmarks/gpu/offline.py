@@ -1,7 +1,7 @@
-"""The engine by itself, in one process: decode steps, prompts, a burst, and how much of its time a GPU works.
+"""Measure the engine alone, in one process: decode steps, prompts, a burst, and how busy the GPU is.
 
-As vLLM was measured in `anchors.py`: a decode step is what 136 tokens take beyond 8, for as many sequences
-at once, divided by the difference; prompts count until each has its first token.
+The method is that of vLLM's figures in `anchors.py`: a decode step is the time of 136 tokens minus that of 8,
+for as many sequences at once, divided by the difference; prompts count until each has its first token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUSY_TOKENS = 64
 
 
 def decode(bench: Bench) -> Section:
-    """A decode step at each batch size, against its floor."""
+    """Measure a decode step at each batch size, against its floor."""
     engine, sizes = bench.engine(), bench.sizes
     short, long = sizes.decode_tokens
     context = sizes.decode_context + (short + long) / 2
@@ -48,7 +48,7 @@ def decode(bench: Bench) -> Section:
 
 
 def decode_step(bench: Bench, engine: BuiltEngine, batch: int) -> float:
-    """Seconds of a step for `batch` sequences."""
+    """Return the seconds of a step for `batch` sequences."""
     sizes = bench.sizes
     short, long = sizes.decode_tokens
     serve(engine, [Request(sizes.decode_context, short)] * batch, bench.seed)  # what is made on first use
@@ -60,7 +60,7 @@ def decode_step(bench: Bench, engine: BuiltEngine, batch: int) -> float:
 
 
 def prefill(bench: Bench) -> Section:
-    """Prompt tokens per second, all prompts given at once."""
+    """Measure prompt tokens per second, with all prompts given at once."""
     engine, sizes = bench.engine(), bench.sizes
     rows, goals, data = [], [], {}
     for count, tokens in sizes.prefills:
@@ -83,11 +83,11 @@ def prefill(bench: Bench) -> Section:
 
 
 def burst(bench: Bench) -> Section:
-    """All requests of the workload at once."""
+    """Measure all requests of the burst workload at once."""
     sizes = bench.sizes
     asked = shapes("burst", sizes.burst_requests, bench.seed, sizes.burst_scale)
     served = serve(
-        bench.engine(), [Request(one.prompt_tokens, one.output_tokens) for one in asked], bench.seed
+        bench.engine(), [Request(shape.prompt_tokens, shape.output_tokens) for shape in asked], bench.seed
     )
     rate = served.num_tokens / served.seconds
     bench.found["burst"] = rate
@@ -101,7 +101,7 @@ def burst(bench: Bench) -> Section:
 
 
 def busy(bench: Bench) -> Section:
-    """How much of a stretch of decode steps the GPU works: by the profiler, over the clock."""
+    """Measure the share of decode steps in which the GPU works: the profiler's time over the clock's."""
     if bench.device.type != "cuda":
         raise NotMeasured("it needs a GPU's own clock")
     engine, sizes = bench.engine(), bench.sizes
@@ -140,7 +140,7 @@ def _busy_share(bench: Bench, engine: BuiltEngine, batch: int) -> float:
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of (begin, end)."""
+    """Return the length of the union of (begin, end)."""
     total, until = 0.0, -math.inf
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))

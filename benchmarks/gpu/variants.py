@@ -1,7 +1,7 @@
-"""What other ways to compute cost or gain: 8-bit weights, 8-bit KV, and the same bits in any company.
+"""Measure the cost and gain of variants: 8-bit weights, 8-bit KV, and deterministic mode.
 
-Each is an engine of its own with the same weights, drawn from the same seed; a decode step is measured as in
-`offline.py`, and compared with the plain engine's of this run.
+Each is a separate engine with the same weights, drawn from the same seed. A decode step is measured as in
+`offline.py`, and compared with that of the plain engine in this run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ QUANTISATIONS = (Quantisation.INT8, Quantisation.KV8, Quantisation.KVFP8, Quanti
 
 
 def measure(bench: Bench) -> Section:
-    """Decode steps at a small and a large batch, and how many tokens of KV there is room for."""
+    """Measure decode steps at a small and a large batch, and the tokens of KV that fit."""
     batches = bench.sizes.variant_batches
     plain = _figures(bench, bench.engine(), batches)
     bench.release()
     ways: dict[str, dict[str, Any]] = {
-        **{one.value: {"quantisation": one} for one in QUANTISATIONS},
+        **{kind.value: {"quantisation": kind} for kind in QUANTISATIONS},
         DETERMINISTIC: {"deterministic": True},
     }
     rows, data = [_row("plain", plain, plain)], {"plain": plain}

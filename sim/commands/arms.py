@@ -34,9 +34,9 @@ def arms(
     names = NAMES if policies == "all" else tuple(policies.split(","))
     found: list[Arm] = []
     for name in names:
-        for one in [placement] if placement is not None else placements(name, fleet):
+        for chosen in [placement] if placement is not None else placements(name, fleet):
             budget = token_budget or (FIXED_BUDGET if name == "chunked" else None)
-            found.append(Arm(name, one, fleet_for(one, fleet), budget))
+            found.append(Arm(name, chosen, fleet_for(chosen, fleet), budget))
     return found
 
 

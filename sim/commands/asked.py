@@ -75,8 +75,8 @@ def number(low: float, *, above: bool = False) -> Callable[[str], float]:
 
 def numbers(low: float) -> Callable[[str], list[float]]:
     """Numbers above `low`, separated by commas."""
-    one = number(low, above=True)
-    return lambda text: [one(part) for part in text.split(",")]
+    read = number(low, above=True)
+    return lambda text: [read(part) for part in text.split(",")]
 
 
 def whole(low: int) -> Callable[[str], int]:
@@ -95,7 +95,7 @@ def placement(text: str) -> Placement:
     try:
         return Placement(text)
     except ValueError as error:
-        wanted = ", ".join(one.value for one in Placement)
+        wanted = ", ".join(value.value for value in Placement)
         raise argparse.ArgumentTypeError(f"{text!r} is not accepted: {wanted}") from error
 
 
@@ -162,7 +162,7 @@ def load_of(args: argparse.Namespace) -> Load:
     profile: Profile = args.profile
     recorded = read(args.trace) if args.trace is not None else None
     if recorded is not None:
-        lengths = tuple(RequestShape(one.prompt_tokens, one.output_tokens) for one in recorded)
+        lengths = tuple(RequestShape(request.prompt_tokens, request.output_tokens) for request in recorded)
     else:
         lengths = tuple(sample(args.workload, args.scale))
     units = references(profile, lengths, args.scale)

@@ -39,7 +39,7 @@ def references(profile: Profile, lengths: Sequence[RequestShape], scale: float) 
     """What the profile's hardware does without load: D, and the median prompt alone."""
     context = max(1, round(REFERENCE_CONTEXT * scale))
     step = StepShape.of(REFERENCE_SEQS, REFERENCE_SEQS * context, ())
-    alone = statistics.median(alone_s(profile, one.prompt_tokens) for one in lengths)
+    alone = statistics.median(alone_s(profile, length.prompt_tokens) for length in lengths)
     return References(profile.cost.predict(step), alone)
 
 
@@ -57,11 +57,13 @@ def demand(profile: Profile, lengths: Sequence[RequestShape]) -> Demand:
     """Of a workload's mean request."""
     a0, _, c3, _, c5, _ = profile.cost.coefficients
     del a0
-    prefill = [c3 * one.prompt_tokens + c5 * one.prompt_tokens**2 / 2 for one in lengths]
+    prefill = [c3 * length.prompt_tokens + c5 * length.prompt_tokens**2 / 2 for length in lengths]
     # Longer answers decode for longer: contexts are weighted by them.
-    tokens = sum(one.output_tokens for one in lengths)
-    contexts = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in lengths)
-    peaks = [(one.prompt_tokens + one.output_tokens) / profile.block_size for one in lengths]
+    tokens = sum(length.output_tokens for length in lengths)
+    contexts = sum(
+        length.output_tokens * (length.prompt_tokens + length.output_tokens / 2) for length in lengths
+    )
+    peaks = [(length.prompt_tokens + length.output_tokens) / profile.block_size for length in lengths]
     return Demand(
         statistics.fmean(prefill), contexts / tokens, tokens / len(lengths), statistics.fmean(peaks)
     )
@@ -81,7 +83,7 @@ def capacity_per_s(
         return fleet.size * _worker_per_s(profile, need, need.prefill_s, limit_s)
     decode = fleet.decode * _worker_per_s(profile, need, 0.0, limit_s)
     a0 = profile.cost.coefficients[0]
-    mean_prompt = statistics.fmean(one.prompt_tokens for one in lengths)
+    mean_prompt = statistics.fmean(length.prompt_tokens for length in lengths)
     prefill = fleet.prefill / (need.prefill_s + a0 * max(1.0, mean_prompt / profile.token_budget))
     if placement is Placement.DISAGGREGATED:
         return min(prefill, decode)

@@ -57,7 +57,9 @@ class FalseRefusals:
     def for_promises(self) -> Counts:
         """Of those that were not for fairness, which refuses who would have been good, and means to."""
         kept = [counts for cause, counts in self.by_cause.items() if cause != Cause.LENGTHS.value]
-        return Counts(*(sum(getattr(one, name) for one in kept) for name in ("sampled", "false", "placebos")))
+        return Counts(
+            *(sum(getattr(request, name) for request in kept) for name in ("sampled", "false", "placebos"))
+        )
 
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
@@ -65,8 +67,8 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
     # What could never be met was turned away as wrong: no refusal, and none that could be false.
     refused = [
         place
-        for place, one in enumerate(result.requests)
-        if one.end is End.REFUSED and one.refused_for != ValidationError.__name__
+        for place, request in enumerate(result.requests)
+        if request.end is End.REFUSED and request.refused_for != ValidationError.__name__
     ]
     if not refused:
         return None
@@ -81,11 +83,11 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
         placebo_gain=sum(placebo for *_, placebo in seen) / count,
         by_cause={
             cause: Counts(
-                sum(one == cause for one, *_ in seen),
-                sum(one == cause and is_false for one, _, is_false, _ in seen),
-                sum(one == cause and placebo > 0 for one, *_, placebo in seen),
+                sum(known == cause for known, *_ in seen),
+                sum(known == cause and is_false for known, _, is_false, _ in seen),
+                sum(known == cause and placebo > 0 for known, *_, placebo in seen),
             )
-            for cause in sorted({one for one, *_ in seen})
+            for cause in sorted({known for known, *_ in seen})
         },
     )
 
@@ -112,8 +114,8 @@ def _placebo(spec: SimSpec, result: SimResult, place: int) -> int:
 def _replayed(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
     """How many more of those around a request are good than in the result, and whether it is good itself."""
     at_s = spec.trace[place].at_s
-    begin = next(i for i, one in enumerate(spec.trace) if one.at_s >= at_s - BEFORE_S)
-    end = next((i for i, one in enumerate(spec.trace) if one.at_s > at_s + AFTER_S), len(spec.trace))
+    begin = next(i for i, request in enumerate(spec.trace) if request.at_s >= at_s - BEFORE_S)
+    end = next((i for i, request in enumerate(spec.trace) if request.at_s > at_s + AFTER_S), len(spec.trace))
     found = run(replace(spec, trace=spec.trace[:end])).requests
     around = [i for i in range(begin, end) if i != place]
     more = sum(found[i].good for i in around) - sum(result.requests[i].good for i in around)

@@ -173,15 +173,15 @@ def _document(
             "most_rate_per_s": found.most_rate,
             "cheaper": None if found.cheaper is None else _plain(found.cheaper),
         },
-        "tried": [{"rate_per_s": rate} | _plain(one) for rate, one in tried],
+        "tried": [{"rate_per_s": rate} | _plain(candidate) for rate, candidate in tried],
     }
 
 
-def _plain(one: Tried) -> dict[str, Any]:
-    fields = asdict(one)
+def _plain(candidate: Tried) -> dict[str, Any]:
+    fields = asdict(candidate)
     fields["candidate"] = {
-        "fleet": str(one.candidate.fleet),
-        "placement": one.candidate.placement.value,
-        "token_budget": one.candidate.token_budget,
+        "fleet": str(candidate.candidate.fleet),
+        "placement": candidate.candidate.placement.value,
+        "token_budget": candidate.candidate.token_budget,
     }
     return fields

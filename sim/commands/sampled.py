@@ -26,11 +26,11 @@ class Samples:
 def samples(result: SimResult) -> Samples:
     """Of a run."""
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
-    done = [one for one in kept if one.end is End.FINISHED]
+    done = [request for request in kept if request.end is End.FINISHED]
     return Samples(
         result.ended_s,
-        tuple(round(one.ttft_s, 6) for one in done if one.ttft_s is not None),
-        tuple(round(one.tpot_s, 6) for one in done if one.tpot_s is not None),
+        tuple(round(request.ttft_s, 6) for request in done if request.ttft_s is not None),
+        tuple(round(request.tpot_s, 6) for request in done if request.tpot_s is not None),
     )
 
 

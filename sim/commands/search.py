@@ -73,10 +73,10 @@ def judge(candidate: Candidate, result: SimResult) -> Tried:
     """Fold a simulation into shares."""
     kept = result.requests[int(len(result.requests) * 0.1) :]
     count = len(kept)
-    done = [one for one in kept if one.end is End.FINISHED]
-    late = sum(not one.met_ttft for one in done)
-    good = sum(one.good for one in done)
-    refused = sum(one.end is End.REFUSED for one in kept)
+    done = [request for request in kept if request.end is End.FINISHED]
+    late = sum(not request.met_ttft for request in done)
+    good = sum(request.good for request in done)
+    refused = sum(request.end is End.REFUSED for request in kept)
     return Tried(
         candidate,
         good / count,
@@ -136,16 +136,16 @@ def _best(
     attempt: Try,
 ) -> Tried:
     """The first shape of this size that holds, else the best of those worth trying."""
-    shapes = sorted(_shapes(size), key=lambda one: -estimate(*one))[:MAX_SHAPES]
-    worth = [one for one in shapes if estimate(*one) >= LOWEST_SHARE * rate] or shapes[:1]
+    shapes = sorted(_shapes(size), key=lambda candidate: -estimate(*candidate))[:MAX_SHAPES]
+    worth = [shape for shape in shapes if estimate(*shape) >= LOWEST_SHARE * rate] or shapes[:1]
     tried: list[Tried] = []
     for budget in budgets:
         for fleet, placement in worth:
-            one = attempt(Candidate(fleet, placement, budget), rate)
-            if one.good >= goodput:
-                return one
-            tried.append(one)
-    return max(tried, key=lambda one: one.good)
+            found = attempt(Candidate(fleet, placement, budget), rate)
+            if found.good >= goodput:
+                return found
+            tried.append(found)
+    return max(tried, key=lambda candidate: candidate.good)
 
 
 def _most_rate(candidate: Candidate, rate: float, goodput: float, attempt: Try) -> float:

@@ -145,8 +145,8 @@ def simulate(args: argparse.Namespace) -> int:
                     runs.append(_run(args, arm, trace, rate, seed, is_shown=is_shown))
                     progress.advance(task)
     for rate in rates:
-        show(console, args, load, [one for one in runs if one.rate_per_s == rate])
-    console.print(f"times in ms; simulated in {sum(one.wall_s for one in runs):.1f} s")
+        show(console, args, load, [outcome for outcome in runs if outcome.rate_per_s == rate])
+    console.print(f"times in ms; simulated in {sum(outcome.wall_s for outcome in runs):.1f} s")
     told = document(args, load, runs)
     if args.json is not None:
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
@@ -188,7 +188,7 @@ def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
     from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
     results = read(told)
-    shown = [replace(one, steps=run.steps) for one, run in zip(results.runs, runs, strict=True)]
+    shown = [replace(outcome, steps=run.steps) for outcome, run in zip(results.runs, runs, strict=True)]
     write_page(replace(results, runs=tuple(shown)), path)
 
 
@@ -227,7 +227,7 @@ def spec_of(
 def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
     """A row for each arm: means over its seeds."""
     facts = facts_of(args.profile.name, load, args.noise)
-    offered = statistics.fmean(one.metrics.offered_per_s for one in runs)
+    offered = statistics.fmean(outcome.metrics.offered_per_s for outcome in runs)
     source = load.name if load.recorded is not None else f"{load.workload}, {load.process}"
     console.print(
         f"{source}, {offered:.1f} requests/s; promise: {promises(facts)}; "
@@ -251,15 +251,16 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
     )
     for name in columns:
         table.add_column(name, justify="right")
-    for arm in dict.fromkeys(one.arm for one in runs):
-        own = [one.metrics for one in runs if one.arm == arm]
+    for arm in dict.fromkeys(outcome.arm for outcome in runs):
+        own = [outcome.metrics for outcome in runs if outcome.arm == arm]
         table.add_row(f"{arm.policy} {arm.placement.value} {arm.fleet}", *_cells(own))
     console.print(table)
-    for one in runs:
-        if one.false_refusals is not None:
-            false = one.false_refusals
+    for outcome in runs:
+        if outcome.false_refusals is not None:
+            false = outcome.false_refusals
             console.print(
-                f"{one.arm.name}, seed {one.seed}: of {false.sampled} refusals replayed {false.share:.1%} "
+                f"{outcome.arm.name}, seed {outcome.seed}: "
+                f"of {false.sampled} refusals replayed {false.share:.1%} "
                 f"look false, and of placebos {false.placebo_share:.1%}; "
                 f"{false.gain:+.2f} and {false.placebo_gain:+.2f} good requests for each"
             )
@@ -267,17 +268,17 @@ def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmR
 
 def _cells(own: list[Metrics]) -> list[str]:
     return [
-        f"{_mean([one.goodput_per_s for one in own]):.1f}",
-        f"{_mean([one.good_share for one in own]):.1%}",
-        f"{_mean([one.refused / one.requests for one in own]):.1%}",
-        _percent([one.kept_share for one in own]),
-        _ms([one.ttft for one in own], "p50"),
-        _ms([one.ttft for one in own], "p99"),
-        _ms([one.tpot for one in own], "p50"),
-        _ms([one.tpot for one in own], "p99"),
-        _ms([one.itl for one in own], "p99"),
-        f"{_mean([one.busy_share for one in own]):.0%}",
-        f"{_mean([one.kv_allocated for one in own]):.0%}",
+        f"{_mean([metrics.goodput_per_s for metrics in own]):.1f}",
+        f"{_mean([metrics.good_share for metrics in own]):.1%}",
+        f"{_mean([metrics.refused / metrics.requests for metrics in own]):.1%}",
+        _percent([metrics.kept_share for metrics in own]),
+        _ms([metrics.ttft for metrics in own], "p50"),
+        _ms([metrics.ttft for metrics in own], "p99"),
+        _ms([metrics.tpot for metrics in own], "p50"),
+        _ms([metrics.tpot for metrics in own], "p99"),
+        _ms([metrics.itl for metrics in own], "p99"),
+        f"{_mean([metrics.busy_share for metrics in own]):.0%}",
+        f"{_mean([metrics.kv_allocated for metrics in own]):.0%}",
     ]
 
 
@@ -286,12 +287,12 @@ def _mean(values: list[float]) -> float:
 
 
 def _percent(values: list[float | None]) -> str:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return f"{_mean(known):.1%}" if known else "–"
 
 
 def _ms(values: list[Quantiles | None], name: str) -> str:
-    known = [getattr(one, name) for one in values if one is not None]
+    known = [getattr(value, name) for value in values if value is not None]
     return f"{_mean(known) * 1000:.1f}" if known else "–"
 
 
@@ -300,12 +301,12 @@ def document(args: argparse.Namespace, load: Load, runs: Sequence[ArmRun]) -> di
     rows = [
         {
             **run_row(
-                one.arm.policy, one.arm.placement, one.arm.fleet, one.arm.token_budget,
-                one.rate_per_s, one.seed, one.metrics, one.samples,
+                outcome.arm.policy, outcome.arm.placement, outcome.arm.fleet, outcome.arm.token_budget,
+                outcome.rate_per_s, outcome.seed, outcome.metrics, outcome.samples,
             ),
-            "wall_s": one.wall_s,
-            "false_refusals": None if one.false_refusals is None else asdict(one.false_refusals),
+            "wall_s": outcome.wall_s,
+            "false_refusals": None if outcome.false_refusals is None else asdict(outcome.false_refusals),
         }
-        for one in runs
+        for outcome in runs
     ]  # fmt: skip
     return {**facts_of(args.profile.name, load, args.noise), "runs": rows}

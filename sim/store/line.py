@@ -81,4 +81,4 @@ class WaitingLine:
         chunk = self._chunks[at]
         within = bisect_left(chunk, place)
         tokens = self._tokens
-        return position + within, work + sum([tokens[one] for one in chunk[:within]])
+        return position + within, work + sum([tokens[place] for place in chunk[:within]])

@@ -295,10 +295,10 @@ class MemoryStore:
         """Enter again what is not held any more."""
         now = self._now()
         for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
-            for one in held:
-                ledger = ledgers[one.worker_key].purge(now)
-                if one.request_key not in ledger:
-                    ledger.put(one.request_key, one.amount, now + round(ttl_s * 1000))
+            for entry in held:
+                ledger = ledgers[entry.worker_key].purge(now)
+                if entry.request_key not in ledger:
+                    ledger.put(entry.request_key, entry.amount, now + round(ttl_s * 1000))
 
     def leases(self, worker_key: str) -> dict[str, int]:
         """Blocks leased on a decode worker, by request."""
@@ -341,4 +341,4 @@ class MemoryStore:
 
 
 def _leading(hashes: Sequence[bytes], held: set[bytes]) -> int:
-    return next((i for i, one in enumerate(hashes) if one not in held), len(hashes))
+    return next((i for i, block_hash in enumerate(hashes) if block_hash not in held), len(hashes))

@@ -1,4 +1,4 @@
-"""What is promised in each cell of the grid, as ratios of what the profile does without load."""
+"""The cells of the grid: promises as ratios of what the profile does without load."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Cell:
 
 
 def cell(profile: Profile, workload: str, tpot_ratio: float, ttft_ratio: float) -> Cell:
-    """One promise to all of a workload's requests."""
+    """Return the cell with one promise for all requests of a workload."""
     known = references(profile, sample(workload, 1.0), 1.0)
     promises = Promises(known.ttft_ms(ttft_ratio), known.tpot_ms(tpot_ratio))
     return Cell(workload, tpot_ratio, ttft_ratio, promises)
 
 
 def grid(profile: Profile, workload: str) -> Iterator[Cell]:
-    """The nine of one workload, the tightest first."""
+    """Yield the nine cells of one workload, the tightest first."""
     for tpot in TPOT_RATIOS:
         for ttft in TTFT_RATIOS:
             yield cell(profile, workload, tpot, ttft)
 
 
 def estimate(profile: Profile, workload: str, tpot_ms: int | None, num_workers: int = 1) -> float:
-    """Requests per second that workers which do both would carry at most, by arithmetic."""
+    """Return the most requests per second that workers of both roles would carry, by arithmetic."""
     tpot_s = None if tpot_ms is None else tpot_ms / 1000
     fleet = FleetShape(0, num_workers)
     return capacity_per_s(profile, fleet, Placement.AGGREGATED, sample(workload, 1.0), tpot_s)

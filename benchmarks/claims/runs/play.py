@@ -1,4 +1,4 @@
-"""One simulated run, and of each of its requests what claims are judged by."""
+"""Run a simulation and return the columns that claims are judged by."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workloads.trace import TraceRequest
 NOTHING = Promises()
 PROFILE = "h200-llama-3.1-8b"
 DRAIN_S = 60.0
-"""After the last arrival; who has to wait longer has missed every promise of the grid."""
+"""Seconds after the last arrival; a request that waits longer has missed every promise of the grid."""
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to serve; `fleet` as in `2p4d`."""
+    """A policy with its settings; `fleet` as in `2p4d`."""
 
     policy: str | Policy
     token_budget: int | None = None
@@ -59,24 +59,24 @@ class Case:
     span_s: float
     promises: Promises = NOTHING
     by_class: tuple[tuple[str, Promises], ...] = ()
-    """In place of `promises`, where classes are promised different things."""
+    """Used instead of `promises` if classes have different promises."""
     has_classes: bool = True
-    """Whether the fleet hears of the classes; else all are standard."""
+    """The fleet knows the classes; otherwise all requests are standard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of simulating."""
+    """The cost of simulating."""
 
     wall_s: float
     cpu_s: float
-    """Of this process: less where the machine has other things to do."""
+    """CPU seconds of this process, which depend less on other load of the machine."""
     num_events: int
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Of the requests of one run but its first tenth, a row each; NaN where nothing came of them."""
+    """The requests of a run except its first tenth, one row each; NaN where there is no value."""
 
     span_s: float
     prompt: Column
@@ -84,13 +84,13 @@ class Played:
     ttft: Column
     tpot: Column
     queue: Column
-    """TTFT less what the prompt takes alone: whether it waits at the router or at a worker."""
+    """TTFT minus the time the prompt takes alone: waiting at the router or at a worker."""
     finished: Flags
     refused: Flags
     promised: Flags
     """Accepted, and not at risk."""
     met_own: Flags
-    """Finished, and met all that it asked for itself."""
+    """Finished, and met all that the request asked for."""
     asked_ttft_ms: Column
     itl_p99_s: float
     """Over all gaps of the run."""
@@ -102,27 +102,27 @@ class Played:
 
 @cache
 def profile() -> Profile:
-    """All claims are of the same hardware."""
+    """Return the profile, the same hardware for all claims."""
     return load_profile(PROFILE)
 
 
 def trace_of(case: Case) -> tuple[TraceRequest, ...]:
-    """The requests; the same seed has the same lengths at every rate, and the same pattern of arrivals."""
+    """Return the requests; the same seed has the same lengths and the same arrival pattern at every rate."""
     trace = draw(case.workload, "poisson", case.rate_per_s, case.span_s, case.seed, case.promises)
     stated = dict(case.by_class)
     if stated:
-        trace = tuple(_promised(one, stated[one.slo_class]) for one in trace)
+        trace = tuple(_promised(request, stated[request.slo_class]) for request in trace)
     if not case.has_classes:
-        trace = tuple(replace(one, slo_class="standard") for one in trace)
+        trace = tuple(replace(request, slo_class="standard") for request in trace)
     return trace
 
 
-def _promised(one: TraceRequest, promises: Promises) -> TraceRequest:
-    return replace(one, ttft_ms=promises.ttft_ms, tpot_ms=promises.tpot_ms, itl_ms=promises.itl_ms)
+def _promised(request: TraceRequest, promises: Promises) -> TraceRequest:
+    return replace(request, ttft_ms=promises.ttft_ms, tpot_ms=promises.tpot_ms, itl_ms=promises.itl_ms)
 
 
 def spec_of(case: Case) -> SimSpec:
-    """As the simulator wants it."""
+    """Return the simulator's specification of a case."""
     arm = case.arm
     return SimSpec(
         profile=profile(),
@@ -137,7 +137,7 @@ def spec_of(case: Case) -> SimSpec:
 
 
 def play(case: Case) -> Played:
-    """Simulate it."""
+    """Simulate a case."""
     spec = spec_of(case)
     began, cpu_began = time.perf_counter(), time.process_time()
     result = run(spec)
@@ -148,28 +148,30 @@ def play(case: Case) -> Played:
 
 
 def columns(requests: Sequence[RequestResult], span_s: float, itl_p99_s: float, cost: Cost) -> Played:
-    """Requests as columns."""
+    """Return requests as columns."""
     return Played(
         span_s=span_s,
-        prompt=_column([one.asked.prompt_tokens for one in requests]),
-        output=_column([one.asked.output_tokens for one in requests]),
-        ttft=_column([one.ttft_s for one in requests]),
-        tpot=_column([one.tpot_s for one in requests]),
-        queue=_column([_queued_s(one) for one in requests]),
-        finished=np.array([one.end is End.FINISHED for one in requests]),
-        refused=np.array([one.end is End.REFUSED for one in requests]),
-        promised=np.array([one.promised_ttft_s is not None and not one.at_risk for one in requests]),
-        met_own=np.array([one.good for one in requests]),
-        asked_ttft_ms=_column([one.asked.ttft_ms for one in requests]),
+        prompt=_column([request.asked.prompt_tokens for request in requests]),
+        output=_column([request.asked.output_tokens for request in requests]),
+        ttft=_column([request.ttft_s for request in requests]),
+        tpot=_column([request.tpot_s for request in requests]),
+        queue=_column([_queued_s(request) for request in requests]),
+        finished=np.array([request.end is End.FINISHED for request in requests]),
+        refused=np.array([request.end is End.REFUSED for request in requests]),
+        promised=np.array(
+            [request.promised_ttft_s is not None and not request.at_risk for request in requests]
+        ),
+        met_own=np.array([request.good for request in requests]),
+        asked_ttft_ms=_column([request.asked.ttft_ms for request in requests]),
         itl_p99_s=itl_p99_s,
         cost=cost,
     )
 
 
-def _queued_s(one: RequestResult) -> float | None:
-    if one.ttft_s is None:
+def _queued_s(request: RequestResult) -> float | None:
+    if request.ttft_s is None:
         return None
-    return max(0.0, one.ttft_s - alone_s(profile(), one.asked.prompt_tokens))
+    return max(0.0, request.ttft_s - alone_s(profile(), request.asked.prompt_tokens))
 
 
 def _column(values: Sequence[float | None]) -> Column:
@@ -177,7 +179,7 @@ def _column(values: Sequence[float | None]) -> Column:
 
 
 def good(played: Played, promises: Promises) -> Flags:
-    """Finished within a promise, whether or not it was this that the fleet was asked for."""
+    """Return which requests finished within a promise, whether or not the fleet was asked for it."""
     met = played.finished.copy()
     if promises.ttft_ms is not None:
         met &= played.ttft * 1000 <= promises.ttft_ms
@@ -187,5 +189,5 @@ def good(played: Played, promises: Promises) -> Flags:
 
 
 def goodput(played: Played, promises: Promises) -> float:
-    """Good requests per second of those that came after the first tenth."""
+    """Return good requests per second, without the first tenth."""
     return float(good(played, promises).sum()) / played.span_s

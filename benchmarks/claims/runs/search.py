@@ -1,4 +1,4 @@
-"""The highest rate at which something holds."""
+"""Find the highest rate at which a condition holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MOST_DOUBLINGS = 12
 
 
 def highest(holds: Callable[[float], bool], guess: float, *, precision: float = 0.04) -> float:
-    """The highest rate that holds, as far as is known within `precision` of itself; 0 where none does.
+    """Return the highest rate that holds, within `precision` of itself; 0 if none does.
 
-    `guess` is where the search begins: it doubles or halves until one rate holds and one does not, then
-    halves what is between them, by ratio. Raises ValueError for a guess or a precision that is not above 0.
+    The search begins at `guess`, and doubles or halves until one rate holds and one does not; then it bisects
+    by ratio. Raise ValueError if guess or precision is not above 0.
     """
     if not (guess > 0 and precision > 0):
         raise ValueError(f"guess is {guess}, precision {precision}; accepted: numbers above 0")

@@ -1,4 +1,4 @@
-"""How long and how often everything is measured."""
+"""How long and how often each claim is measured."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The same seeds in every arm, so that figures can be compared seed by seed."""
+    """The settings; all arms get the same seeds, so figures can be compared seed by seed."""
 
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     span_s: float = 120.0
-    """Of simulated arrivals; the first tenth of the requests is dropped."""
+    """Seconds of simulated arrivals; the first tenth of the requests is dropped."""
     precision: float = 0.03
-    """Of a rate that is searched for."""
+    """Relative precision of rates that are searched for."""
     is_quick: bool = False
-    """Fewer cells and rates: to see whether something moved, not to publish."""
+    """Fewer cells and rates: to check for changes, not to publish."""
 
     @property
     def words(self) -> str:
-        """The load, as tables say it."""
+        """The load and seeds in words, for tables."""
         return f"{self.span_s:g} s of Poisson arrivals, seeds {', '.join(map(str, self.seeds))}"
 
     def __post_init__(self) -> None:

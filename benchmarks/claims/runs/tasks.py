@@ -1,4 +1,4 @@
-"""Many independent runs over the cores of this machine."""
+"""Run many independent simulations on the cores of this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Self, TypeVar
 
 from reporting.progress import progress_bars
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
 class Workers:
-    """Processes that runs are dealt to, one for each core; they end with the `with` block."""
+    """A pool of processes, one for each core; they end with the `with` block."""
 
     def __init__(self) -> None:
         count = len(os.sched_getaffinity(0))
@@ -26,8 +27,15 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def per_seed(
+        self, label: str, keys: Sequence[K], seeds: Sequence[int], run: Callable[[K, int], Callable[[], T]]
+    ) -> dict[K, list[T]]:
+        """Run `run(key, seed)` for all keys and seeds, and return each key's results, one per seed."""
+        found = iter(self.map(label, [run(key, seed) for key in keys for seed in seeds]))
+        return {key: [next(found) for _ in seeds] for key in keys}
+
     def map(self, label: str, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Their answers in order; how far it is shows on standard error. The first failure is raised."""
+        """Return the results in order, with progress on standard error. Raise the first failure."""
         futures: list[Future[T]] = [self._pool.submit(task) for task in tasks]
         with progress_bars() as progress:
             bar = progress.add_task(label, total=len(tasks))

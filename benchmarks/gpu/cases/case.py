@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`run` answers what the op made and what it should have made."""
+    """A comparison of a kernel with its reference; `run` returns the output and the expected output."""
 
     op: str
     what: str

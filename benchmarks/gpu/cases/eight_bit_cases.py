@@ -1,4 +1,4 @@
-"""The kernels that read or write 8 bits, with inputs to compare them with their references on."""
+"""Cases for the kernels that read or write 8 bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUM_SLOTS = 100
 
 
 class EightBitCases:
-    """All of them, from one source of random numbers."""
+    """All cases, from one source of random numbers."""
 
     def __init__(self, bench: Bench, generator: torch.Generator) -> None:
         self._bench = bench
@@ -49,7 +49,7 @@ class EightBitCases:
         return drawn.to(self._bench.dtype)
 
     def _pool(self, stored: torch.dtype) -> tuple[PagedKV, Tensor]:
-        """Scales [num_blocks, 2, kv_heads, block_size]."""
+        """Return KV in the stored type, and scales [num_blocks, 2, kv_heads, block_size]."""
         head_dim, _, kv_heads = HEADS
         kv = paged(LENGTHS, kv_heads, head_dim, self._bench.dtype, self._generator)
         values, scales = quantise(kv.kv_layer, stored)

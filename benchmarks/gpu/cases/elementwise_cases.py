@@ -1,4 +1,4 @@
-"""The kernels that work token by token, with inputs to compare them with their references on."""
+"""Cases for the kernels that work token by token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADS = ((64, 8, 8), (80, 4, 4), (128, 32, 8), (256, 8, 1))
 
 
 class ElementwiseCases:
-    """All of them, from one source of random numbers."""
+    """All cases, from one source of random numbers."""
 
     def __init__(self, bench: Bench, generator: torch.Generator) -> None:
         self._bench = bench

@@ -1,4 +1,4 @@
-"""The kernels that choose tokens, and the products whose bits do not depend on company."""
+"""Cases for the kernels that choose tokens, and for products whose bits do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRODUCTS = ((1, 256, 512), (33, 1000, 300), (200, 512, 1024))
 
 
 def vocabulary_cases(bench: Bench, generator: torch.Generator) -> Iterator[Case]:
-    """All of them, from one source of random numbers."""
+    """Yield all cases, from one source of random numbers."""
     for name, filters in FILTERS.items():
         yield Case("sample_rows", name, _sample(bench, generator, filters))
     yield Case("top_logits", f"{TOP}", _top(bench, generator))
@@ -48,7 +48,7 @@ def _logits(bench: Bench, generator: torch.Generator) -> Tensor:
 def _sample(
     bench: Bench, generator: torch.Generator, filters: dict[Way, float]
 ) -> Callable[[], tuple[Tensor, Tensor]]:
-    """What is compared is whether tokens are the reference's: 1 for each row."""
+    """Return a case that compares, row by row, whether the token is the reference's: 1 if it is."""
     logits = _logits(bench, generator)
     ways = torch.zeros(len(Way), ROWS, dtype=torch.float64, device=bench.device)
     for way, value in ({Way.TEMPERATURE: 0.8, Way.TOP_P: 1.0, Way.REPETITION: 1.0} | filters).items():

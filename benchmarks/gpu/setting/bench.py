@@ -1,4 +1,4 @@
-"""What the sections of one run share: the device, the sizes, what was found so far, and an engine."""
+"""The state that the sections of a run share: the device, the sizes, the figures so far, and an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotMeasured(Exception):
 
 @dataclass
 class Bench:
-    """`folder` is for what processes need to find; `seed` draws weights, prompts and inputs."""
+    """The state of a run. `folder` has files for processes; `seed` draws weights, prompts and inputs."""
 
     device: torch.device
     sizes: Sizes
@@ -41,11 +41,11 @@ class Bench:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether figures may stand beside others': on a GPU, with the model that those are of."""
+        """True if figures are comparable with published ones: on a GPU, with the same model."""
         return self.device.type == "cuda" and self.sizes is LLAMA_8B
 
     def goals(self, *goals: Goal) -> tuple[Goal, ...]:
-        """They, where figures are comparable."""
+        """Return the goals if figures are comparable; otherwise none."""
         return goals if self.is_comparable else ()
 
     @property
@@ -57,12 +57,12 @@ class Bench:
 
     @property
     def model(self) -> Path:
-        """The model's directory, written when first asked for."""
+        """The model's directory, written at first use."""
         directory = self.folder / "model"
         return directory if directory.is_dir() else model_dir.write(self.sizes.model, directory)
 
     def engine(self) -> BuiltEngine:
-        """The one that sections share, as a worker would build it by default."""
+        """Return the engine that sections share, as a worker would build it by default."""
         if self._engine is None:
             self._engine = self.build()
         return self._engine
@@ -70,7 +70,7 @@ class Bench:
     def build(
         self, *, deterministic: bool = False, quantisation: Quantisation = Quantisation.NONE
     ) -> BuiltEngine:
-        """Another one; the shared one has to be released first, for it takes the memory there is."""
+        """Build another engine. Release the shared one first, since it takes all memory."""
         assert self._engine is None, "the shared engine is in memory"
         return build(
             EngineSettings(

@@ -1,6 +1,6 @@
-"""How fast a device could be, by its own measured ceilings: the arithmetic beside which figures are shown.
+"""How fast a device could be, by its own measured ceilings.
 
-All assume that each weight is read once a step, each token's KV once a step, and nothing else.
+All functions assume that each weight and each token's KV is read once a step, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SEARCH_ROUNDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Measured on this device, in this run; bytes and floating-point operations per second."""
+    """The ceilings measured on this device in this run; bytes and floating-point operations per second."""
 
     read: float
     copy: float
@@ -25,14 +25,16 @@ class Ceilings:
 
 
 def decode_step_s(shape: ModelShape, ceilings: Ceilings, sequences: float, context: float) -> float:
-    """A step of one token for each of `sequences`, each attending to `context` tokens."""
+    """Return the floor of a step of one token for each of `sequences` with `context` tokens each."""
     read = shape.weights * shape.element_bytes / ceilings.read
     compute = FLOPS_PER_WEIGHT * shape.weights * sequences / ceilings.matrix
     return max(read, compute) + sequences * context * shape.kv_bytes_per_token / ceilings.read
 
 
 def prefill_s(shape: ModelShape, ceilings: Ceilings, tokens: int) -> float:
-    """One prompt, weights and causal attention at the matrix rate; logits of its last token only."""
+    """Return the floor of a prompt: weights and causal attention at the matrix rate; logits of its last token
+    only.
+    """
     met = shape.weights - shape.hidden * shape.vocab
     return (FLOPS_PER_WEIGHT * met * tokens + shape.attention_flops(tokens)) / ceilings.matrix
 
@@ -40,7 +42,7 @@ def prefill_s(shape: ModelShape, ceilings: Ceilings, tokens: int) -> float:
 def steady_rate(
     shape: ModelShape, ceilings: Ceilings, prompt: float, output: float, prefill: float, tpot_s: float
 ) -> float:
-    """Most requests per second in a steady state in which nobody's TPOT is above `tpot_s`.
+    """Return the most requests per second in a steady state in which no TPOT is above `tpot_s`.
 
     `prompt` and `output` are mean lengths, `prefill` the mean seconds of a prompt. Prompts take their share
     of the time; in the rest, B sequences at a time decode, B = rate · output · TPOT (Little's law).

@@ -1,4 +1,4 @@
-"""A model's directory without weights: what workers that draw their weights, and their router, read."""
+"""A model's directory without weights, for workers that draw their weights and for their router."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu.setting.sizes import ModelShape
 
 
 def write(shape: ModelShape, directory: Path) -> Path:
-    """config.json, and a tokenizer with a token for each id: bytes first, then words nobody writes."""
+    """Write config.json and a tokenizer with a token for each id: bytes first, then made-up words."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(dict(shape.config), indent=1), encoding="utf-8")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[: shape.vocab]

@@ -1,4 +1,4 @@
-"""What a fleet of processes needs besides what the engine does."""
+"""The packages that a fleet of processes needs, beyond those of the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("grpc", "grpc_health", "jinja2", "prometheus_client", "redis", "stru
 
 
 def check_needs() -> None:
-    """Raises NotMeasured naming what is missing here."""
+    """Raise NotMeasured naming what is missing here."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise NotMeasured(f"a fleet needs the Python packages {', '.join(missing)}")

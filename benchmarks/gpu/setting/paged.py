@@ -13,7 +13,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """One layer: kv_layer [num_blocks, 2, block_size, kv_heads, head_dim], and whose blocks are whose."""
+    """One layer: kv_layer [num_blocks, 2, block_size, kv_heads, head_dim], and each sequence's blocks."""
 
     kv_layer: Tensor
     block_tables: Tensor
@@ -21,14 +21,14 @@ class PagedKV:
 
     @property
     def arguments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """In the order in which the attention ops take them."""
+        """The arguments in the order of the attention ops."""
         return self.kv_layer, self.block_tables, self.context_lens
 
 
 def paged(
     lengths: Sequence[int], kv_heads: int, head_dim: int, dtype: torch.dtype, generator: torch.Generator
 ) -> PagedKV:
-    """A sequence of each length; on the generator's device."""
+    """Return the KV of a sequence of each length, on the generator's device."""
     device = generator.device
     context = torch.tensor(lengths, device=device, dtype=torch.int32)
     width = -(-max(lengths) // BLOCK_SIZE)

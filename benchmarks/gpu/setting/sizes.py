@@ -1,4 +1,4 @@
-"""What is measured: a model's shape and how much of everything; `TINY` is for trying the program on a CPU."""
+"""The sizes of a measurement: a model's shape, and amounts. `TINY` is for trying the program on a CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOPS_PER_WEIGHT = 2
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A Llama of these sizes; weights and KV of `element_bytes` each."""
+    """A Llama model's shape; weights and KV have `element_bytes` each."""
 
     name: str
     hidden: int
@@ -27,7 +27,7 @@ class ModelShape:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """config.json, as transformers reads it."""
+        """The content of config.json for transformers."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -49,7 +49,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """That a token meets: all but the embedding table, of which it reads one row."""
+        """The weights that a token uses: all except the embedding table, of which it reads one row."""
         attention = self.hidden * self.head_dim * 2 * (self.q_heads + self.kv_heads)
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + self.hidden * self.vocab
@@ -59,19 +59,19 @@ class ModelShape:
         return self.layers * KEYS_AND_VALUES * self.kv_heads * self.head_dim * self.element_bytes
 
     def attention_flops(self, tokens: int) -> float:
-        """Of one causal prompt of `tokens`: two products over half of the square, in every layer."""
+        """Return the operations of a causal prompt: two products over half of the square, in every layer."""
         return 2 * FLOPS_PER_WEIGHT * self.layers * self.q_heads * self.head_dim * tokens * tokens / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of everything."""
+    """The amounts of everything that is measured."""
 
     model: ModelShape
     ceiling_mib: int
-    """Of the buffers that ceilings are measured with; far larger than any cache."""
+    """MiB of the buffers that ceilings are measured with; far larger than any cache."""
     ceiling_side: int
-    """Of the square matrices."""
+    """Side of the square matrices."""
     kernel_batches: tuple[tuple[int, int], ...]
     """(sequences, context) that decode attention is timed at."""
     kernel_tokens: int
@@ -92,7 +92,7 @@ class Sizes:
     rates: tuple[float, ...]
     """Requests per second that the fleet is offered."""
     rate_s: float
-    """How long it is offered each."""
+    """Seconds for which each rate is offered."""
 
 
 LLAMA_8B = Sizes(

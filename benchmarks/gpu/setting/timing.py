@@ -1,4 +1,4 @@
-"""Times of what runs on a device: medians of repeated calls, by the device's own clock where it has one."""
+"""Time calls on a device: medians of repeated calls, by the device's own clock if it has one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Call = Callable[[], object]
 
 
 def median_s(calls: Sequence[Call], device: torch.device, rounds: int = ROUNDS) -> float:
-    """Median seconds of one call; `calls` do the same to different data and take turns, so that none finds
-    what it needs in a cache. On a GPU each is a graph, so that the gaps before launches are not counted.
+    """Return the median seconds of a call.
+
+    `calls` do the same with different data and take turns, so that none finds its data in a cache. On a GPU
+    each is a graph, so that the gaps before launches do not count.
     """
     if device.type != "cuda":
         return statistics.median(_on_host(call) for call in itertools.islice(itertools.cycle(calls), rounds))
