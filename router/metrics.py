@@ -41,10 +41,10 @@ class GapHistogram(Collector):
         self._counts = [0] * (len(SECONDS) + 1)
         self._sum = 0.0
 
-    def observe_all(self, gaps_s: Sequence[float]) -> None:
-        """Count gaps; negative ones are first tokens, which have none."""
+    def observe_all(self, gaps_s: Sequence[float | None]) -> None:
+        """Count gaps; first tokens have none."""
         for gap_s in gaps_s:
-            if gap_s >= 0:
+            if gap_s is not None:
                 self._counts[bisect_left(SECONDS, gap_s)] += 1
                 self._sum += gap_s
 

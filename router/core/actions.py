@@ -1,4 +1,8 @@
-"""Everything the core can want done. Carried out in order by the shell, or by a simulator in virtual time."""
+"""All actions of the core, which the shell carries out in order, or a simulator in virtual time.
+
+Tell and Relay are events of a client's stream; `listener` is the call that gets them. Send is a command for a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from state.records import DecodeRoom, Hold, PrefillRoom, QueueEntry
 
 @value
 class Promise:
-    """As in `inference.proto`."""
+    """The message `Promise` of `inference.proto`."""
 
     predicted_ttft_ms: float
     predicted_tpot_ms: float
@@ -32,7 +36,7 @@ class Promise:
 
 @value
 class TellAccepted:
-    """The request is taken."""
+    """The request is accepted."""
 
     listener: int
     request_id: str
@@ -44,7 +48,7 @@ class TellAccepted:
 
 @value
 class TellQuoted:
-    """The promise a request would get; `refused` is the error it would get instead."""
+    """The promise that a request would get; `refused` is the error it would get instead."""
 
     listener: int
     verdict: Verdict
@@ -55,7 +59,7 @@ class TellQuoted:
 
 @value
 class TellQueued:
-    """It waits."""
+    """The request waits."""
 
     listener: int
     position: int
@@ -73,10 +77,10 @@ class TellPromptLogprobs:
 
 @value
 class Relay:
-    """Tokens of one step for all clients, as columns: row i belongs to `listeners[i]`."""
+    """Tokens of one step for all clients, as columns; row i is for the call `listeners[i]`."""
 
     replayed: bool = False
-    """Delivered before, to another call."""
+    """The tokens were delivered before, to another call."""
     listeners: list[int] = field(default_factory=list)
     choices: list[int] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -84,15 +88,15 @@ class Relay:
     texts: list[str] = field(default_factory=list)
     finish_reasons: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    """Since the choice's token before; negative for a first token."""
+    gaps_s: list[float | None] = field(default_factory=list)
+    """Seconds since the choice's token before; None for a first token."""
     matches: list[tuple[int, int, Matched]] = field(default_factory=list)
-    """Listener, choice and stop rule of each row that a stop rule ends."""
+    """Listener, choice and stop rule of each row that matched one."""
 
 
 @value
 class RelayRun:
-    """Several tokens of one choice at once; text and log-probabilities they have none."""
+    """Several tokens of one choice at once, without text and log-probabilities."""
 
     listener: int
     choice: int
@@ -104,7 +108,7 @@ class RelayRun:
 
 @value
 class TellChoiceFinished:
-    """A choice ended without a token that says so."""
+    """A choice ended without a token that ends it."""
 
     listener: int
     choice: int
@@ -115,19 +119,19 @@ class TellChoiceFinished:
 
 @value
 class Marks:
-    """A session's timeline once it is over, ascending; a phase that was not reached lasts no time."""
+    """The timeline of an ended session, ascending; a phase that was not reached takes no time."""
 
     received_at: float
     dispatched_at: float
     first_token_at: float
     decode_at: float
     ended_at: float
-    """The last report's arrival, or the end without one."""
+    """When the last report arrived, or the session ended without one."""
 
 
 @value
 class Outcome:
-    """What was promised and delivered, but for the way to the client."""
+    """The promise and the delivery of a request, without the way to the client."""
 
     slo_class: SloClass
     promise: Promise
@@ -154,7 +158,7 @@ class TellFinished:
 
 @value
 class TellRetrying:
-    """An attempt has failed: whoever resumes elsewhere says how many have, those of former sessions too."""
+    """An attempt has failed. A client that resumes elsewhere brings this count, former sessions included."""
 
     listener: int
     failed_attempts: int
@@ -162,7 +166,7 @@ class TellRetrying:
 
 @value
 class TellLeaving:
-    """This router is about to end, and the call can go on elsewhere."""
+    """This router is about to end; the call can go on elsewhere."""
 
     listener: int
 
@@ -200,7 +204,7 @@ class Settle:
     request_key: str
     prefill_key: str
     decoders: tuple[DecodeRoom, ...]
-    """The first with room is to be taken; the grant holds room on one of them."""
+    """The lease is made on the first one with room; the grant holds room on one of them."""
 
 
 @value
@@ -217,7 +221,7 @@ class ReleaseLease:
 
 @value
 class Renew:
-    """(request key, worker key) of every credit and lease held."""
+    """Renew every credit and lease that is held, each by request key and worker key."""
 
     credits: tuple[tuple[str, str], ...]
     leases: tuple[tuple[str, str], ...]
@@ -225,7 +229,7 @@ class Renew:
 
 @value
 class TakeHolds:
-    """Every credit and lease held, for a store that may have forgotten them."""
+    """Enter every credit and lease that is held in a store that may have forgotten them."""
 
     credits: tuple[Hold, ...]
     leases: tuple[Hold, ...]
@@ -233,17 +237,17 @@ class TakeHolds:
 
 @value
 class AskQueue:
-    """Look at the queue; the answer also shows that the store is back."""
+    """Look at the queue; an answer also shows that the store is back."""
 
 
 @value
 class ChargeTenant:
-    """Charge a newcomer to its tenant, unless that is over its share of the fleet."""
+    """Charge a newcomer to its tenant, unless the tenant is over its share of the fleet."""
 
     request_key: str
     tenant: str
     tokens: float
-    """Virtual ones, as in `scheduling.admission.shares`."""
+    """Virtual tokens (`scheduling.admission.shares`)."""
     lead: float
     """The longest lead over the least served tenant that is allowed; infinite while little waits."""
     band: float
@@ -252,7 +256,7 @@ class ChargeTenant:
 
 @value
 class RefundTenant:
-    """The request was refused after all."""
+    """Return a charge: the request was refused after all."""
 
     tenant: str
     tokens: float
@@ -289,7 +293,7 @@ class SendCancel:
 
 @value
 class SendPreCopy:
-    """The first blocks of a choice that runs on are offered."""
+    """Offer the first blocks of a choice, which runs on."""
 
     worker_key: str
     handle: int
@@ -299,7 +303,7 @@ class SendPreCopy:
 
 @value
 class SendStopAndCopy:
-    """A group is stopped, and the blocks of its choices are offered."""
+    """Stop a group, and offer the blocks of its choices."""
 
     worker_key: str
     handle: int
@@ -322,7 +326,7 @@ class SetTimer:
 
 @value
 class RequestRefused:
-    """Counted; the client is told by `Reject`."""
+    """Count a refusal; the client gets `Reject`."""
 
     slo_class: SloClass
     error: RouterError
@@ -330,7 +334,7 @@ class RequestRefused:
 
 @value
 class RequestEnded:
-    """Counted; told to the client by `TellFinished`, if one still listens."""
+    """Count an ended request; a client that is still there gets `TellFinished`."""
 
     request_key: str
     outcome: Outcome
@@ -338,7 +342,7 @@ class RequestEnded:
 
 @value
 class AttemptFailed:
-    """Logged and counted."""
+    """Log and count a failed attempt; `final` if it failed the request."""
 
     request_key: str
     attempt: int
@@ -356,14 +360,14 @@ class RequestShed:
 
 @value
 class PromiseBroken:
-    """Logged and counted: capacity died, and an accepted request was put behind."""
+    """Log and count an accepted request that was put behind, because capacity died."""
 
     request_key: str
 
 
 @value
 class GroupPreempted:
-    """Counted: a worker took a running group's blocks."""
+    """Count a running group whose worker took its blocks."""
 
     request_key: str
     worker_key: str
@@ -371,16 +375,16 @@ class GroupPreempted:
 
 @value
 class GroupMigrated:
-    """Counted: a group goes on elsewhere, though no attempt has failed."""
+    """Count a group that goes on elsewhere, though no attempt has failed."""
 
     request_key: str
     worker_key: str
-    """The one it left."""
+    """The worker that it left."""
 
 
 @value
 class StoreChanged:
-    """Logged: the store went away, or came back."""
+    """Log that the store went away, or came back."""
 
     reachable: bool
     reason: str
@@ -403,7 +407,7 @@ StoreAction = (
     | ChargeTenant
     | RefundTenant
 )
-"""What is asked of the store."""
+"""The calls of the store."""
 
 Action = (
     TellAccepted

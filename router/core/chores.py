@@ -1,4 +1,4 @@
-"""What is looked after ten times a second while there are requests."""
+"""The work that is done ten times a second while there are requests."""
 
 from __future__ import annotations
 

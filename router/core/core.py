@@ -50,7 +50,7 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
-from router.core.queue.grants import offer_capacity, on_granted, on_settled
+from router.core.queue.grants import offer_capacity, on_granted, on_grants_answered, on_settled
 from router.core.session.arrive import (
     on_arrived,
     on_cancel_asked,
@@ -124,14 +124,14 @@ class RouterCore:
             case Arrived():
                 on_arrived(state, event)
             case Enqueued():
-                outage.on_store_answered(state)
+                self._store_answered()
                 on_enqueued(state, event)
             case QueueWasFull(request_key):
                 on_queue_full(state, request_key)
             case Granted():
                 on_granted(state, event)
             case GrantsAnswered(worker_key):
-                outage.on_grants_answered(state, worker_key)
+                on_grants_answered(state, worker_key)
             case SettleAnswered():
                 on_settled(state, event)
             case CancelAsked(tenant, request_id):
@@ -148,7 +148,7 @@ class RouterCore:
                 state.offer_due = True
             case QueueSeen(waiting, waiting_tokens):
                 state.queue = QueueStatus(waiting, waiting_tokens)
-                outage.on_store_answered(state)
+                self._store_answered()
             case StoreFailed():
                 outage.on_store_failed(state, event)
             case StoreForgot():
@@ -166,6 +166,10 @@ class RouterCore:
             case RouterStopping():
                 for session in list(state.live.values()):
                     break_off(state, session)
+
+    def _store_answered(self) -> None:
+        if not self.state.store_reachable:
+            outage.on_store_back(self.state)
 
     def _timer_fired(self, timer: Timer) -> None:
         match timer.kind:

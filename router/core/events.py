@@ -1,4 +1,4 @@
-"""Everything that can happen to the core. Times are seconds on the shell's monotonic clock."""
+"""All events of the core. Times are seconds on the shell's monotonic clock."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from state.records import Settled
 
 @value
 class Received:
-    """What a client of an earlier session has of one choice. `finish` is set when these tokens end it."""
+    """The tokens of one choice that a client has from an earlier session; `finish` is set if they end it."""
 
     choice: int
     token_ids: tuple[int, ...]
     finish: FinishReason = FinishReason.NONE
     matched: Matched | None = None
-    """Which stop rule ended it, if one did."""
+    """The stop rule that ended it, if one did."""
 
 
 @value
@@ -37,18 +37,18 @@ class Arrived:
     request_id: str
     session: int
     digest: bytes
-    """Of the content, without the seed."""
+    """A digest of the content, without the seed."""
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     seed_given: bool
-    """Otherwise `sampling.seed` was drawn."""
+    """The client gave `sampling.seed`; otherwise it was drawn."""
     stop: StopRules
     slo: Slo
     received_at: float
     resume_grace_s: float = 0.0
     received: tuple[Received, ...] = ()
     failed_attempts: int = 0
-    """Of former sessions, as their routers told the client."""
+    """The number of attempts that failed in former sessions, as their routers told the client."""
     received_prompt_logprobs: int = 0
     """The number of prompt tokens whose log-probabilities the client has."""
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class ClientGone:
 
 @value
 class QuoteAsked:
-    """A client asks what a request would be promised now, without sending it."""
+    """A client asks for the promise that a request would get now, without sending it."""
 
     listener: int
     prompt_tokens: int
@@ -85,7 +85,7 @@ class QuoteAsked:
     prefix_hits: Mapping[str, int] = field(default_factory=dict)
     """Leading blocks of the prompt that each worker holds, by worker key."""
     waited_s: float = 0.0
-    """Seconds from its receipt until it would be judged."""
+    """Seconds from the receipt of a request until it would be judged."""
 
 
 # From the store
@@ -93,7 +93,7 @@ class QuoteAsked:
 
 @value
 class Enqueued:
-    """A group has its place."""
+    """A group has a place in the queue."""
 
     request_key: str
     position: int
@@ -102,7 +102,7 @@ class Enqueued:
 
 @value
 class QueueWasFull:
-    """A group has no place."""
+    """A group got no place in the queue."""
 
     request_key: str
     capacity: int
@@ -119,19 +119,19 @@ class Granted:
 
 @value
 class GrantsAnswered:
-    """A grant call is over; its grants were told before."""
+    """A grant call is over; its grants came before this event."""
 
     worker_key: str
 
 
 @value
 class SettleAnswered:
-    """What became of a grant."""
+    """The outcome of turning a grant into a lease."""
 
     request_key: str
     prefill_key: str
     decode_key: str
-    """Where the lease is; empty without one."""
+    """The worker that the lease is on; empty without a lease."""
     outcome: Settled
 
 
@@ -145,7 +145,7 @@ class QueueSeen:
 
 @value
 class StoreForgot:
-    """The store came back without what was held there, or had to be taken for such."""
+    """The store came back, and what was held there may be gone."""
 
 
 @value
@@ -162,7 +162,7 @@ class Nudged:
 
 
 class StoreCall(enum.Enum):
-    """Which call failed."""
+    """A call of the store."""
 
     ENQUEUE = "enqueue"
     DEQUEUE = "dequeue"
@@ -202,7 +202,7 @@ class WorkerJoined:
 
 @value
 class WorkerLost:
-    """A worker's stream broke: what was dispatched over it is over."""
+    """A worker's stream broke, and with it all that was dispatched over it."""
 
     worker_key: str
     reason: str
@@ -222,7 +222,7 @@ class WorkerLoaded:
     worker_key: str
     load: WorkerLoad
     running_step_s: float = 0.0
-    """How long its step under way has been running; 0 without one."""
+    """How long the step under way has been running; 0 without one."""
 
 
 @value
@@ -236,7 +236,7 @@ class SequenceFailed:
 
 @value
 class TokenRun:
-    """Consecutive tokens of one choice, of which only the last may end it, and none is its first."""
+    """Consecutive tokens of one choice: none is its first, and only the last may end it."""
 
     handle: int
     choice: int
@@ -244,7 +244,7 @@ class TokenRun:
     token_ids: Sequence[int]
     finish: FinishReason = FinishReason.NONE
     max_gap_s: float | None = None
-    """The longest between two of them, the one before included; None when they came evenly."""
+    """The longest gap before any of them; None when they came evenly."""
 
 
 @value
@@ -255,22 +255,22 @@ class StepReported:
     tokens: TokenColumns
     load: WorkerLoad
     step_s: float = 0.0
-    """0 when no step was run."""
+    """0 when no step ran."""
     failures: Sequence[SequenceFailed] = ()
     prefilled: Sequence[int] = ()
     cached_tokens: Sequence[int] = ()
     """Aligned with `prefilled`."""
     cost: CostModel | None = None
     shape: StepShape | None = None
-    """None when no step was run."""
+    """None when no step ran."""
     preempted: Sequence[int] = ()
     """Groups that gave up their blocks."""
     resumed: Sequence[int] = ()
     """Groups that run again."""
     parked: Sequence[int] = ()
-    """Groups that were stopped to go on elsewhere: this worker has said all it has to say of them."""
+    """Groups that were stopped to go on elsewhere; all of their tokens have been reported."""
     runs: Sequence[TokenRun] = ()
-    """Besides `tokens`: several tokens of one choice at once."""
+    """More tokens besides `tokens`: several of one choice at once."""
     prompt_logprobs: Sequence[PromptLogprobs] = ()
 
 
@@ -279,23 +279,23 @@ class StepReported:
 
 @value
 class DrainAsked:
-    """A worker shall take nothing new."""
+    """An operator wants a worker to take nothing new."""
 
     worker_id: str
 
 
 @value
 class RouterLeaving:
-    """This router takes nothing new."""
+    """This router takes nothing new from now on."""
 
 
 @value
 class RouterStopping:
-    """Its grace is over: what still runs here goes on elsewhere, if the client resumes it."""
+    """The grace of leaving is over: what still runs here goes on elsewhere if the client resumes it."""
 
 
 class TimerKind(enum.Enum):
-    """What is due."""
+    """The purpose of a timer."""
 
     CHORES = "chores"
     DEADLINE = "deadline"
@@ -306,7 +306,7 @@ class TimerKind(enum.Enum):
 
 @value
 class Timer:
-    """`sid` names the session, if it is one's; `listener` the call whose going a GRACE began with."""
+    """`sid` is the session of a DEADLINE or GRACE; `listener` is the call that broke when the GRACE began."""
 
     kind: TimerKind
     sid: int = 0

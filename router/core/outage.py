@@ -9,6 +9,7 @@ from __future__ import annotations
 from router.core.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
 from router.core.admission.admit import on_charged, on_enqueue_failed
 from router.core.events import StoreCall, StoreFailed
+from router.core.queue.grants import on_grants_answered
 from router.core.queue.queue import enqueue, strand
 from router.core.session.session import IN_QUEUE, Phase
 from router.core.state import RouterState
@@ -35,13 +36,6 @@ def on_store_failed(state: RouterState, event: StoreFailed) -> None:
             _fail_call_of_group(state, event)
 
 
-def on_grants_answered(state: RouterState, worker_key: str) -> None:
-    """Take in that a grant call for a worker is over."""
-    worker = state.fleet.workers.get(worker_key)
-    if worker is not None:
-        worker.asking = False
-
-
 def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
     group = state.groups.get(event.key)
     if group is None:
@@ -54,10 +48,8 @@ def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
         group.prefill_key = group.decode_key = None
 
 
-def on_store_answered(state: RouterState) -> None:
-    """Take in that the store answers: if it was away, return what could not be returned meanwhile."""
-    if state.store_reachable:
-        return
+def on_store_back(state: RouterState) -> None:
+    """Take in that the store is back: return what could not be returned while it was away."""
     state.store_reachable = True
     state.actions.append(StoreChanged(reachable=True, reason=""))
     if state.must_take_holds:

@@ -141,14 +141,15 @@ class RouterState:
         name = (tenant, request_id)
         return self.live.get(name) or self.retained.get(name)
 
-    def open_session(self, session: Session) -> None:
-        """Add a session."""
+    def open_session(self, session: Session, listener: int, grace_s: float) -> None:
+        """Add a session with the call that it came by."""
         name = session.name
         self.retained.pop(name, None)
         self.live[name] = session
         self.by_sid[session.sid] = session
         if session.lacks_prompt_logprobs:
             self.lacking_logprobs.add(session.sid)
+        self.listen(listener, session, grace_s)
 
     def close_session(self, session: Session, *, remember: bool) -> None:
         """End a session; calls can still attach to a remembered one for a while."""

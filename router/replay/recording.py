@@ -30,7 +30,7 @@ from scheduling.policies.policy import Policy
 from services.process.background import BackgroundWriter, open_unblocked
 
 FORMAT = "baton recording"
-VERSION = 1
+VERSION = 2
 _BUFFER_CHARS = 1 << 20
 CHARS_PER_TURN = 1 << 18
 """Characters converted in one turn of the event loop, plus one event: some milliseconds."""

@@ -1,4 +1,4 @@
-"""What admission learns from the requests that it admitted."""
+"""Figures that admission learns from the requests it admitted."""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ class Learnt:
         after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
         learnt = self.ttft_after_slot if after_slot else self.ttft
         return Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
+
+    def late_ttft_s(self, wait_s: float, own_s: float, now: float) -> float:
+        """Return the 90th percentile of the TTFT after this wait and this time to compute the prompt."""
+        ttft_s = self.fixed_s(own_s, now) + wait_s + own_s
+        _, q90 = self.ttft_quantiles(ttft_s, now)
+        return ttft_s * q90
 
     def ttft_quantiles(self, ttft_s: float, now: float) -> tuple[float, float]:
         """Return the 10th and 90th percentile of observed / predicted for a predicted TTFT."""

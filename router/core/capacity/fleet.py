@@ -54,6 +54,8 @@ class Worker:
     decode_share: float = 0.0
     reported_at: float = float("-inf")
     key: str = field(init=False)
+    draining: bool = field(init=False)
+    """Takes nothing new: it was asked to drain, or reports that it drains."""
     quickest: tuple[CostModel, ...] = field(init=False)
     """The quickest costs that it has reported since it joined; empty before it measured any."""
     decode_groups: int = 0
@@ -67,18 +69,13 @@ class Worker:
     """The times between tokens that were promised to these groups, ascending."""
 
     def __post_init__(self) -> None:
-        self.key = self.facts.key
+        self.key, self.draining = self.facts.key, self.load.draining
         self.quickest = quickest((), self.cost, self.facts.token_budget)
 
     def learn_cost(self, cost: CostModel) -> None:
         """Take over the step costs that the worker reports."""
         self.cost = cost
         self.quickest = quickest(self.quickest, cost, self.facts.token_budget)
-
-    @property
-    def draining(self) -> bool:
-        """Return True if the worker takes nothing new."""
-        return self.drain_asked or self.load.draining
 
     @property
     def bound_tokens(self) -> int:
@@ -201,6 +198,7 @@ class Fleet:
         self.moves += 1
         before, was_draining = worker.bound_tokens, worker.draining
         worker.load, worker.sent_tokens = load, 0
+        worker.draining = worker.drain_asked or load.draining
         if worker.draining != was_draining:
             self.changed()
         else:
@@ -227,7 +225,7 @@ class Fleet:
 
     def drain(self, worker: Worker) -> None:
         """Give a worker nothing new from now on."""
-        worker.drain_asked = True
+        worker.drain_asked = worker.draining = True
         self.changed()
 
     def watch(self, worker: Worker, running_step_s: float) -> None:

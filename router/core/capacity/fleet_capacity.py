@@ -112,6 +112,10 @@ class FleetCapacity:
         self._refresh(now)
         return self._queues.lanes()
 
+    def waits_s(self, now: float) -> dict[str, float]:
+        """Return the time until each worker that computes prompts is free, by worker key."""
+        return {lane.key: lane.wait_s for lane in self.lanes(now)}
+
     def prompt_queue(self, worker: Worker, now: float) -> PromptQueue:
         """Return how a worker computes the prompts bound to it."""
         self._refresh(now)

@@ -1,4 +1,4 @@
-"""What decode workers spend their time on, and the role weights that follow from it."""
+"""The shares of time that decode workers spend on prompts and on decodes, and the role weights they give."""
 
 from __future__ import annotations
 

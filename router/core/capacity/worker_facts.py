@@ -1,4 +1,4 @@
-"""What a worker says of itself: the facts of its process, and its load at the moment."""
+"""The facts that a worker states about its process, and its load at the moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DECODE = "decode"
 
 @value
 class WorkerFacts:
-    """What does not change while the worker's process lives."""
+    """Facts that do not change while the worker's process lives."""
 
     worker_id: str
     incarnation: str

@@ -55,9 +55,10 @@ class WorkerChoice:
             return heapq.nsmallest(count, free, key=_bound)
         if not head.session.prefix_hits:
             return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
+        waits_s = self.capacity.waits_s(now)
 
         def first_token(worker: Worker) -> tuple[bool, float, int, str]:
-            first_token_s = self._wait_s(worker, now) + self._own_s(head, worker, now)
+            first_token_s = waits_s[worker.key] + self._own_s(head, worker, now)
             return worker.key in avoided, first_token_s, worker.leased_blocks, worker.key
 
         return heapq.nsmallest(count, free, key=first_token)
@@ -69,7 +70,10 @@ class WorkerChoice:
         waiting for it is better than what is free. A head that is late is offered all the same: waiting makes
         it no earlier.
         """
-        candidates = {worker.key: self._path(head, worker, now) for worker in self.fleet.computing}
+        waits_s = self.capacity.waits_s(now)
+        candidates = {
+            worker.key: self._path(head, worker, waits_s[worker.key], now) for worker in self.fleet.computing
+        }
         by_key = {worker.key: worker for worker in free}
         chosen: list[Worker] = []
         while candidates and len(chosen) < count:
@@ -82,15 +86,13 @@ class WorkerChoice:
             del candidates[best.worker_key]
         return chosen
 
-    def _path(self, group: Group, worker: Worker, now: float) -> PathCandidate:
+    def _path(self, group: Group, worker: Worker, wait_s: float, now: float) -> PathCandidate:
         slo, session = group.session.aim, group.session
         own_s = self._own_s(group, worker, now)
-        ttft_s = self.learnt.fixed_s(own_s, now) + self._wait_s(worker, now) + own_s
-        _, q90 = self.learnt.ttft_quantiles(ttft_s, now)
-        late_s = now - session.timeline.received_at + ttft_s * q90
-        meets = slo.ttft_ms is None or late_s * 1000 <= slo.ttft_ms
+        ttft_s = self.learnt.late_ttft_s(wait_s, own_s, now)
+        meets = slo.ttft_ms is None or (now - session.timeline.received_at + ttft_s) * 1000 <= slo.ttft_ms
         if worker.facts.role != DECODE:
-            return PathCandidate(worker.key, ttft_s * q90, own_s + HANDOFF_S, meets)
+            return PathCandidate(worker.key, ttft_s, own_s + HANDOFF_S, meets)
         view = self.capacity.decode_view(worker, now)
         limit = self.capacity.seat_limit(worker, slo.pace_ms, now)
         num_seqs = worker.num_seqs + group.num_seqs
@@ -101,15 +103,12 @@ class WorkerChoice:
             worker_s = max(0.0, own_s - steps * decode_step_s(view, view.num_seqs))
         return PathCandidate(
             worker_key=worker.key,
-            ttft_s=ttft_s * q90,
+            ttft_s=ttft_s,
             worker_s=worker_s,
             meets=meets,
             harms=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
             within_share=worker.prefill_share <= self.fleet.roles.weight(worker.key),
         )
-
-    def _wait_s(self, worker: Worker, now: float) -> float:
-        return self.capacity.prompt_queue(worker, now).wait_s(worker.bound_tokens)
 
     def _own_s(self, group: Group, worker: Worker, now: float) -> float:
         cached = group.session.prefix_hits.get(worker.key, 0) * self.fleet.block_size

@@ -99,6 +99,13 @@ def _room(state: RouterState, worker_key: str, pace_ms: int | None) -> DecodeRoo
     return state.choice.room(worker, pace_ms, state.now)
 
 
+def on_grants_answered(state: RouterState, worker_key: str) -> None:
+    """Take in that a grant call for a worker is over."""
+    worker = state.fleet.workers.get(worker_key)
+    if worker is not None:
+        worker.asking = False
+
+
 def on_settled(state: RouterState, answer: SettleAnswered) -> None:
     """Dispatch the group if the lease was made and is still wanted."""
     group, is_leased = state.groups.get(answer.request_key), answer.outcome is Settled.OK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from router.core.actions import Reject, RequestRefused, SetTimer
 from router.core.admission.admit import turn_away
 from router.core.events import Arrived, Timer, TimerKind
@@ -111,18 +113,18 @@ def _open(state: RouterState, event: Arrived) -> None:
         _check_fits(state, session)
     else:
         check_worth_waiting(state, session)
-    state.open_session(session)
-    state.listen(event.listener, session, event.resume_grace_s)
+    state.open_session(session, event.listener, event.resume_grace_s)
     _set_deadline(state, session)
     if session.number > 0:
         # A client that resumes was promised something already, and has waited once.
         session.admitted = True
         tell_accepted(state, session)
         deliver.tell_ended_choices(state, session, event.listener)
-    if not session.open_choices:
+    open_choices = session.open_choices
+    if not open_choices:
         finish.finish(state, session)
     elif serves:
-        _enqueue(state, session)
+        _enqueue(state, session, open_choices)
     else:
         state.awaiting[session.sid] = session
 
@@ -180,9 +182,10 @@ def _check_fits(state: RouterState, session: Session) -> None:
         state.judge.check_slo(cost, session.slo, session.prefix_hits)
 
 
-def _enqueue(state: RouterState, session: Session) -> None:
-    for group in new_groups(state, session, session.open_choices):
-        _count_failures(group, session.failed_elsewhere)
+def _enqueue(state: RouterState, session: Session, choices: Sequence[Choice]) -> None:
+    for group in new_groups(state, session, choices):
+        if session.failed_elsewhere:
+            _count_failures(group, session.failed_elsewhere)
         enqueue(state, group)
 
 
@@ -200,7 +203,7 @@ def take_up_awaiting(state: RouterState) -> None:
             if state.fleet.serves:
                 del state.awaiting[session.sid]
                 _check_fits(state, session)
-                _enqueue(state, session)
+                _enqueue(state, session, session.open_choices)
             elif is_over(state, session):
                 raise no_worker()
         except RouterError as error:

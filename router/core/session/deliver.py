@@ -199,8 +199,8 @@ def _mark_decoding(group: Group, now: float) -> None:
         timeline.decode_at = now
 
 
-def _gap(state: RouterState, session: Session, choice: Choice) -> float:
-    """Return the seconds since the choice's token before; negative for its first one here."""
+def _gap(state: RouterState, session: Session, choice: Choice) -> float | None:
+    """Return the seconds since the choice's token before; None for its first one here."""
     now = state.now
     last, choice.last_at = choice.last_at, now
     if last is not None:
@@ -211,7 +211,7 @@ def _gap(state: RouterState, session: Session, choice: Choice) -> float:
     if session.timeline.first_token_at is None:
         session.timeline.first_token_at = now
         _learn_ttft(state, session)
-    return -1.0
+    return None
 
 
 def _learn_ttft(state: RouterState, session: Session) -> None:
@@ -303,7 +303,7 @@ def replay(state: RouterState, session: Session, listener: int, received: Mappin
         relay.texts.extend(choice.texts[first:])
         relay.logprobs.extend(choice.logprobs[first:])
         relay.finish_reasons.extend([0] * (count - first))
-        relay.gaps_s.extend([-1.0] * (count - first))
+        relay.gaps_s.extend([None] * (count - first))
     if relay.listeners:
         state.actions.append(relay)
     tell_ended_choices(state, session, listener)

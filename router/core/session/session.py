@@ -257,7 +257,7 @@ class Session:
     decision: Decision | None = None
     predicted: Prediction | None = None
     ahead: QueueAhead | None = None
-    """What is ahead of it, while its tenant is being charged."""
+    """The queue ahead of it; set while its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
     aim: Slo = field(init=False)
