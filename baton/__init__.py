@@ -1,7 +1,14 @@
-"""Client of a Baton fleet: `AsyncClient`, its blocking face `Client`, and what they take, give and raise.
+"""The SDK of a Baton fleet: `AsyncClient`, its blocking form `Client`, and the types that they use.
 
-Errors are in `baton.errors`, the operators' snapshots in `baton.snapshots`, a whole fleet to start on this
-machine in `baton.fleet`. Never imports torch.
+In reading order:
+
+- `client`, `async_client`: the clients; `types`, `snapshots`, `errors`: what they take, return and raise.
+- `stream`, `progress`, `routers`: how one generation survives routers.
+- `wire`: the contract on gRPC; `security`: credentials and certificates.
+- `fleet`: starts a whole fleet on this machine; `cli`: the command line.
+- `v1`, `worker`, `operators`: stubs generated from `proto/`.
+
+Never imports torch. Only `fleet` and `cli` know that the services' code exists.
 """
 
 from baton.async_client import AsyncClient

@@ -16,7 +16,7 @@ from typing import Self
 from baton.errors import BatonError, NotFound, Unavailable
 from baton.operators.v1 import fleet_pb2
 from baton.routers import Routers
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.security.reachability import explained
 from baton.snapshots import FleetFacts, FleetSnapshot
 from baton.stream import GenerationStream
@@ -53,8 +53,8 @@ class AsyncClient:
             async for event in client.generate("import asyncio\n"):
                 ...
 
-    `resume_grace_s` is how long the fleet keeps working when the connection breaks; `credentials` are for a
-    secured fleet; `connect` makes the `Transport` for an address. One client belongs to one event loop.
+    For `resume_grace_s` the fleet keeps working after a connection breaks. `credentials` are for a secured
+    fleet. `connect` creates the `Transport` for an address. A client belongs to one event loop.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AsyncClient:
         model: str = "",
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
-        credentials: Credentials = IN_THE_CLEAR,
+        credentials: Credentials = UNENCRYPTED,
         connect: Connect | None = None,
     ) -> None:
         self._routers = Routers(
@@ -89,7 +89,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Lets cancellations under way reach the fleet, then closes the connections."""
+        """Wait until pending cancellations reach the fleet, then close the connections."""
         self._closed = True
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=_LAST_CANCELS_S)
@@ -106,12 +106,12 @@ class AsyncClient:
         truncate_prompt_tokens: int | None = None,
         timeout: Timeout | None = None,
     ) -> GenerationStream:
-        """The events of one generation; nothing is sent before the first is awaited.
+        """Return the events of one generation. The request is sent when the first event is awaited.
 
-        A `request_id` of your own makes a generation sent twice the same generation: both calls
-        hear all of it. With `truncate_prompt_tokens` only the last so many tokens of the prompt are used.
+        Two calls with the same `request_id` are one generation, of which both receive all events.
+        `truncate_prompt_tokens` keeps only the last tokens of the prompt.
         """
-        # A seed drawn here stays the same on whatever router the generation is resumed.
+        # A seed drawn here stays the same on every router that resumes the generation.
         sampling = sampling or Sampling()
         if sampling.seed is None:
             sampling = dataclasses.replace(sampling, seed=secrets.randbits(63))
@@ -139,7 +139,7 @@ class AsyncClient:
         truncate_prompt_tokens: int | None = None,
         timeout: Timeout | None = None,
     ) -> Completion:
-        """The same, collected. Raises `GenerationFailed` when the fleet could not bring it to its end."""
+        """Return a whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
         stream = self.generate(
             prompt,
             sampling=sampling,
@@ -152,10 +152,10 @@ class AsyncClient:
         return await stream.collect()
 
     async def cancel(self, request_id: str) -> bool:
-        """Ends a generation wherever it runs; False when no router in reach runs it."""
+        """End a generation wherever it runs. Return False if no reachable router runs it."""
         request = inference_pb2.CancelRequest(tenant=self._tenant, request_id=request_id)
-        answers = await self._ask_all(CANCEL, request)
-        return any(answer.cancelled for answer in answers)
+        responses = await self._call_all(CANCEL, request)
+        return any(response.cancelled for response in responses)
 
     async def quote(
         self,
@@ -166,7 +166,7 @@ class AsyncClient:
         slo: Slo | None = None,
         truncate_prompt_tokens: int | None = None,
     ) -> Quote:
-        """The promise this request would get now."""
+        """Return the promise that this request would get now."""
         request = request_to_pb(
             prompt,
             sampling or Sampling(),
@@ -176,79 +176,79 @@ class AsyncClient:
             model=self._model,
             truncate_prompt_tokens=truncate_prompt_tokens,
         )
-        return quote_from_pb(await self._ask(QUOTE, inference_pb2.QuoteRequest(request=request)))
+        return quote_from_pb(await self._call_any(QUOTE, inference_pb2.QuoteRequest(request=request)))
 
     async def count_tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        """The token ids a text or a chat becomes; their number is `len`."""
+        """Return the token ids of a text or a chat; their number is `len`."""
         request = inference_pb2.CountTokensRequest(model=self._model)
         put_prompt(request, prompt)
-        return tuple((await self._ask(COUNT_TOKENS, request)).token_ids)
+        return tuple((await self._call_any(COUNT_TOKENS, request)).token_ids)
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids, as the model's tokenizer decodes them."""
         request = detokenize_to_pb(token_ids, model=self._model, skip_special_tokens=skip_special_tokens)
-        return (await self._ask(DETOKENIZE, request)).text
+        return (await self._call_any(DETOKENIZE, request)).text
 
     async def models(self) -> tuple[Model, ...]:
-        answer = await self._ask(LIST_MODELS, inference_pb2.ListModelsRequest())
-        return tuple(model_from_pb(model) for model in answer.models)
+        response = await self._call_any(LIST_MODELS, inference_pb2.ListModelsRequest())
+        return tuple(model_from_pb(model) for model in response.models)
 
     async def describe(self) -> FleetFacts:
-        return facts_from_pb(await self._ask(DESCRIBE, fleet_pb2.DescribeRequest()))
+        return facts_from_pb(await self._call_any(DESCRIBE, fleet_pb2.DescribeRequest()))
 
     async def drain(self, worker_id: str) -> None:
-        """The worker takes nothing new and finishes what it has. Raises `NotFound` for an unknown one."""
-        answers = await self._ask_all(DRAIN, fleet_pb2.DrainRequest(worker_id=worker_id))
-        if not any(answer.draining for answer in answers):
-            raise NotFound(f"worker {worker_id!r} is not connected to any router in reach")
+        """Let a worker finish its work and take nothing new. Raises `NotFound` for an unknown worker."""
+        responses = await self._call_all(DRAIN, fleet_pb2.DrainRequest(worker_id=worker_id))
+        if not any(response.draining for response in responses):
+            raise NotFound(f"worker {worker_id!r} is not connected to any reachable router")
 
     async def watch(self, interval_s: float = 0.5) -> AsyncGenerator[FleetSnapshot, None]:
-        """A snapshot at once, then one every interval, for ever; from another router when one breaks off."""
+        """Yield a snapshot at once and then one per interval, forever, from any router that serves."""
         request = fleet_pb2.WatchRequest(interval_ms=round(interval_s * 1000))
-        patience = self._routers.patience(self._timeout.connect_s)
+        backoff = self._routers.backoff(self._timeout.connect_s)
         while True:
             router = self._routers.next()
             try:
                 async with aclosing(router.stream(WATCH, request)) as snapshots:
                     async for snapshot in snapshots:
-                        patience.renew()
+                        backoff.reset()
                         yield snapshot_from_pb(snapshot)
-                raise Unavailable("the router stopped telling", router.address)
+                raise Unavailable("the router ended the watch", router.address)
             except Unavailable as error:
                 self._routers.failed(router)
-                await patience.wait_after(error)
+                await backoff.wait_after(error)
 
-    async def _ask(self, method: Method[Request, Response], request: Request) -> Response:
+    async def _call_any(self, method: Method[Request, Response], request: Request) -> Response:
         def call(router: Transport) -> Awaitable[Response]:
             return router.unary(method, request, self._unary_timeout_s)
 
-        return await self._routers.ask(call, self._timeout.connect_s)
+        return await self._routers.call_any(call, self._timeout.connect_s)
 
-    async def _ask_all(self, method: Method[Request, Response], request: Request) -> list[Response]:
-        """Every router's answer, of those in reach. Raises `Unavailable` when none is."""
-        asked = (router.unary(method, request, self._unary_timeout_s) for router in self._routers.transports)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    async def _call_all(self, method: Method[Request, Response], request: Request) -> list[Response]:
+        """Return the responses of all reachable routers. Raises `Unavailable` if there are none."""
+        calls = (router.unary(method, request, self._unary_timeout_s) for router in self._routers.transports)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
         for failure in failures:
             if not isinstance(failure, Unavailable):
                 raise failure
-            if len(failures) == len(answers):
+            if len(failures) == len(results):
                 raise await self._routers.explained(failure)
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
+        return [result for result in results if not isinstance(result, BaseException)]
 
     @property
     def _unary_timeout_s(self) -> float:
         return self._timeout.total_s or _LONGEST_UNARY_S
 
     def _abandon(self, request_id: str) -> None:
-        """Tells the fleet that nobody listens any more; the caller does not wait for it."""
-        if self._closed:  # the broken connection says it
+        """Cancel an abandoned generation in the background."""
+        if self._closed:  # the fleet notices the closed connection
             return
         task = asyncio.get_running_loop().create_task(self._cancel_quietly(request_id))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
 
     async def _cancel_quietly(self, request_id: str) -> None:
-        # Out of reach, the fleet ends it by itself when the resume grace is over.
+        # An unreachable fleet ends the generation by itself after the resume grace.
         with contextlib.suppress(BatonError):
             await self.cancel(request_id)

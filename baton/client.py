@@ -1,4 +1,4 @@
-"""The blocking client: a thin face over `AsyncClient`, whose loop runs on one background thread."""
+"""The blocking client: runs an `AsyncClient` on an event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from baton.async_client import DEFAULT_ADDRESS, AsyncClient
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.stream import GenerationStream
 from baton.types import Completion, Event, Timeout
 from baton.wire.transport import Connect
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop that runs on its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -28,7 +28,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; an interrupt of the waiting thread cancels it."""
+        """Return the result of `work`. Interrupting the waiting thread cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -37,7 +37,7 @@ class _LoopThread:
             raise
 
     def iterate(self, events: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        turn = asyncio.Lock()  # an interrupted step may still unwind when the closing comes
+        turn = asyncio.Lock()  # an interrupted step may still unwind when `close` begins
 
         async def step() -> T | _End:
             async with turn:
@@ -60,14 +60,14 @@ class _LoopThread:
 
 
 class _End:
-    """Tells the end of an iteration from its values."""
+    """Marks the end of an iteration."""
 
 
 _END = _End()
 
 
 class BlockingStream:
-    """`for event in stream`, once; leaving it early ends the generation on the fleet."""
+    """The events of one generation, to be iterated once. Leaving early ends the generation on the fleet."""
 
     def __init__(self, stream: GenerationStream, thread: _LoopThread) -> None:
         self._stream = stream
@@ -127,12 +127,12 @@ async def _made(make: Callable[[], AsyncClient]) -> AsyncClient:
 
 
 class Client:
-    r"""Every call of `AsyncClient`, with the same arguments, waiting for the answer.
+    r"""A client with the calls of `AsyncClient`, which wait for their results.
 
         with Client("127.0.0.1:50051") as client:
             print(client.complete("import asyncio\n").text)
 
-    May be used from several threads at once.
+    Several threads may use one client at once.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Client:
         model: str = "",
         timeout: Timeout | None = None,
         resume_grace_s: float = 10.0,
-        credentials: Credentials = IN_THE_CLEAR,
+        credentials: Credentials = UNENCRYPTED,
         connect: Connect | None = None,
     ) -> None:
         make = functools.partial(

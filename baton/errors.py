@@ -1,27 +1,27 @@
-"""What a call can raise.
+"""The errors of the SDK.
 
     BatonError
     ├── InvalidRequest(field, description, violations)   something in the request is wrong
-    │   └── TooLarge                                     the message exceeds what the router takes
+    │   └── TooLarge                                     the message exceeds the router's limit
     ├── NotFound                                         no such model, request or worker
     ├── Conflict                                         the request_id is in use with other content
-    │   └── Superseded                                   a later call took this request over
+    │   └── Superseded                                   a later call has taken over the request
     ├── Overloaded(retry_after_s)                        not now; nothing was done
     │   ├── Refused(attainable_ttft_ms, ...)             the SLO cannot be met
     │   └── QueueFull                                    too many requests wait
-    ├── NotAllowed                                       the credential is missing, wrong or not enough
-    ├── DeadlineExceeded                                 the fleet's answer came too late
+    ├── NotAllowed                                       the credential is missing, invalid or not sufficient
+    ├── DeadlineExceeded                                 the fleet was too late
     │   └── TimedOut(phase, waited_s)                    this client's own `Timeout` ran out
-    ├── Unavailable(address)                             no router in reach, or none that serves
+    ├── Unavailable(address)                             no router is reachable, or none serves
     ├── Unsupported                                      the router does not know this call
-    ├── GenerationFailed(completion)                     it ended early; what came is in `completion`
+    ├── GenerationFailed(completion)                     it ended early; what arrived is in `completion`
     ├── StreamCorrupt(choice, expected_index, index)     a token was lost or repeated: a bug of the fleet
     └── Internal                                         a bug of the fleet
 
 Each has a `reason`: the name of a value of `ErrorReason` in the contract (`errors.proto`), which says what a
-client does about it. It is empty for errors that no router told, such as a connection that breaks.
+client can do about it. It is empty for errors that come from no router, such as a broken connection.
 
-A stream that breaks raises nothing: it is resumed. `Unavailable` comes when that was impossible for
+A stream that breaks raises nothing, but is resumed. `Unavailable` is raised if that was impossible for
 `Timeout.connect_s`.
 """
 
@@ -34,21 +34,21 @@ from baton.types import Attainable, Completion
 
 
 class BatonError(Exception):
-    """Base of everything the SDK raises on purpose."""
+    """Base of the SDK's errors."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One wrong field, its path as in the contract (`sampling.top_p`), and what would be accepted."""
+    """One wrong field by its path in the contract (`sampling.top_p`), and what would be accepted."""
 
     field: str
     description: str
 
 
 class InvalidRequest(BatonError):
-    """`violations` are all that is wrong; `field` and `description` are the first."""
+    """The request is wrong. `violations` lists all wrong fields; `field` and `description` are the first."""
 
     def __init__(self, message: str, violations: Sequence[FieldViolation] = ()) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class InvalidRequest(BatonError):
 
 
 class TooLarge(InvalidRequest):
-    """The message exceeds what the router takes."""
+    """The message exceeds the router's limit."""
 
 
 class NotFound(BatonError):
@@ -70,11 +70,11 @@ class Conflict(BatonError):
 
 
 class Superseded(Conflict):
-    """A later call took this request over and receives its events. A new call would take them back."""
+    """A later call has taken over this request and receives its events. A new call would take it back."""
 
 
 class NotAllowed(BatonError):
-    """The fleet wants a credential, another one, or one that allows more."""
+    """The fleet requires a credential, another one, or one that allows more."""
 
 
 class Overloaded(BatonError):
@@ -110,20 +110,20 @@ class QueueFull(Overloaded):
 
 
 class DeadlineExceeded(BatonError):
-    """The fleet's answer came too late."""
+    """The fleet was too late."""
 
 
 class TimedOut(DeadlineExceeded):
     """`phase` is the field of `Timeout` that ran out."""
 
     def __init__(self, phase: str, waited_s: float) -> None:
-        super().__init__(f"{phase}: nothing came within {waited_s:g} s")
+        super().__init__(f"{phase}: nothing arrived within {waited_s:g} s")
         self.phase = phase
         self.waited_s = waited_s
 
 
 class Unavailable(BatonError):
-    """No router was in reach, or none that serves."""
+    """No router is reachable, or none serves."""
 
     def __init__(self, message: str, address: str) -> None:
         super().__init__(f"{address}: {message}")
@@ -135,7 +135,7 @@ class Unsupported(BatonError):
 
 
 class GenerationFailed(BatonError):
-    """The generation ended early; `completion` holds what had come by then."""
+    """The generation ended early; `completion` has what had arrived by then."""
 
     def __init__(self, completion: Completion) -> None:
         super().__init__(completion.finished.error or "a choice ended early")
@@ -146,8 +146,8 @@ class StreamCorrupt(BatonError):
     """A token was lost or repeated."""
 
     def __init__(self, choice: int, expected_index: int, index: int) -> None:
-        what = "was lost" if index > expected_index else "came twice"
-        super().__init__(f"choice {choice}: a token {what}: index {expected_index} was due and {index} came")
+        fault = "was lost" if index > expected_index else "came twice"
+        super().__init__(f"choice {choice}: a token {fault}: expected index {expected_index}, got {index}")
         self.choice = choice
         self.expected_index = expected_index
         self.index = index

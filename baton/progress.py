@@ -1,4 +1,4 @@
-"""What one generation has received so far, and the proof that no token was lost or repeated."""
+"""Keep track of one generation's events, check that no token is lost or repeated, and collect them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from baton.types import (
 
 
 class Progress:
-    """Fed with every event of every session of one request, in the order they came."""
+    """Everything received for one request, over all of its sessions, in order of arrival."""
 
     def __init__(self, num_choices: int) -> None:
         self._token_ids = {choice: array("I") for choice in range(num_choices)}
         self._accepted = False
         self._fingerprint = ""
         self.failed_attempts = 0
-        """As the routers told; whoever goes on with the request is to know."""
+        """The count that the last router reported; a resumption passes it on."""
         self._finished: dict[int, ChoiceFinished] = {}
         self.num_prompt_logprobs = 0
 
     @property
     def started(self) -> bool:
-        """Whether any event came: from then on the request can only be resumed, not sent again."""
+        """Whether any event arrived. From then on the request is resumed, not sent again."""
         return self._accepted or any(self._token_ids.values())
 
     @property
@@ -42,28 +42,28 @@ class Progress:
         return any(self._token_ids.values())
 
     def received(self) -> dict[int, Sequence[int]]:
-        """The tokens of every choice that has any."""
+        """Return the tokens of every choice that has any."""
         return {choice: ids.tolist() for choice, ids in self._token_ids.items() if ids}
 
     def admit(self, event: Event) -> bool:
-        """Whether the caller has not heard this yet: a resumed session says some things again.
+        """Record an event. Return False if a resumed session only repeats it.
 
         Raises `StreamCorrupt` for a lost or repeated token, `Internal` for events that contradict each other.
         """
         match event:
             case Tokens():
-                self._take_tokens(event)
+                self._add_tokens(event)
             case PromptLogprobs():
-                self._take_prompt_logprobs(event)
+                self._add_prompt_logprobs(event)
             case Accepted():
-                return self._take_accepted(event)
+                return self._accept(event)
             case ChoiceFinished():
-                return self._take_end(event)
+                return self._finish(event)
             case Finished(error=""):
                 self._check_all_ended()
         return True
 
-    def _take_accepted(self, accepted: Accepted) -> bool:
+    def _accept(self, accepted: Accepted) -> bool:
         first, self._accepted = not self._accepted, True
         if first:
             self._fingerprint = accepted.fingerprint
@@ -74,24 +74,24 @@ class Progress:
             )
         return first
 
-    def _take_tokens(self, tokens: Tokens) -> None:
-        received = self._of(tokens.choice)
+    def _add_tokens(self, tokens: Tokens) -> None:
+        received = self._tokens_of(tokens.choice)
         if tokens.first_index != len(received):
             raise StreamCorrupt(tokens.choice, len(received), tokens.first_index)
         if tokens.choice in self._finished:
             raise Internal(f"choice {tokens.choice} went on after its end")
         received.extend(tokens.token_ids)
 
-    def _take_prompt_logprobs(self, told: PromptLogprobs) -> None:
-        if told.first_index != 1 + self.num_prompt_logprobs:
+    def _add_prompt_logprobs(self, piece: PromptLogprobs) -> None:
+        if piece.first_index != 1 + self.num_prompt_logprobs:
             raise Internal(
-                f"log-probabilities of the prompt went on at token {told.first_index}, "
+                f"log-probabilities of the prompt went on at token {piece.first_index}, "
                 f"expected {1 + self.num_prompt_logprobs}"
             )
-        self.num_prompt_logprobs += len(told.logprobs)
+        self.num_prompt_logprobs += len(piece.logprobs)
 
-    def _take_end(self, end: ChoiceFinished) -> bool:
-        received = len(self._of(end.choice))
+    def _finish(self, end: ChoiceFinished) -> bool:
+        received = len(self._tokens_of(end.choice))
         if end.output_tokens != received:
             raise StreamCorrupt(end.choice, received, end.output_tokens)
         known = self._finished.setdefault(end.choice, end)
@@ -102,14 +102,14 @@ class Progress:
         if missing:
             raise Internal(f"the generation ended without an end of choices {missing}")
 
-    def _of(self, choice: int) -> array[int]:
+    def _tokens_of(self, choice: int) -> array[int]:
         if choice not in self._token_ids:
-            raise Internal(f"choice {choice} came, but {len(self._token_ids)} were asked for")
+            raise Internal(f"choice {choice} arrived, but {len(self._token_ids)} were requested")
         return self._token_ids[choice]
 
 
 class Collector:
-    """Puts the events of a stream together into a `Completion`."""
+    """Collects the events of a stream into a `Completion`."""
 
     def __init__(self, num_choices: int) -> None:
         self._accepted: Accepted | None = None
@@ -120,7 +120,7 @@ class Collector:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._finished: Finished | None = None
 
-    def take(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         match event:
             case Tokens():
                 self._texts[event.choice].append(event.text)
@@ -136,7 +136,7 @@ class Collector:
                 self._finished = event
 
     def completion(self, resumes: int) -> Completion:
-        """Raises `Internal` when the stream did not begin and end as the contract says."""
+        """Return the completion. Raises `Internal` if the stream is incomplete."""
         if self._accepted is None or self._finished is None:
             raise Internal("the stream ended without being accepted or finished")
         return Completion(

@@ -1,4 +1,4 @@
-"""The routers a client knows: which to call next, and how long to go on trying."""
+"""The routers of a client: which one to call next, and how long to retry."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from baton.wire.transport import Connect, Transport
 
 T = TypeVar("T")
 Explain = Callable[[Unavailable], Awaitable[Unavailable]]
-"""Finds out why a router cannot be reached; returns the error to raise."""
+"""Find out why a router cannot be reached, and return the error to raise."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-# A router that just failed is asked last for so long.
+# For this long after a failure, a router is called only if all others have failed too.
 _SHUNNED_S = 1.0
 
 
 class Routers:
-    """One transport per address. Calls are spread over them in turn."""
+    """One transport per address. Calls go to them in turn."""
 
     def __init__(self, addresses: Sequence[str], connect: Connect, explain: Explain | None = None) -> None:
         if not addresses:
@@ -42,7 +42,7 @@ class Routers:
         return tuple(self._transports)
 
     def next(self) -> Transport:
-        """The next in turn that has not failed within the last second, else the one that failed first."""
+        """Return the next one that has not failed within the last second, else the one that failed first."""
         now = time.monotonic()
         turn = [(self._turn + step) % len(self) for step in range(len(self))]
         healthy = [index for index in turn if now - self._failed_at[index] > _SHUNNED_S]
@@ -51,60 +51,60 @@ class Routers:
         return self._transports[index]
 
     def has_other(self, transport: Transport) -> bool:
-        """Whether a further one has not failed within the last second."""
+        """Return whether another one has not failed within the last second."""
         now, own = time.monotonic(), self._transports.index(transport)
         return any(now - at > _SHUNNED_S for index, at in self._failed_at.items() if index != own)
 
     def failed(self, transport: Transport) -> None:
         self._failed_at[self._transports.index(transport)] = time.monotonic()
 
-    def patience(self, limit_s: float) -> Patience:
-        """Return the patience for one call."""
-        return Patience(limit_s, len(self), self.explained)
+    def backoff(self, limit_s: float) -> Backoff:
+        """Return the backoff of one call, which gives up after `limit_s` of failures."""
+        return Backoff(limit_s, len(self), self.explained)
 
     async def explained(self, error: Unavailable) -> Unavailable:
-        """Return the error to raise instead, once no further try is made."""
+        """Return the error to raise when the call gives up because of `error`."""
         return error if self._explain is None else await self._explain(error)
 
-    async def ask(self, call: Callable[[Transport], Awaitable[T]], patience_s: float) -> T:
-        """One answer from any router, for calls that may be repeated without harm.
+    async def call_any(self, call: Callable[[Transport], Awaitable[T]], limit_s: float) -> T:
+        """Return the result of `call` on any router; it may be repeated without harm.
 
-        Raises `Unavailable` when none answered for `patience_s`.
+        Raises `Unavailable` if no router responded for `limit_s`.
         """
-        patience = self.patience(patience_s)
+        backoff = self.backoff(limit_s)
         while True:
             transport = self.next()
             try:
                 return await call(transport)
             except Unavailable as error:
                 self.failed(transport)
-                await patience.wait_after(error)
+                await backoff.wait_after(error)
 
     async def close(self) -> None:
         await asyncio.gather(*(transport.close() for transport in self._transports))
 
 
-class Patience:
-    """Pauses between tries: none until every router has failed once, then longer and longer ones."""
+class Backoff:
+    """Pauses between attempts: none until every router has failed once, then longer and longer ones."""
 
     def __init__(self, limit_s: float, num_routers: int, explain: Explain) -> None:
         self._limit_s = limit_s
         self._num_routers = num_routers
         self._explain = explain
         self._failures = 0
-        self._since: float | None = None
+        self._failing_since: float | None = None
 
-    def renew(self) -> None:
-        """It went well: the next failure is a first one again."""
+    def reset(self) -> None:
+        """Start again after a success."""
         self._failures = 0
-        self._since = None
+        self._failing_since = None
 
     async def wait_after(self, error: Unavailable) -> None:
-        """Wait until the next try; raise `error`, explained, when the limit is reached."""
+        """Wait until the next attempt. Raise `error`, explained, once the limit is reached."""
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        left_s = self._since + self._limit_s - now
+        if self._failing_since is None:
+            self._failing_since = now
+        left_s = self._failing_since + self._limit_s - now
         self._failures += 1
         rounds, within = divmod(self._failures, self._num_routers)
         if within:

@@ -1,4 +1,4 @@
-"""What operators see of a fleet: its fixed facts, and a snapshot of everything that moves."""
+"""The operators' view of a fleet: its fixed facts, and snapshots of its state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FleetFacts:
     placement: str
     version: str
     deterministic: bool = False
-    """The same tokens give the same bits on every worker, whoever shares their steps."""
+    """The same tokens give the same bits on every worker, whatever else is in their steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class CostState:
-    """What a worker says of how long its steps take.
+    """A worker's cost model: how long its steps take.
 
-    coefficients, knee_tokens   seconds of a step by what is in it, as in `scheduling/cost/cost_model.py`
-    ratio_q10, ratio_q50, ratio_q95   actual / predicted of recent steps
+    coefficients, knee_tokens   seconds of a step by its contents, as in `scheduling/cost/cost_model.py`
+    ratio_q10, ratio_q50, ratio_q95   quantiles of actual / predicted over recent steps
     """
 
     is_trusted: bool
-    """False while steps keep to a fixed token budget, because the costs are too far from what steps took."""
+    """False while steps keep to a fixed token budget, because the predictions are too far off."""
     coefficients: tuple[float, ...]
     knee_tokens: float
     ratio_q10: float
@@ -52,7 +52,7 @@ class CostState:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """`free_blocks` counts the cached ones too: they are free, but still hold a prefix."""
+    """A worker's state. `free_blocks` includes cached blocks: they are free, but still hold a prefix."""
 
     worker_id: str
     incarnation: str
@@ -98,7 +98,7 @@ class StartingState:
 
 @dataclass(frozen=True, slots=True)
 class FleetCounters:
-    """Since the router started."""
+    """Counts since the router started."""
 
     accepted: int
     refused: int
@@ -113,7 +113,7 @@ class FleetCounters:
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """As one router sees it."""
+    """The state of a fleet, as one router sees it."""
 
     router_id: str
     uptime_s: float

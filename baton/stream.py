@@ -1,11 +1,11 @@
-"""One generation as its caller sees it: an iterator of events that outlives routers.
+"""One generation: an iterator of events that survives routers.
 
     Generate ──break before any event──▶ Generate again: the same request_id, so nothing is done twice
         └─────break after an event─────▶ Resume: session + 1 and the tokens received, on any router
               or the router is leaving
 
-Every call that breaks is followed by one with the next session number, so that a router which wakes late is
-refused. What a resumed session says again is not said to the caller again.
+Every call after a break has the next session number, so that a router which wakes late is refused. Events
+that a resumed session repeats are not passed to the caller again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from baton.wire.transport import GENERATE, RESUME, Transport
 T = TypeVar("T")
 
 MAX_CRASHES = 3
-"""Calls of one generation that crash at routers: then it is taken to be what crashes them."""
-# Errors found on this side: the fleet does not know yet that nobody listens. All others it told us itself.
+"""After this many crashed calls, the generation itself is assumed to crash routers."""
+# Errors of this side, after which the fleet still runs the generation. All others come from the fleet.
 _STILL_RUNNING = (TimedOut, StreamCorrupt, Internal, Unavailable)
 
 
 class GenerationStream:
-    """`async for event in stream`, once.
+    """The events of one generation, to be iterated once.
 
-    Leaving it early ends the generation on the fleet: at once if it was entered with `async with`, else as
-    soon as the interpreter drops the iteration.
-    `resumes` counts the breaks that were bridged, `retries` the calls sent again before anything had come.
+    Leaving early ends the generation on the fleet: at once if it was entered with `async with`, else when the
+    interpreter drops the iterator. `resumes` counts the resumed breaks, `retries` the calls sent again before
+    any event.
     """
 
     def __init__(
@@ -57,30 +57,30 @@ class GenerationStream:
         self._routers = routers
         self._timeout = timeout
         self._abandon = abandon
-        self._held: AsyncGenerator[Event, None] | None = None
+        self._entered: AsyncGenerator[Event, None] | None = None
         self._begun = False
 
-    # A generator, and said to be one, since the blocking client closes it.
+    # Declared as a generator, because the blocking client closes it.
     def __aiter__(self) -> AsyncGenerator[Event, None]:  # noqa: PYI058
-        # Unless held it belongs to the caller's loop alone: a `break` drops it, and that closes it.
-        return self._held if self._held is not None else self._begin()
+        # Without `async with`, only the caller's loop refers to it: a `break` drops and so closes it.
+        return self._entered if self._entered is not None else self._begin()
 
     async def __aenter__(self) -> Self:
-        self._held = self._begin()
+        self._entered = self._begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._held is not None
-        await self._held.aclose()
+        assert self._entered is not None
+        await self._entered.aclose()
 
     async def collect(self) -> Completion:
-        """The whole generation. Raises `GenerationFailed` when the fleet could not bring it to its end."""
+        """Return the whole generation. Raises `GenerationFailed` if the fleet could not complete it."""
         collector = Collector(self._num_choices)
         async with aclosing(self._begin()) as events:
             async for event in events:
-                collector.take(event)
+                collector.add(event)
         completion = collector.completion(self.resumes)
         if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
             raise GenerationFailed(completion)
@@ -108,7 +108,7 @@ class GenerationStream:
 
     async def _sessions(self) -> AsyncGenerator[Event, None]:
         progress = Progress(self._num_choices)
-        patience = self._routers.patience(self._timeout.connect_s)
+        backoff = self._routers.backoff(self._timeout.connect_s)
         clock = _Clock(self._timeout)
         session = crashes = 0
         while True:
@@ -117,7 +117,7 @@ class GenerationStream:
                 async with aclosing(self._session(router, session, progress, clock)) as events:
                     async for event in events:
                         if not isinstance(event, Accepted):
-                            patience.renew()
+                            backoff.reset()
                         yield event
                         if isinstance(event, Finished):
                             return
@@ -126,14 +126,14 @@ class GenerationStream:
                 self._routers.failed(router)
             except Unavailable as error:
                 self._routers.failed(router)
-                await clock.limit(patience.wait_after(error), has_tokens=progress.has_tokens)
+                await clock.limit(backoff.wait_after(error), has_tokens=progress.has_tokens)
             except CallCrashed as error:
                 crashes += 1
                 if crashes == MAX_CRASHES:
                     raise Internal(str(error)) from error
                 self._routers.failed(router)
                 away = Unavailable(str(error), router.address)
-                await clock.limit(patience.wait_after(away), has_tokens=progress.has_tokens)
+                await clock.limit(backoff.wait_after(away), has_tokens=progress.has_tokens)
             if progress.started:
                 session += 1
             else:
@@ -143,18 +143,18 @@ class GenerationStream:
         self, router: Transport, session: int, progress: Progress, clock: _Clock
     ) -> AsyncGenerator[Event, None]:
         async with aclosing(self._call(router, session, progress)) as messages:
-            bridged = session == 0
+            is_continued = session == 0
             while True:
                 message = await clock.limit(anext(messages, None), has_tokens=progress.has_tokens)
                 if message is None:
                     return
-                if not bridged:
-                    bridged = True
+                if not is_continued:
+                    is_continued = True
                     self.resumes += 1
                 if message.WhichOneof("event") == "leaving":
                     if self._routers.has_other(router):
                         raise _RouterLeaves
-                    continue  # the only one there is: it serves on for as long as it can
+                    continue  # the only router serves on for as long as it can
                 if message.WhichOneof("event") == "retrying":
                     progress.failed_attempts = message.retrying.failed_attempts
                     continue
@@ -183,11 +183,11 @@ class GenerationStream:
 
 
 class _RouterLeaves(Exception):
-    """It has asked for the generation to go on at another one."""
+    """The router asked to resume the generation at another router."""
 
 
 class _Clock:
-    """Holds every wait to what is left of the caller's `Timeout`."""
+    """Limits every wait to what is left of the caller's `Timeout`."""
 
     def __init__(self, timeout: Timeout) -> None:
         self._timeout = timeout

@@ -1,7 +1,7 @@
-"""What a caller says and hears: request parts, the events of a stream, and the answers of the other calls.
+"""The types of the SDK: parts of requests, the events of a stream, and the results of other calls.
 
-A request part's field left at None takes the fleet's default, which `proto/baton/v1/generation.proto` names
-beside each field together with the range accepted. Times are milliseconds where the name ends in `_ms`.
+A field of a request that is None takes the fleet's default. `proto/baton/v1/generation.proto` names the
+default and the accepted range beside each field. Names that end in `_ms` are milliseconds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class FinishReason(enum.StrEnum):
 
 
 class Path(enum.StrEnum):
-    """Who computed a request's prompt when it was first dispatched."""
+    """The kind of worker that computed a request's prompt when it was first dispatched."""
 
     AGGREGATED = "aggregated"
     """The decode worker itself."""
     DISAGGREGATED = "disaggregated"
-    """A prefill worker, which handed its KV over."""
+    """A prefill worker, which handed over its KV."""
 
 
 class Verdict(enum.StrEnum):
@@ -44,7 +44,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """`role` is what the model's chat template accepts, usually system, user or assistant."""
+    """One message of a chat. The chat template defines the roles, such as system, user or assistant."""
 
     role: str
     content: str
@@ -55,8 +55,8 @@ class Chat:
     """A chat with variables and options for the model's chat template.
 
     template_arguments      variables of the template, such as enable_thinking; any JSON value
-    add_generation_prompt   begin the assistant's answer; by default unless the last message is continued
-    continue_final_message  the answer continues the last message
+    add_generation_prompt   begin a new assistant message; by default unless the last message is continued
+    continue_final_message  continue the last message
     """
 
     messages: Sequence[ChatMessage]
@@ -71,9 +71,11 @@ Prompt = str | Sequence[ChatMessage] | Chat | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn. `temperature` 0 is greedy. `logprobs` n asks for n alternatives of each
-    token, `prompt_logprobs` for those of the prompt's own tokens. If there are `allowed_token_ids`, only
-    these are drawn. `bad_words` are never completed.
+    """How the next token is sampled.
+
+    `temperature` 0 is greedy. `logprobs` n requests n alternatives of each token, `prompt_logprobs` those of
+    the prompt's own tokens. If `allowed_token_ids` is set, only these tokens are sampled. `bad_words` never
+    appear in the output.
     """
 
     temperature: float | None = None
@@ -96,8 +98,8 @@ class Sampling:
 class Stop:
     """When a choice ends, and which of its tokens become text.
 
-    `include_stop` keeps the stop string or token that ended the choice. `skip_special_tokens` False shows
-    special tokens, such as end-of-sequence.
+    `include_stop` keeps the stop string or token that ended the choice in its text. With
+    `skip_special_tokens` False, the text contains special tokens, such as end-of-sequence.
     """
 
     max_tokens: int | None = None
@@ -111,10 +113,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What to be promised; without `ttft_ms`, `tpot_ms` and `itl_ms` a request is never refused for latency.
+    """The latency to promise. Without `ttft_ms`, `tpot_ms` and `itl_ms` a request is never refused for
+    latency.
 
     tpot_ms  the mean gap between tokens after the first
-    itl_ms   each of these gaps; what came of it is `Delivery.max_gap_ms`
+    itl_ms   each of these gaps; `Delivery.max_gap_ms` is the longest one
     """
 
     ttft_ms: int | None = None
@@ -127,9 +130,9 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """How long this client waits; None is for ever. Unlike `Slo.deadline_ms` it ends in an error.
+    """How long this client waits; None means forever. Unlike `Slo.deadline_ms`, a timeout raises an error.
 
-    connect_s      routers may be out of reach for so long, at the start or after a break
+    connect_s      how long routers may be unreachable, at the start or after a break
     first_token_s  from the call to the first token
     total_s        from the call to its end
     """
@@ -147,7 +150,7 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Predictions are the 90 % quantiles the admission was decided on; the SLO is None where none was set."""
+    """The promised SLO, None where none was requested, and the predicted 90 % quantiles."""
 
     predicted_ttft_ms: float
     predicted_tpot_ms: float
@@ -156,12 +159,12 @@ class Promise:
     at_risk: bool
     itl_ms: int | None = None
     predicted_itl_ms: float = 0.0
-    """The longest gap between tokens, nineteen times of twenty."""
+    """The 95 % quantile of the longest gap between tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Of one token; `top` is (token id, log-probability), most likely first."""
+    """The log-probability of one token; `top` has (token id, log-probability), most likely first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
@@ -176,12 +179,12 @@ class Accepted:
     seed: int
     prompt_tokens: int
     fingerprint: str = ""
-    """Digest of the fleet's weights, dtype and KV layout."""
+    """A digest of the fleet's weights, dtype and KV layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Comes now and then while the request waits."""
+    """The place in the queue; sent now and then while the request waits."""
 
     position: int
     work_ahead_tokens: int
@@ -209,7 +212,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """One of the last two is set if a stop rule of the request ended the choice."""
+    """The end of a choice. One of the last two fields is set if a stop rule of the request ended it."""
 
     choice: int
     reason: FinishReason
@@ -228,9 +231,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The latencies that were delivered, on the router's clock; `tpot_ms` is None with fewer than two tokens.
+    """The latencies delivered, on the router's clock. `tpot_ms` is None with fewer than two tokens.
 
-    A limit that was not promised counts as kept; `ttft_kept` is False without any token.
+    A limit that was not promised counts as kept. `ttft_kept` is False if there was no token.
     """
 
     ttft_ms: float
@@ -244,7 +247,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
-    """Where the time went; the parts add up to `Delivery.e2e_ms`."""
+    """The time spent in each phase; the phases add up to `Delivery.e2e_ms`."""
 
     queue_ms: float
     prefill_ms: float
@@ -255,8 +258,9 @@ class TimeSplit:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event. `error` is empty unless a choice ended with `FinishReason.FAILED`; `path` is None where
-    nothing was dispatched.
+    """The last event. `error` is empty unless a choice ended with `FinishReason.FAILED`.
+
+    `path` is None if nothing was dispatched.
     """
 
     usage: Usage
@@ -283,9 +287,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole generation. `resumes` counts the breaks it lived through.
+    """A whole generation. `resumes` counts the breaks that it survived.
 
-    `prompt_logprobs`, if asked for, has one element for each token of the prompt but the first.
+    `prompt_logprobs`, if requested, has one element for each token of the prompt but the first.
     """
 
     request_id: str
@@ -297,7 +301,7 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The first choice's."""
+        """The text of the first choice."""
         return self.choices[0].text
 
 
@@ -315,7 +319,7 @@ class Attainable:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The promise a request would get now; the last two only when refused."""
+    """The promise that a request would get now. The last two fields are set if it would be refused."""
 
     verdict: Verdict
     promise: Promise

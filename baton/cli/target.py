@@ -14,7 +14,7 @@ from baton.fleet.checkout import find_checkout
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.rundir import runs_of
 from baton.fleet.running import RunningFleet, running_fleets
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Target:
     credentials: Credentials
 
 
-DEFAULT = Target((DEFAULT_ADDRESS,), IN_THE_CLEAR)
+DEFAULT = Target((DEFAULT_ADDRESS,), UNENCRYPTED)
 
 
 def target_of(args: argparse.Namespace) -> Target:
@@ -35,7 +35,7 @@ def target_of(args: argparse.Namespace) -> Target:
     """
     addresses = [args.address] if isinstance(args.address, str) else args.address
     named = credentials_of(args)
-    if addresses or named != IN_THE_CLEAR:
+    if addresses or named != UNENCRYPTED:
         if args.run_dir is not None:
             raise ValueError(
                 "--run-dir finds a fleet's address and credentials; leave it out, or the flags that name them"
@@ -65,7 +65,7 @@ def in_words(fleets: Sequence[RunningFleet]) -> str:
     """Say in one line that the first of these fleets is chosen."""
     newest, *others = fleets
     at = ", ".join(newest.addresses)
-    reach = "in the clear" if newest.credentials == IN_THE_CLEAR else "with TLS"
+    reach = "in the clear" if newest.credentials == UNENCRYPTED else "with TLS"
     words = f"calling the fleet of {newest.run_dir} (process {newest.pid}) at {at}, {reach}"
     if not others:
         return words

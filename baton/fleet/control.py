@@ -23,7 +23,7 @@ from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
 from baton.fleet.events import FleetEvent, ProcessReplaced
 from baton.fleet.launcher import Fleet
 from baton.fleet.running import CONTROL, candidates, described
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 
 _RESTART = b"restart\n"
 
@@ -50,7 +50,7 @@ class Control:
             server = await asyncio.start_unix_server(
                 lambda reader, writer: self._accept(fleet, reader, writer), folder / CONTROL
             )
-            credentials = IN_THE_CLEAR if fleet.secured is None else fleet.secured.credentials
+            credentials = UNENCRYPTED if fleet.secured is None else fleet.secured.credentials
             try:
                 with described(fleet.run_dir, fleet.router_addresses, credentials):
                     (fleet.run_dir / CONTROL).write_text(str(folder / CONTROL), encoding="utf-8")

@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.operators.v1 import fleet_pb2
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 
 _WATCH = "/baton.operators.v1.FleetService/Watch"
 _WATCH_HEALTH = "/grpc.health.v1.Health/Watch"
@@ -19,7 +19,7 @@ _POLL_S = 0.1
 _Look = Callable[[grpc.aio.Channel, Credentials], Awaitable[bool]]
 
 
-async def wait_until_joined(address: str, num_workers: int, credentials: Credentials = IN_THE_CLEAR) -> None:
+async def wait_until_joined(address: str, num_workers: int, credentials: Credentials = UNENCRYPTED) -> None:
     """Return once the router at `address` is connected to `num_workers` workers and serves; never give up.
 
     A router updates its health after it has connected, so a connected router may still be NOT_SERVING.

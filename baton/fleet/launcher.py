@@ -39,7 +39,7 @@ from baton.fleet.processes.reaper import Reaper
 from baton.fleet.rundir import next_run_dir
 from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
 from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 
 _REDIS_PORT_TRIES = 3
 _TELL_S = 1.0
@@ -235,7 +235,7 @@ class Fleet:
         workers = [self.process(name) for name in self.spec.worker_names]
         awaited = [one.address for one in workers if one.serving and (new in routers or one is new)]
         asked = [one.address for one in routers if one.serving and (new in workers or one is new)]
-        credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
+        credentials = UNENCRYPTED if self.secured is None else self.secured.credentials
         connecting = (wait_until_connected(address, frozenset(awaited), credentials) for address in asked)
         limit_s = self.spec.standstill_s
         try:
@@ -332,7 +332,7 @@ class Fleet:
 
     async def _await_connections(self) -> None:
         began = time.monotonic()
-        credentials = IN_THE_CLEAR if self.secured is None else self.secured.credentials
+        credentials = UNENCRYPTED if self.secured is None else self.secured.credentials
         num_workers = self.spec.num_workers
         joining = asyncio.gather(
             *(wait_until_joined(one, num_workers, credentials) for one in self.router_addresses)

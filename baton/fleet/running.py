@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 
 CONTROL = "control"
 _DESCRIPTION = "fleet.json"
@@ -83,7 +83,7 @@ def fleet_of(folder: Path) -> RunningFleet:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         files = {name: Path(file) for name, file in said["credentials"].items()}
-        credentials = Credentials(**files) if files else IN_THE_CLEAR
+        credentials = Credentials(**files) if files else UNENCRYPTED
         return RunningFleet(folder, int(said["pid"]), tuple(map(str, said["addresses"])), credentials)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a running fleet: {error}") from error

@@ -1,7 +1,7 @@
-"""The fleet's own certificate authority, and the certificates of its parts.
+"""The fleet's own certificate authority, and the certificates of its processes.
 
-A certificate's DNS name `<role>.baton.internal` says what its holder may be in the fleet; the host names and
-addresses beside it are what clients dial. Clients' certificates can open no server, and name no host.
+A certificate's DNS name `<role>.baton.internal` is its holder's role in the fleet. The host names and
+addresses beside it are those that clients connect to. Certificates of clients cannot serve, and name no host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS = {
     "redis": (SERVES,),
     "client": (CALLS,),
 }
-"""What each part does with its certificate."""
+"""The uses of each part's certificate."""
 HERE = ("localhost", "127.0.0.1", "::1")
 CA_DAYS = 3650
 _BACKDATED = dt.timedelta(minutes=5)
@@ -36,10 +36,10 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: int, now: dt.datetime) -> Certificates:
-    """Certificates for all parts, with keys that only this user can read.
+    """Make certificates for all parts, with keys that only this user can read.
 
-    A CA that is there already signs, and what it signed is renewed. Raises `ValueError` naming a file that
-    cannot be read or written, or whose place a new CA would take.
+    An existing CA signs, and existing certificates are renewed. Raises `ValueError` naming a file that cannot
+    be read or written, or that a new CA would make invalid.
     """
     made = Certificates(folder)
     try:
@@ -69,13 +69,13 @@ def _make_ca(made: Certificates, now: dt.datetime) -> tuple[x509.Certificate, Ke
 
 
 def _refuse_others(made: Certificates) -> None:
-    """Without a CA's key nothing here can be renewed, and a new CA would end the trust in what is here."""
+    """Refuse a folder with certificates but no CA key: a new CA would not trust them."""
     paths = [made.ca, *(path for part in PARTS for path in (made.cert(part), made.key(part)))]
     found = next((path for path in paths if path.exists()), None)
     if found is not None:
         raise ValueError(
-            f"{found} is there, and {made.ca_key.name} is not; put the CA's key beside it to renew "
-            "certificates, or name a new folder for a new CA"
+            f"{found} exists, but {made.ca_key.name} is missing; accepted: the CA's key beside it, to renew "
+            "certificates, or a new folder for a new CA"
         )
 
 
@@ -84,7 +84,7 @@ def _load_ca(made: Certificates) -> tuple[x509.Certificate, Key]:
         authority = x509.load_pem_x509_certificate(made.ca.read_bytes())
         key = serialization.load_pem_private_key(made.ca_key.read_bytes(), password=None)
     except (ValueError, TypeError):
-        raise ValueError(f"{made.ca} and {made.ca_key} are no CA of `baton certs`") from None
+        raise ValueError(f"{made.ca} and {made.ca_key} are not a CA of `baton certs`") from None
     if not isinstance(key, Key) or key.public_key() != authority.public_key():
         raise ValueError(f"{made.ca_key} is not the key of {made.ca}")
     return authority, key

@@ -1,4 +1,4 @@
-"""What a client shows to a secured fleet, and by what it knows that fleet. Secrets are read from files."""
+"""A client's credentials for a secured fleet, and the CA by which it knows that fleet, read from files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Options = Sequence[tuple[str, Any]]
 class Credentials:
     """PEM files, and a file with the API key or a JWT; raises `ValueError` naming what is wrong.
 
-    `ca` turns TLS on: the routers' certificates must be of it. `cert` and `key` are asked for by fleets that
-    know their clients by certificate. The key file is read again for each call, so it may be replaced.
+    `ca` turns on TLS and must have signed the routers' certificates. Fleets with --client-ca require `cert`
+    and `key`. The file of the API key is read again for each call, so it may be replaced.
     """
 
     ca: Path | None = None
@@ -28,20 +28,23 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("cert and key belong together: one of them is missing")
+            raise ValueError("one of cert and key is missing; accepted: both or neither")
         if self.ca is None and (self.cert is not None or self.api_key_file is not None):
-            raise ValueError("ca is missing: without TLS a certificate is of no use, and a key would be read")
+            raise ValueError(
+                "ca is missing: without TLS a certificate is useless and others could read a key; "
+                "accepted: ca with cert, key or api_key_file"
+            )
         self.metadata()
 
     def channel(self, address: str, options: Options) -> grpc.aio.Channel:
-        """To a router; connects with the first call."""
+        """Return a channel to a router, which connects with the first call."""
         if self.ca is None:
             return grpc.aio.insecure_channel(address, options=options)
         pem = (_read(self.ca), _read(self.key), _read(self.cert))
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(*pem), options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """To be sent with each call."""
+        """Return the metadata of each call."""
         secret = _read(self.api_key_file)
         if secret is None:
             return ()
@@ -50,7 +53,7 @@ class Credentials:
         except UnicodeDecodeError:
             text = ""
         if not text or not text.isprintable() or " " in text:
-            raise ValueError(f"{self.api_key_file} must hold one line, an API key or a JWT")
+            raise ValueError(f"{self.api_key_file} must contain one line, an API key or a JWT")
         return (("authorization", f"Bearer {text}"),)
 
 
@@ -63,4 +66,4 @@ def _read(path: Path | None) -> bytes | None:
         raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
-IN_THE_CLEAR = Credentials()
+UNENCRYPTED = Credentials()

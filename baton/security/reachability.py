@@ -1,4 +1,4 @@
-"""Finds out why a router that listens cannot be called: TLS on one side only, or unfit certificates."""
+"""Find out why a router that listens cannot be called: TLS on one side only, or unsuitable certificates."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Blocked(Unavailable):
 
 async def explained(error: Unavailable, credentials: Credentials) -> Unavailable:
     """Return `error`, or an error with the finding of a probe of its address, caused by `error`."""
-    if error.reason or "errors resolving" in str(error):  # a router said it, or there is nothing to probe
+    if error.reason or "errors resolving" in str(error):  # a router sent it, or there is nothing to probe
         return error
     found = await asyncio.to_thread(probe, error.address, credentials)
     if found is None:
@@ -79,57 +79,57 @@ def probe(address: str, credentials: Credentials) -> Found | None:
         return None
     server = _Server(host.strip("[]"), int(port))
     try:
-        return _in_the_clear(server) if credentials.ca is None else _over_tls(server, credentials)
-    except (OSError, UnicodeError, OverflowError):  # nothing listens there, says anything in time, or could
+        return _probe_unencrypted(server) if credentials.ca is None else _probe_tls(server, credentials)
+    except (OSError, UnicodeError, OverflowError):  # nothing listens there or responds in time
         return None
 
 
-def _in_the_clear(server: _Server) -> Found | None:
-    answer = server.plain_answer()
-    if _is_settings(answer):
+def _probe_unencrypted(server: _Server) -> Found | None:
+    response = server.plain_response()
+    if _is_settings(response):
         return None
     if server.speaks_tls():
         return Found(Obstacle.SPEAKS_TLS)
-    return Found(Obstacle.NO_GRPC) if answer else None
+    return Found(Obstacle.NO_GRPC) if response else None
 
 
-def _over_tls(server: _Server, credentials: Credentials) -> Found | None:
+def _probe_tls(server: _Server, credentials: Credentials) -> Found | None:
     if not server.speaks_tls():
-        answer = server.plain_answer()
-        if _is_settings(answer):
+        response = server.plain_response()
+        if _is_settings(response):
             return Found(Obstacle.SPEAKS_NO_TLS)
-        return Found(Obstacle.NO_GRPC) if answer else None
+        return Found(Obstacle.NO_GRPC) if response else None
     try:
-        answer = server.tls_answer(_verifying(credentials))
+        response = server.tls_response(_verifying(credentials))
     except ssl.SSLCertVerificationError as error:
         wrong_host = error.verify_code in _WRONG_HOST_CODES
         return Found(Obstacle.WRONG_HOST if wrong_host else Obstacle.UNTRUSTED, error.verify_message)
     except ssl.SSLError as error:
         return Found(Obstacle.HANGS_UP, error.reason) if _is_alert(error) else None
-    if _is_settings(answer):
+    if _is_settings(response):
         return None
-    return Found(Obstacle.NO_GRPC if answer else Obstacle.HANGS_UP)
+    return Found(Obstacle.NO_GRPC if response else Obstacle.HANGS_UP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A router that may be there. Each method opens a connection of its own and may raise `OSError`."""
+    """An address where a router may listen. Each method opens a new connection and may raise `OSError`."""
 
     host: str
     port: int
 
-    def plain_answer(self) -> bytes:
+    def plain_response(self) -> bytes:
         """Return the first bytes after an HTTP/2 preface; none if the server hangs up."""
         with self._connected() as plain:
-            return _answer(plain)
+            return _response(plain)
 
-    def tls_answer(self, context: ssl.SSLContext) -> bytes:
+    def tls_response(self, context: ssl.SSLContext) -> bytes:
         """Return the same after a TLS handshake."""
         with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.host) as tls:
-            return _answer(tls)
+            return _response(tls)
 
     def speaks_tls(self) -> bool:
-        """True if it takes part in a handshake, however that ends."""
+        """Return whether the server takes part in a handshake, however that ends."""
         try:
             with self._connected() as plain, _trusting().wrap_socket(plain, server_hostname=self.host):
                 return True
@@ -142,7 +142,7 @@ class _Server:
         return socket.create_connection((self.host, self.port), timeout=_LIMIT_S)
 
 
-def _answer(connection: socket.socket) -> bytes:
+def _response(connection: socket.socket) -> bytes:
     received = b""
     try:
         connection.sendall(_PREFACE)
@@ -156,8 +156,8 @@ def _answer(connection: socket.socket) -> bytes:
     return received
 
 
-def _is_settings(answer: bytes) -> bool:
-    return len(answer) == _FRAME_HEADER_BYTES and answer[3] == _SETTINGS
+def _is_settings(response: bytes) -> bool:
+    return len(response) == _FRAME_HEADER_BYTES and response[3] == _SETTINGS
 
 
 def _is_alert(error: ssl.SSLError) -> bool:

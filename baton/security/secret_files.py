@@ -1,4 +1,4 @@
-"""Where the files of a secured fleet are, and how a secret is written."""
+"""The paths of a secured fleet's files, and how to write a secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Where they are; names as `make_certificates` gives them."""
+    """The paths of the files that `make_certificates` writes."""
 
     folder: Path
 
@@ -29,19 +29,19 @@ class Certificates:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Readable by this user only, from its first byte on. Raises `ValueError`, also where a file is."""
+    """Write a new file that only this user can read. Raises `ValueError`, also if the file exists."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
     except FileExistsError:
-        raise ValueError(f"{path} is there already; name a new file, or move it away first") from None
+        raise ValueError(f"{path} exists already; name a new file, or move it away first") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
 
 
 def replace_secret(path: Path, content: bytes) -> None:
-    """The same in place of what is there, as a whole: nobody reads half of it. Raises `ValueError`."""
+    """Write or replace such a file atomically. Raises `ValueError`."""
     fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)  # of somebody who was killed in between
+    fresh.unlink(missing_ok=True)  # left by a process that was killed in between
     write_secret(fresh, content)
     fresh.replace(path)

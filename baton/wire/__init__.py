@@ -1,0 +1,4 @@
+"""The contract on gRPC: `transport` (calls), `convert` and `convert_fleet` (messages), `status` (errors).
+
+May import the SDK's types and errors, its credentials and the generated stubs.
+"""

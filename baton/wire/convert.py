@@ -1,4 +1,4 @@
-"""Between the contract's messages and the types of the SDK; no other module reads or builds requests."""
+"""Convert the contract's messages to and from the types of the SDK. No other module builds requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _VERDICTS = {
     inference_pb2.VERDICT_AT_RISK: Verdict.AT_RISK,
     inference_pb2.VERDICT_REFUSED: Verdict.REFUSED,
 }
-# What a field of the contract can carry at all, by protobuf's type.
+# The values that a field can carry, by its protobuf type.
 _ACCEPTED = {
     FieldDescriptor.CPPTYPE_UINT32: f"it must be a whole number from 0 to {2**32 - 1}",
     FieldDescriptor.CPPTYPE_UINT64: f"it must be a whole number from 0 to {2**64 - 1}",
@@ -95,7 +95,7 @@ def request_to_pb(
     resume_grace_ms: int = 0,
     truncate_prompt_tokens: int | None = None,
 ) -> inference_pb2.GenerateRequest:
-    """Raises `InvalidRequest` for what the contract's types cannot even carry; the rest the router judges."""
+    """Build a request. Raises `InvalidRequest` for values that protobuf cannot carry."""
     request = inference_pb2.GenerateRequest(model=model, tenant=tenant, resume_grace_ms=resume_grace_ms)
     _put(request, "", request_id=request_id, truncate_prompt_tokens=truncate_prompt_tokens)
     put_prompt(request, prompt)
@@ -195,8 +195,8 @@ def event_from_pb(event: inference_pb2.GenerationEvent) -> Event:
                 accepted.fingerprint,
             )
         case "prompt_logprobs":
-            told = event.prompt_logprobs
-            return PromptLogprobs(told.first_index, _logprobs_from_pb(told.logprobs))
+            piece = event.prompt_logprobs
+            return PromptLogprobs(piece.first_index, _logprobs_from_pb(piece.logprobs))
         case "queued":
             queued = event.queued
             return Queued(queued.position, queued.work_ahead_tokens, queued.predicted_ttft_ms)
@@ -292,8 +292,8 @@ def _tokens_from_pb(tokens: inference_pb2.Tokens) -> Tokens:
 
 def _logprobs_from_pb(logprobs: Iterable[inference_pb2.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
     return tuple(
-        TokenLogprobs(one.logprob, tuple(zip(one.top_token_ids, one.top_logprobs, strict=True)))
-        for one in logprobs
+        TokenLogprobs(token.logprob, tuple(zip(token.top_token_ids, token.top_logprobs, strict=True)))
+        for token in logprobs
     )
 
 
@@ -305,7 +305,7 @@ def _reason(reason: generation_pb2.FinishReason) -> FinishReason:
 
 
 def _put(message: Message, prefix: str, **values: Any) -> None:
-    """Sets what is not None; protobuf refuses a value of the wrong type or outside the type's range."""
+    """Set the values that are not None. Protobuf refuses a value of the wrong type or outside its range."""
     for name, value in values.items():
         if value is None:
             continue
@@ -331,7 +331,7 @@ def _put_bias(message: generation_pb2.SamplingParams, bias: Mapping[int, float])
 
 
 def _extend(target: Any, field: str, values: Any) -> None:
-    # A single string is a sequence too, of single characters, which nobody means.
+    # A string is a sequence of characters too, which nobody means.
     if isinstance(values, str):
         raise _invalid(field, values, "a sequence")
     try:

@@ -1,6 +1,11 @@
-"""From the operators' messages to the SDK's types."""
+"""Convert the operators' messages to the types of the SDK."""
 
 from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from google.protobuf.message import Message
 
 from baton.operators.v1 import fleet_pb2
 from baton.snapshots import (
@@ -22,62 +27,27 @@ _ROLES = {
 
 
 def facts_from_pb(facts: fleet_pb2.DescribeResponse) -> FleetFacts:
-    return FleetFacts(
-        model_name=facts.model_name,
-        architecture=facts.architecture,
-        fingerprint=facts.fingerprint,
-        block_size=facts.block_size,
-        max_context_tokens=facts.max_context_tokens,
-        placement=facts.placement,
-        version=facts.version,
-        deterministic=facts.deterministic,
-    )
+    return FleetFacts(**_values(FleetFacts, facts))
 
 
 def snapshot_from_pb(snapshot: fleet_pb2.WatchResponse) -> FleetSnapshot:
     return FleetSnapshot(
         router_id=snapshot.router_id,
         uptime_s=snapshot.uptime_s,
-        queue=_queue_from_pb(snapshot.queue),
+        queue=QueueState(**_values(QueueState, snapshot.queue)),
         workers=tuple(_worker_from_pb(worker) for worker in snapshot.workers),
-        counters=_counters_from_pb(snapshot.counters),
-        starting=tuple(_starting_from_pb(one) for one in snapshot.starting),
+        counters=FleetCounters(**_values(FleetCounters, snapshot.counters)),
+        starting=tuple(_starting_from_pb(worker) for worker in snapshot.starting),
     )
+
+
+def _values(kind: type, message: Message) -> dict[str, Any]:
+    """Return the values of a message that has the same fields as the dataclass `kind`."""
+    return {field.name: getattr(message, field.name) for field in fields(kind)}
 
 
 def _starting_from_pb(starting: fleet_pb2.StartingWorker) -> StartingState:
-    return StartingState(
-        worker_id=starting.worker_id,
-        role=_ROLES.get(starting.role),
-        phase=starting.phase,
-        done=starting.done,
-        total=starting.total,
-        silent_s=starting.silent_s,
-    )
-
-
-def _queue_from_pb(queue: fleet_pb2.QueueStatus) -> QueueState:
-    return QueueState(
-        waiting=queue.waiting,
-        waiting_tokens=queue.waiting_tokens,
-        capacity=queue.capacity,
-        running_sessions=queue.running_sessions,
-        redis_reachable=queue.redis_reachable,
-    )
-
-
-def _counters_from_pb(counters: fleet_pb2.Counters) -> FleetCounters:
-    return FleetCounters(
-        accepted=counters.accepted,
-        refused=counters.refused,
-        finished=counters.finished,
-        failed=counters.failed,
-        cancelled=counters.cancelled,
-        relayed_tokens=counters.relayed_tokens,
-        retried_attempts=counters.retried_attempts,
-        ttft_promises_kept=counters.ttft_promises_kept,
-        ttft_promises_broken=counters.ttft_promises_broken,
-    )
+    return StartingState(**{**_values(StartingState, starting), "role": _ROLES.get(starting.role)})
 
 
 def _worker_from_pb(worker: fleet_pb2.WorkerStatus) -> WorkerState:
@@ -104,11 +74,4 @@ def _worker_from_pb(worker: fleet_pb2.WorkerStatus) -> WorkerState:
 
 
 def _cost_from_pb(cost: worker_pb2.CostModel) -> CostState:
-    return CostState(
-        is_trusted=cost.is_trusted,
-        coefficients=tuple(cost.coefficients),
-        knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10,
-        ratio_q50=cost.ratio_q50,
-        ratio_q95=cost.ratio_q95,
-    )
+    return CostState(**{**_values(CostState, cost), "coefficients": tuple(cost.coefficients)})

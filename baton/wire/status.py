@@ -1,4 +1,4 @@
-"""From a gRPC status, with its google.rpc details, to the error tree."""
+"""Convert a gRPC status, with its google.rpc details, to an error of the SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from baton.wire.convert import attainable_from_pb
 
 _DETAILS_KEY = "grpc-status-details-bin"
 _DOMAIN = "baton.v1"
-# The stream is over, the generation is not: it is resumed like one that broke.
+# The stream ends but the generation does not: it is resumed like after a break.
 _TOO_SLOW = errors_pb2.ErrorReason.Name(errors_pb2.READER_TOO_SLOW)
 # Calls that wrap a request in their own message, which the caller of the SDK never sees.
 _WITHIN = "request."
@@ -49,18 +49,18 @@ _CALLERS_FAULT = (
     grpc.StatusCode.OUT_OF_RANGE,
     grpc.StatusCode.FAILED_PRECONDITION,
 )
-# CANCELLED that nobody here asked for is a router that lets go of its calls, as one that stops does.
+# A router that stops ends its calls with CANCELLED, although nobody here cancelled them.
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-# The call crashed at the router, which reports that if it can, or in the library below, as without memory.
+# The call crashed in the router or in the gRPC library, for example for lack of memory.
 _CRASHED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 
 class CallCrashed(Internal):
-    """The router failed at a call without a word of its own; it, or another one, may not fail again."""
+    """The router failed unexpectedly. A repeated call, at this router or another one, may succeed."""
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str) -> BatonError:
-    """What the call to the router at `address` means to its caller."""
+    """Return the error to raise for a failed call to the router at `address`."""
     status = _status_of(error)
     info = _detail(status, error_details_pb2.ErrorInfo)
     reason = info.reason if info is not None and info.domain == _DOMAIN else ""
@@ -106,8 +106,8 @@ def _invalid(message: str, status: status_pb2.Status) -> InvalidRequest:
     if bad is None:
         return InvalidRequest(message)
     violations = [
-        FieldViolation(one.field.removeprefix(_WITHIN), one.description.removeprefix(_WITHIN))
-        for one in bad.field_violations
+        FieldViolation(violation.field.removeprefix(_WITHIN), violation.description.removeprefix(_WITHIN))
+        for violation in bad.field_violations
     ]
     return InvalidRequest(message.removeprefix(_WITHIN), violations)
 
@@ -116,7 +116,7 @@ def _exhausted(message: str, status: status_pb2.Status) -> BatonError:
     retry = _detail(status, error_details_pb2.RetryInfo)
     refusal = _detail(status, errors_pb2.SloRefusal)
     if retry is None and refusal is None:
-        # The gRPC library's own answer to a message over its limit comes without details.
+        # The gRPC library itself refuses a message over its limit, without details.
         return TooLarge(message)
     retry_after_s = retry.retry_delay.ToTimedelta().total_seconds() if retry is not None else 0.0
     if refusal is None:

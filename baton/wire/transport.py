@@ -1,4 +1,4 @@
-"""The seam between the SDK's logic and the wire: one `Transport` per router."""
+"""The interface between the SDK's logic and the network: one `Transport` per router."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from baton.operators.v1 import fleet_pb2
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 from baton.v1 import inference_pb2
 from baton.wire.status import from_rpc_error
 
@@ -18,11 +18,11 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 _CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.enable_http_proxy", 0),  # a fleet is inside the network; a proxy would only break streams
-    ("grpc.use_local_subchannel_pool", 1),  # a client's back-off is not another's
+    ("grpc.enable_http_proxy", 0),  # a fleet is in the same network; a proxy would only break streams
+    ("grpc.use_local_subchannel_pool", 1),  # clients do not share their back-off
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name: how long one attempt to connect may take
+    ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name, the timeout of one attempt to connect
     # A half-open connection is noticed even while a request waits in silence.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -61,7 +61,7 @@ DRAIN = _fleet("Drain", fleet_pb2.DrainRequest, fleet_pb2.DrainResponse)
 
 
 class Transport(Protocol):
-    """Calls to one router. Every failure is a `BatonError`; `Unavailable` is one that may be tried again."""
+    """Calls to one router. Every failure is a `BatonError`; after `Unavailable` a call may be repeated."""
 
     @property
     def address(self) -> str: ...
@@ -71,7 +71,7 @@ class Transport(Protocol):
     ) -> Response: ...
 
     def stream(self, method: Method[Request, Response], request: Request) -> AsyncGenerator[Response, None]:
-        """Closing the generator ends the call."""
+        """Yield the responses. Closing the generator ends the call."""
         ...
 
     async def close(self) -> None: ...
@@ -81,9 +81,9 @@ Connect = Callable[[str], Transport]
 
 
 class GrpcTransport:
-    """Over grpc.aio; connects with the first call."""
+    """A transport over grpc.aio, which connects with the first call."""
 
-    def __init__(self, address: str, credentials: Credentials = IN_THE_CLEAR) -> None:
+    def __init__(self, address: str, credentials: Credentials = UNENCRYPTED) -> None:
         self._address = address
         self._credentials = credentials
         self._channel = credentials.channel(address, _CHANNEL_OPTIONS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from baton import AsyncClient, Credentials
 from baton.fleet import Fleet, FleetSpec
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 from benchmarks.flags import DEMO_MODEL
 
 DEFAULT = "default"
@@ -95,7 +95,7 @@ async def reached(
     name: str,
     metrics: Sequence[str] = (),
     recording: Path | None = None,
-    credentials: Credentials = IN_THE_CLEAR,
+    credentials: Credentials = UNENCRYPTED,
 ) -> AsyncIterator[Target]:
     """Connect to a fleet that is already running."""
     async with AsyncClient(addresses, credentials=credentials) as client:

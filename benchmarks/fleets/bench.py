@@ -28,7 +28,7 @@ from rich.progress import Progress
 from baton import Credentials
 from baton.cli.target import found_in, said
 from baton.fleet.rundir import runs_of
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
 from benchmarks.fleets.arms import Build, Target, arms, reached, started
 from benchmarks.fleets.load import Job, jobs, open_loop
@@ -154,7 +154,7 @@ async def bench(args: argparse.Namespace) -> int:
 def _find_running(args: argparse.Namespace) -> Credentials:
     """Replace `--address` by the addresses of the fleet that `--running` asks for."""
     if args.running is None:
-        return IN_THE_CLEAR
+        return UNENCRYPTED
     found = said(found_in(args.running))
     args.address = list(found.addresses)
     return found.credentials

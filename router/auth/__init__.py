@@ -1,4 +1,4 @@
-"""Who may call, and how much.
+"""Authentication, budgets and limits of callers.
 
 In reading order: `interceptor` (checks each call), `auth` (credentials and budgets), `principal` (the
 caller), `rules` (the file of --door), `tokens` (JSON Web Tokens), `limits` (sizes and counts).

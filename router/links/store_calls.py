@@ -43,7 +43,7 @@ QUEUE_CALL, RENEW_CALL = "queue", "renew"
 SETTLE_S = 5.0
 """The time for the last calls. If the store hangs, what the router holds expires there."""
 LEASE_TTL_S = 10.0
-"""What a dead router held expires after this time; a living router renews it every second."""
+"""The holds of a dead router expire after this time; a living router renews them every second."""
 
 
 @dataclass(slots=True)

@@ -1,3 +1,3 @@
-"""What gRPC servers and streams share: `listening`, `health`, `reflection`, `handlers`, `reading`,
+"""The common parts of gRPC servers and streams: `listening`, `health`, `reflection`, `handlers`, `reading`,
 `numbering`, `probe`, `calls`, `convert`. May import `scheduling`, `services.process` and `services.security`.
 """

@@ -240,7 +240,7 @@ async def test_no_router_at_all_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "says"), [(2, "a token was lost: index 1 was due and 2 came"), (0, "a token came twice")]
+    ("index", "says"), [(2, "a token was lost: expected index 1, got 2"), (0, "a token came twice")]
 )
 @pytest.mark.parametrize("resumed", [False, True])
 async def test_a_lost_or_repeated_token_is_an_error_never_passed_on(

@@ -15,7 +15,7 @@ from typing import Self
 from baton import AsyncClient, Timeout
 from baton.fleet import Fleet, FleetSpec, ManagedProcess, ProcessDied, ProcessFailed, StartTimeout
 from baton.fleet.joining import wait_until_connected
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 from tests.chaos.limits import Limit, Recording
 from tests.chaos.plan import Kind, Place
 from tests.chaos.proxies import Link, MessageProxy, TcpProxy
@@ -182,7 +182,7 @@ class Arena:
                 address = frozenset((self._address(name),))
                 # One that is being revived has no address yet.
                 there = [one for one in self.fleet.router_addresses if one]
-                await asyncio.gather(*(wait_until_connected(one, address, IN_THE_CLEAR) for one in there))
+                await asyncio.gather(*(wait_until_connected(one, address, UNENCRYPTED) for one in there))
 
     def _address(self, worker: str) -> str:
         proxy = self.links[worker]

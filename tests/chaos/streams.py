@@ -118,7 +118,7 @@ async def _listen(client: AsyncClient, course: Course) -> None:
     collector = Collector(ask.sampling.n or 1)
     stream = client.generate(ask.prompt, sampling=ask.sampling, stop=ask.stop, request_id=course.request_id)
     async for event in stream:
-        collector.take(event)
+        collector.add(event)
         if isinstance(event, Tokens):
             course.token_times.append(time.monotonic())
         if course.slow:

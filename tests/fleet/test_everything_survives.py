@@ -45,7 +45,7 @@ async def generate(client: AsyncClient, strike: Callable[[], Awaitable[None]] | 
     collector = Collector(len(counts))
     stream = client.generate(PROMPT, sampling=SAMPLING, stop=STOP)
     async for event in stream:
-        collector.take(event)
+        collector.add(event)
         if isinstance(event, Tokens):
             assert event.first_index == counts[event.choice]
             counts[event.choice] += len(event.token_ids)

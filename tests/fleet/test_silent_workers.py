@@ -12,7 +12,7 @@ import pytest
 
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
 from baton.fleet import Fleet, FleetSpec
-from baton.security.credentials import IN_THE_CLEAR
+from baton.security.credentials import UNENCRYPTED
 from tests.chaos.proxies import MessageProxy
 from tests.chaos.watch import Watch
 from tests.fleet.driving import DEMO_MODEL, snapshot, until
@@ -57,7 +57,7 @@ async def fleet_of_one(
         secure=secure,
     )
     async with Fleet(spec) as fleet:
-        credentials = IN_THE_CLEAR if fleet.secured is None else fleet.secured.credentials
+        credentials = UNENCRYPTED if fleet.secured is None else fleet.secured.credentials
         async with AsyncClient(fleet.router_addresses, credentials=credentials) as client:
             yield fleet, client
 

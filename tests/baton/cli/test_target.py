@@ -14,9 +14,9 @@ from baton.cli.arguments import parser
 from baton.cli.target import DEFAULT, Target, in_words, target_of
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.running import RunningFleet
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 
-PLAIN = RunningFleet(Path("runs/1"), 11, ("127.0.0.1:1", "127.0.0.1:2"), IN_THE_CLEAR)
+PLAIN = RunningFleet(Path("runs/1"), 11, ("127.0.0.1:1", "127.0.0.1:2"), UNENCRYPTED)
 
 COMMANDS = (["generate", "hi"], ["chat"], ["quote", "hi"], ["status"], ["health"])
 
@@ -57,7 +57,7 @@ def test_all_routers_of_a_run_are_taken() -> None:
     assert in_words([PLAIN]) == (
         "calling the fleet of runs/1 (process 11) at 127.0.0.1:1, 127.0.0.1:2, in the clear"
     )
-    assert target.said([PLAIN]) == Target(PLAIN.addresses, IN_THE_CLEAR)
+    assert target.said([PLAIN]) == Target(PLAIN.addresses, UNENCRYPTED)
 
 
 def test_with_flags_of_its_own_nothing_is_looked_up(

@@ -20,7 +20,7 @@ from baton.fleet.running import (
     launcher_answers,
     running_fleets,
 )
-from baton.security.credentials import IN_THE_CLEAR, Credentials
+from baton.security.credentials import UNENCRYPTED, Credentials
 
 
 @pytest.fixture
@@ -95,6 +95,6 @@ async def test_a_fleet_with_a_control_is_described_while_it_serves(
         assert running_fleets(run_dir) == []
         async with control.serving(fleet):
             (found,) = running_fleets(run_dir)
-            assert found == RunningFleet(run_dir, found.pid, fleet.router_addresses, IN_THE_CLEAR)
+            assert found == RunningFleet(run_dir, found.pid, fleet.router_addresses, UNENCRYPTED)
         assert running_fleets(run_dir) == []
         assert not (run_dir / "fleet.json").exists()

@@ -36,7 +36,7 @@ def test_a_key_or_certificate_is_not_shown_without_tls(tmp_path: Path) -> None:
     for given in ({"api_key_file": key}, {"cert": key, "key": key}):
         with pytest.raises(ValueError, match="ca is missing"):
             Credentials(**given)
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="one of cert and key is missing"):
         Credentials(ca=key, cert=key)
 
 

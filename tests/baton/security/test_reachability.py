@@ -21,7 +21,7 @@ from baton.security.reachability import Obstacle, probe
 from baton.security.secret_files import Certificates
 from baton.types import Timeout
 
-IN_THE_CLEAR = Credentials()
+UNENCRYPTED = Credentials()
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def obstacle(address: str, credentials: Credentials) -> Obstacle | None:
 def test_tls_on_one_side_only_is_found_from_either_side(made: Certificates) -> None:
     for mutual in (False, True):
         with grpc_server("127.0.0.1", made, mutual=mutual) as address:
-            assert obstacle(address, IN_THE_CLEAR) is Obstacle.SPEAKS_TLS
+            assert obstacle(address, UNENCRYPTED) is Obstacle.SPEAKS_TLS
     with grpc_server("127.0.0.1", None) as address:
         assert obstacle(address, shown(made)) is Obstacle.SPEAKS_NO_TLS
 
 
 def test_where_both_sides_fit_nothing_is_found(made: Certificates) -> None:
     with grpc_server("127.0.0.1", None) as address:
-        assert probe(address, IN_THE_CLEAR) is None
+        assert probe(address, UNENCRYPTED) is None
     with grpc_server("127.0.0.1", made, mutual=True) as address:
         assert probe(address, shown(made)) is None
     with grpc_server("127.0.0.1", made) as address:
@@ -119,14 +119,14 @@ def test_certificates_that_do_not_fit_are_told_apart(made: Certificates, foreign
 
 def test_another_protocol_is_no_grpc(made: Certificates) -> None:
     with raw_server(b"-ERR unknown command 'PRI'\r\n") as address:
-        assert obstacle(address, IN_THE_CLEAR) is Obstacle.NO_GRPC
+        assert obstacle(address, UNENCRYPTED) is Obstacle.NO_GRPC
         assert obstacle(address, shown(made)) is Obstacle.NO_GRPC
 
 
 def test_silence_and_absence_are_no_finding(made: Certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = f"127.0.0.1:{gone.getsockname()[1]}"
-    for credentials in (IN_THE_CLEAR, shown(made)):
+    for credentials in (UNENCRYPTED, shown(made)):
         assert probe(address, credentials) is None
         assert probe("unix:/nowhere", credentials) is None
         with raw_server(None) as silent:

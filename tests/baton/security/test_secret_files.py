@@ -23,7 +23,7 @@ def test_a_key_takes_no_files_place_and_opens_nothing_then(
     before = files(tmp_path)
     for taken in (out, door):
         assert main(["key", str(door), "acme", "--out", str(taken)]) == 2
-        assert f"baton: {taken} is there already; name a new file" in capsys.readouterr().err
+        assert f"baton: {taken} exists already; name a new file" in capsys.readouterr().err
     assert files(tmp_path) == before
 
 
@@ -44,7 +44,7 @@ def test_a_key_without_its_door_is_not_left_behind(
     door = tmp_path / "door.json"
     door.write_text("no JSON")
     assert main(["key", str(door), "acme", "--out", str(tmp_path / "api.key")]) == 2
-    assert "is no door file" in capsys.readouterr().err
+    assert "is not a file for --door" in capsys.readouterr().err
     assert set(files(tmp_path)) == {"door.json"}
 
 
@@ -57,7 +57,7 @@ def test_a_new_ca_takes_no_others_place(
         (tmp_path / name).unlink()
     before = files(tmp_path)
     assert main(["certs", str(tmp_path)]) == 2
-    assert ".pem is there, and ca.key is not" in capsys.readouterr().err
+    assert ".pem exists, but ca.key is missing" in capsys.readouterr().err
     assert files(tmp_path) == before
 
 
