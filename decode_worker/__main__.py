@@ -11,7 +11,7 @@ from worker.startup.starting import begin
 if __name__ == "__main__":
     config = config_of_process(Role.DECODE)
     start = begin(config, Role.DECODE)
-    # Only now: torch takes seconds, and a wrong flag is to be told of at once.
+    # Imported late: torch takes seconds to load, and a wrong flag should be reported at once.
     from decode_worker.build import build
     from worker.main import main
 

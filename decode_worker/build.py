@@ -1,4 +1,4 @@
-"""What a decode worker is put together from besides its engine."""
+"""Builds the handoff sides of a decode worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.main import RoleContext
 
 
 async def build(context: RoleContext) -> DecodeSide:
-    """The receiver's side, and the sender's for when it leaves."""
+    """Return the receiver's side, with the sender's side for when the worker leaves."""
     config, engine = context.config, context.engine
     limits = ReceiverLimits()
     target = target_of(engine.pool, limits)

@@ -1,4 +1,4 @@
-"""The decode worker's side of the handoff: blocks its engine has set aside are fetched and verified."""
+"""The decode worker's side of the handoff: fetches and verifies the blocks that its engine reserved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import Dispatch, Task
+from worker.streams.commands import ReceiveFrom, StartCommand
 
 log = structlog.get_logger()
 
@@ -36,9 +36,9 @@ OUTCOMES: tuple[tuple[type[KVTransferError], str], ...] = (
 
 @dataclass(slots=True)
 class _Pending:
-    """A receive that has not ended; `task` runs once the engine has set the blocks aside."""
+    """A receive that has not ended; `task` runs once the engine has reserved the blocks."""
 
-    dispatch: Dispatch
+    command: ReceiveFrom
     task: asyncio.Task[Command] | None = None
 
 
@@ -51,9 +51,9 @@ class ReceiverSide:
         self._metrics = metrics
         self._pending: dict[int, _Pending] = {}
 
-    def begin(self, handle: int, dispatch: Dispatch) -> None:
-        if dispatch.task is Task.RECEIVE:
-            self._pending[handle] = _Pending(dispatch)
+    def begin(self, command: StartCommand) -> None:
+        if isinstance(command, ReceiveFrom):
+            self._pending[command.spec.handle] = _Pending(command)
 
     def on_report(self, report: StepReport) -> None:
         for received in report.received:
@@ -68,7 +68,7 @@ class ReceiverSide:
         if pending is None:
             return
         if pending.task is None:
-            del self._pending[handle]  # should its blocks be set aside all the same, `_on_received` answers
+            del self._pending[handle]  # if its blocks are reserved all the same, `_on_received` fails them
         else:
             pending.task.cancel()
 
@@ -85,8 +85,8 @@ class ReceiverSide:
             self._submit(KVFailed(received.handle, "cancelled"))
             return
         task = ReceiveTask(
-            fence=pending.dispatch.spec.fence,
-            source_address=pending.dispatch.source_address,
+            fence=pending.command.spec.fence,
+            source_address=pending.command.source_address,
             blocks=received.blocks,
             hashes=received.hashes,
             num_held=received.num_held,
@@ -96,11 +96,11 @@ class ReceiverSide:
         pending.task.add_done_callback(lambda done: self._on_done(received.handle, done))
 
     async def _receive(self, handle: int, task: ReceiveTask) -> Command:
-        """What the engine is to be told; nothing writes to its blocks any more."""
+        """Return the command that ends this receive in the engine; nothing writes to its blocks any more."""
         try:
             result = await self._receiver.receive(task)
         except SequenceFinishedError:
-            # Its router has the last token, or will see the prefill worker die: no failure to tell it of.
+            # Its router has the last token, or will see the prefill worker die: this is no failure.
             self._metrics.handoffs.labels("finished").inc()
             self._submit(Cancel(handle))
             return KVFailed(handle, "finished")
@@ -117,7 +117,7 @@ class ReceiverSide:
         return KVArrived(handle, result.num_verified_blocks, result.first_tokens, result.exposed_s)
 
     def _on_done(self, handle: int, task: asyncio.Task[Command]) -> None:
-        """Answers the engine exactly once, also for a task that was cancelled before it began."""
+        """End the receive in the engine exactly once, also if the task was cancelled before it began."""
         del self._pending[handle]
         if task.cancelled():
             self._metrics.handoffs.labels("cancelled").inc()

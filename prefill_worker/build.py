@@ -1,4 +1,4 @@
-"""What a prefill worker is put together from besides its engine."""
+"""Builds the handoff side of a prefill worker."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from worker.main import RoleContext
 
 
 async def build(context: RoleContext) -> SenderSide:
-    """The sender's side alone."""
+    """Return the sender's side alone."""
     return await build_sender(context)

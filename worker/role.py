@@ -1,4 +1,4 @@
-"""What differs between kinds of worker: which commands they take, and their side of the handoff."""
+"""The difference between kinds of worker: the commands they accept, and their side of the handoff."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Protocol
 
 from engine.core.report import StepReport
 from scheduling.request import Fence
-from worker.streams.commands import Dispatch, Task
+from worker.streams.commands import StartCommand
 
 
 class RoleSide(Protocol):
     """Called on the event loop. Handles are the engine's."""
 
     @property
-    def tasks(self) -> frozenset[Task]:
-        """What this kind of worker can be told to do."""
+    def start_commands(self) -> frozenset[type[StartCommand]]:
+        """The ways in which a sequence can start here."""
 
     @property
     def can_offer(self) -> bool:
-        """Whether another worker can have what it runs."""
+        """Whether running sequences can move from here to another worker."""
 
-    def begin(self, handle: int, dispatch: Dispatch) -> None:
-        """A sequence is about to enter the engine."""
+    def begin(self, command: StartCommand) -> None:
+        """Prepare for a sequence that is about to enter the engine."""
 
     def offer(self, handle: int, fence: Fence) -> None:
-        """A part is about to enter the engine: its blocks are to be had under this fence, once reported."""
+        """Prepare for a part that is about to enter the engine: offer its blocks once they are reported."""
 
     def on_report(self, report: StepReport) -> None:
-        """Before the report goes to routers."""
+        """Take in a report, before it goes to routers."""
 
     def cancel(self, handle: int) -> None:
-        """The sequence is not wanted any more; the engine has been told, or will be told by this."""
+        """Drop a sequence that is no longer wanted. The hub cancels it in the engine."""
 
     async def close(self) -> None:
-        """Nothing runs any more when this returns."""
+        """Return when nothing runs any more."""

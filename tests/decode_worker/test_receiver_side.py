@@ -17,7 +17,7 @@ from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import Dispatch, Task
+from worker.streams.commands import ReceiveFrom
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 BEHIND = mark_steps(torch.device("cpu"))
@@ -61,8 +61,8 @@ class Scene:
         self.side = ReceiverSide(self.receiver, self.engine.append, self.metrics)
 
     def begin(self, handle: int) -> None:
-        spec = dataclasses.replace(spec_of(range(6), source="source", target="me"), handle=999)
-        self.side.begin(handle, Dispatch(Task.RECEIVE, spec, "host:1"))
+        spec = dataclasses.replace(spec_of(range(6), source="source", target="me"), handle=handle)
+        self.side.begin(ReceiveFrom(spec, source_address="host:1"))
 
     def set_aside(self, handle: int) -> None:
         received = Received(handle, (4, 5, 6), (b"a", b"b", b"c"), num_held=1)

@@ -1,4 +1,4 @@
-"""The sender's side of the handoff: what the engine reports becomes offers and commits."""
+"""The sender's side of the handoff: turns the engine's reports into offers and commits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from engine.core.commands import Command, Release
+from engine.core.commands import Command, Prefill, Release
 from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
@@ -21,7 +21,7 @@ from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import Dispatch, Task
+from worker.streams.commands import StartCommand
 
 log = structlog.get_logger()
 
@@ -30,7 +30,7 @@ Fail = Callable[[int, FailureReason, str], None]
 
 @dataclass(frozen=True, slots=True)
 class EngineSide:
-    """How to reach the engine, and the router of one of its sequences."""
+    """How to send a command to the engine, and a failure to the router of a sequence."""
 
     submit: Callable[[Command], None]
     fail: Fail
@@ -39,7 +39,7 @@ class EngineSide:
 class SenderSide:
     """Implements `worker.role.RoleSide` for a prefill worker, and half of it for a decode worker."""
 
-    tasks = frozenset({Task.PREFILL})
+    start_commands: frozenset[type[StartCommand]] = frozenset({Prefill})
     can_offer = False
 
     def __init__(
@@ -64,13 +64,13 @@ class SenderSide:
         self._nixl = nixl
         self._specs: dict[int, SequenceSpec] = {}
         self._parts: dict[int, Fence] = {}
-        """Of sequences that run here and go elsewhere: they have no spec of their own."""
+        """Fences of parts, which are choices of running sequences that go elsewhere. Parts have no spec."""
 
-    def begin(self, handle: int, dispatch: Dispatch) -> None:
-        spec = dispatch.spec
-        self._specs[handle] = spec
+    def begin(self, command: StartCommand) -> None:
+        spec = command.spec
+        self._specs[spec.handle] = spec
         num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
-        self.handoffs.begin(handle, spec.fence, -(-num_tokens // self._block_size))
+        self.handoffs.begin(spec.handle, spec.fence, -(-num_tokens // self._block_size))
 
     def offer(self, handle: int, fence: Fence) -> None:
         self._parts[handle] = fence
@@ -115,7 +115,7 @@ class SenderSide:
             self.handoffs.commit(filled.handle, Commit(num_tokens, first_tokens))
 
     def _on_part(self, filled: Filled, behind: Mark | None) -> None:
-        """All of a part's blocks come in one report; its tokens are its router's to hand on."""
+        """Offer and commit a part: all its blocks come in one report, and its router has its tokens."""
         self.handoffs.begin(filled.handle, self._parts[filled.handle], len(filled.blocks))
         self._fill(filled, behind)
         self.handoffs.commit(filled.handle, Commit(filled.num_tokens, TokenColumns()))
@@ -135,7 +135,7 @@ class SenderSide:
 
 
 def _first_tokens(handle: int, tokens: TokenColumns) -> TokenColumns:
-    """The sequence's rows, without text: the receiver's detokeniser makes the same one."""
+    """Return the sequence's rows without text: the receiver's detokeniser makes the same text."""
     rows = [row for row, owner in enumerate(tokens.handles) if owner == handle]
     taken = take_rows(tokens, rows, [0] * len(rows))
     return dataclasses.replace(taken, text_lengths=[], text_utf8=b"", stop_rows=[], stop_places=[])

@@ -1,45 +1,43 @@
-"""What a router tells a worker, in the worker's words."""
+"""The commands of a router.
+
+A command that starts a sequence is the engine's own, with the router's handle in its `spec`.
+"""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
-from scheduling.request import Part, ReceiveKind, SequenceSpec
-
-
-class Task(enum.Enum):
-    """What is to be done with a sequence."""
-
-    PREFILL = "prefill"
-    RECEIVE = "receive"
-    DECODE = "decode"
+from engine.core.commands import Decode, Prefill, Receive
+from scheduling.request import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Run a sequence; its handle is the router's."""
+class ReceiveFrom(Receive):
+    """Receive a sequence from the worker whose KVTransferService listens at `source_address`."""
 
-    task: Task
-    spec: SequenceSpec
     source_address: str = ""
-    """Of a RECEIVE: where the source's KVTransferService listens."""
-    kind: ReceiveKind = ReceiveKind.PROMPT
+
+
+StartCommand = Prefill | Decode | ReceiveFrom
+START_NAMES: dict[type[StartCommand], str] = {Prefill: "prefill", Decode: "decode", ReceiveFrom: "receive"}
+"""What the protocol calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelHandles:
+    """End these sequences; unknown handles are ignored."""
+
     handles: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker:
-    """Take nothing new, let go of what runs, end."""
+    """Accept nothing new, finish or hand over what runs, then end."""
 
 
 @dataclass(frozen=True, slots=True)
 class LendBlocks:
-    """Offer the first full blocks of one choice, which runs on."""
+    """Offer the first full blocks of one choice while the sequence runs on."""
 
     handle: int
     part: Part
@@ -54,4 +52,4 @@ class HandOverSequence:
     parts: tuple[Part, ...]
 
 
-RouterCommand = Dispatch | CancelHandles | DrainWorker | LendBlocks | HandOverSequence
+RouterCommand = StartCommand | CancelHandles | DrainWorker | LendBlocks | HandOverSequence

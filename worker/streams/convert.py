@@ -1,4 +1,4 @@
-"""Between the worker protocol and the worker's words. What does not convert is refused by name."""
+"""Convert commands and reports from and to the worker protocol; errors name the field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 from baton.v1 import generation_pb2
 from baton.worker.v1 import worker_pb2
+from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
@@ -15,19 +16,18 @@ from worker.errors import MalformedCommandError
 from worker.identity import Identity, Role
 from worker.streams.commands import (
     CancelHandles,
-    Dispatch,
     DrainWorker,
     HandOverSequence,
     LendBlocks,
+    ReceiveFrom,
     RouterCommand,
-    Task,
 )
 
 ROLES = {
     Role.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
     Role.DECODE: worker_pb2.WORKER_ROLE_DECODE,
 }
-# "Every field set by the router": a default here and a default there would be two truths.
+# The router sets every field: a second set of defaults here could differ from its own.
 _SAMPLING_FIELDS = (
     "temperature",
     "top_k",
@@ -43,12 +43,12 @@ _STOP_FIELDS: tuple[Literal["max_tokens", "skip_special_tokens"], ...] = ("max_t
 
 
 def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
-    """Raises MalformedCommandError naming the field."""
+    """Convert a command of a router; raise MalformedCommandError naming the field that is wrong."""
     match message.WhichOneof("command"):
         case "prefill":
-            return Dispatch(Task.PREFILL, spec_from_pb(message.prefill.sequence))
+            return Prefill(spec_from_pb(message.prefill.sequence))
         case "decode":
-            return Dispatch(Task.DECODE, spec_from_pb(message.decode.sequence))
+            return Decode(spec_from_pb(message.decode.sequence))
         case "receive":
             return _receive_from_pb(message.receive)
         case "cancel":
@@ -64,14 +64,14 @@ def command_from_pb(message: worker_pb2.WorkRequest) -> RouterCommand:
             raise MalformedCommandError(None, sentence)
 
 
-def _receive_from_pb(message: worker_pb2.Receive) -> Dispatch:
+def _receive_from_pb(message: worker_pb2.Receive) -> ReceiveFrom:
     spec = spec_from_pb(message.sequence)
     if not message.source_address:
         raise MalformedCommandError(spec.handle, "source_address is empty; accepted: HOST:PORT")
     kind = message.kind or ReceiveKind.PROMPT
     if kind not in list(ReceiveKind):
         raise MalformedCommandError(spec.handle, f"kind is {kind}; accepted: one of ReceiveKind")
-    return Dispatch(Task.RECEIVE, spec, message.source_address, ReceiveKind(kind))
+    return ReceiveFrom(spec, ReceiveKind(kind), message.source_address)
 
 
 def _offer_from_pb(message: worker_pb2.WorkRequest) -> LendBlocks | HandOverSequence:
@@ -132,7 +132,7 @@ def _sampling_from_pb(
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
         allowed_token_ids=tuple(message.allowed_token_ids),
-        bad_words=tuple(tuple(one.token_ids) for one in bad_words),
+        bad_words=tuple(tuple(word.token_ids) for word in bad_words),
     )
 
 
@@ -194,15 +194,15 @@ def heartbeat_to_pb(load: Load, running_step_s: float, *, draining: bool) -> wor
 def report_to_pb(
     report: StepReport, *, draining: bool, cost: CostModel | None = None
 ) -> worker_pb2.WorkResponse:
-    """A report whose handles are the router's; `cost` when it has changed since the router heard of it."""
+    """Convert a report whose handles are the router's; `cost` is given if it changed since the last one."""
     step = worker_pb2.StepReport(
         tokens=columns_to_pb(report.tokens),
         load=load_to_pb(report.load, draining=draining),
         step_seconds=report.step_seconds,
         failures=_failures_to_pb(report),
         prompt_logprobs=[prompt_logprobs_to_pb(piece) for piece in report.prompt_logprobs],
-        prefilled_handles=[one.handle for one in report.prefilled],
-        cached_tokens=[one.cached_tokens for one in report.prefilled],
+        prefilled_handles=[prefilled.handle for prefilled in report.prefilled],
+        cached_tokens=[prefilled.cached_tokens for prefilled in report.prefilled],
         preempted_handles=report.preempted,
         resumed_handles=report.resumed,
         parked_handles=report.parked,

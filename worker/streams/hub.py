@@ -1,7 +1,7 @@
-"""Between routers and the engine: commands of many streams go in, each step's report is split among them.
+"""Between routers and the engine: passes on commands of many streams, and splits each report among them.
 
-Lives on the event loop. Everything it decides follows from the fences (`kvtransfer.fence`): an attempt is
-taken in once, only by the process it names, and ends the older attempt of the same choices.
+Lives on the event loop. It decides by fences (`kvtransfer.fence`): an attempt is admitted once, only by the
+process it names, and ends the older attempt of the same choices.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 import structlog
 
 from engine.core import commands as engine_commands
-from engine.core.report import Failure, Load, Prefilled, StepReport
+from engine.core.report import Failure, Load, StepReport
 from kvtransfer.errors import FenceError, StaleFenceError, WrongIncarnationError, describe
 from kvtransfer.fence import FenceGuard
-from scheduling.columns import PromptLogprobs, take_rows
+from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Part
 from worker.metrics import WorkerMetrics
 from worker.role import RoleSide
 from worker.streams.commands import (
+    START_NAMES,
     CancelHandles,
-    Dispatch,
     DrainWorker,
     HandOverSequence,
     LendBlocks,
+    ReceiveFrom,
     RouterCommand,
-    Task,
+    StartCommand,
 )
 from worker.streams.sequences import Running, Sequences
 from worker.streams.session import RouterSession
@@ -35,11 +36,11 @@ from worker.streams.session import RouterSession
 log = structlog.get_logger()
 
 IDLE_REPORT_S = 0.05
-"""A router without sequences here hears of the load this often while others have some."""
+"""How often a router without sequences here gets the load while other routers have some."""
 
 
 class Hub:
-    """`submit` hands a command to the engine."""
+    """Serves all routers of a worker; `submit` passes a command to the engine."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Hub:
         return self._role
 
     def set_role(self, role: RoleSide) -> None:
-        """Once, before the first router comes: role and hub refer to each other."""
+        """Set the role, once, before the first router connects: role and hub refer to each other."""
         self._role = role
 
     async def wait_until_empty(self) -> None:
@@ -84,12 +85,12 @@ class Hub:
         return session
 
     def close(self) -> None:
-        """Ends the streams once what waits to be written has been."""
+        """End the streams once everything that waits has been written."""
         for session in self._sessions:
             session.close()
 
     def disconnect(self, session: RouterSession) -> None:
-        """Ends everything that was dispatched over the stream."""
+        """End all sequences that were started over the stream."""
         self._sessions.remove(session)
         orphans = [running for running in self._sequences.of_session(session) if not running.is_over]
         log.info("router_disconnected", router=session.router_id, ended_sequences=len(orphans))
@@ -98,8 +99,8 @@ class Hub:
 
     def apply(self, session: RouterSession, command: RouterCommand) -> None:
         match command:
-            case Dispatch():
-                self._dispatch(session, command)
+            case engine_commands.Prefill() | engine_commands.Decode() | ReceiveFrom():
+                self._start(session, command)
             case CancelHandles(handles):
                 for router_handle in handles:
                     running = self._sequences.of_router(session, router_handle)
@@ -114,7 +115,7 @@ class Hub:
                 self._hand_over(session, router_handle, parts)
 
     def drain(self) -> None:
-        """Takes nothing new and hands back what has not begun; routers hear of it at once."""
+        """Accept nothing new and hand back what has not begun; tell routers at once."""
         if self.draining.is_set():
             return
         self.draining.set()
@@ -129,7 +130,7 @@ class Hub:
         message: str,
         reason: FailureReason = FailureReason.REFUSED,
     ) -> None:
-        """Says that a command was wrong; of one without a sequence there is nobody to tell but the log."""
+        """Report that a command was wrong; one without a sequence is only logged."""
         self._metrics.refused.inc()
         log.warning("command_refused", router=session.router_id, handle=router_handle, reason=message)
         if router_handle is not None:
@@ -137,45 +138,46 @@ class Hub:
             session.fail(failure, self.load, self._clock())
 
     def fail(self, handle: int, reason: FailureReason, message: str) -> None:
-        """A sequence ends although its engine has no complaint; nothing happens when it is over already."""
+        """End a sequence for a reason outside the engine; do nothing if it is over already."""
         running = self._sequences.get(handle)
         if running is not None and not running.is_over:
-            self._tell_failure(running, reason, message)
+            self._report_failure(running, reason, message)
 
-    def _dispatch(self, session: RouterSession, dispatch: Dispatch) -> None:
-        spec = dispatch.spec
+    def _start(self, session: RouterSession, command: StartCommand) -> None:
+        spec = command.spec
         if self.draining.is_set():
             message = "this worker is draining; accepted: another one"
             self.refuse(session, spec.handle, message, FailureReason.DRAINING)
             return
-        against = self._reason_against(session, dispatch)
-        if against is not None:
-            self.refuse(session, spec.handle, *against)
+        refusal = self._refusal_of(session, command)
+        if refusal is not None:
+            self.refuse(session, spec.handle, *refusal)
             return
         for rival in self._sequences.rivals_of(spec.fence):
             if not rival.is_over:
-                self._tell_failure(rival, FailureReason.SUPERSEDED, f"superseded by {describe(spec.fence)}")
+                self._report_failure(rival, FailureReason.SUPERSEDED, f"superseded by {describe(spec.fence)}")
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence)
-        self.role.begin(running.handle, dispatch)
-        self._submit(_engine_command(dispatch, running.handle))
+        command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
+        self.role.begin(command)
+        self._submit(command)
 
     def _lend(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
         running = self._sequences.of_router(session, router_handle)
-        handle = self._take_part(session, part)
+        handle = self._admit_part(session, part)
         if handle is not None:
             source = 0 if running is None else running.handle
             self._submit(engine_commands.Lend(source, part.fence.choice, num_blocks, handle))
 
     def _hand_over(self, session: RouterSession, router_handle: int, parts: Iterable[Part]) -> None:
         running = self._sequences.of_router(session, router_handle)
-        taken = [(part.fence.choice, self._take_part(session, part)) for part in parts]
+        taken = [(part.fence.choice, self._admit_part(session, part)) for part in parts]
         handles = tuple((choice, handle) for choice, handle in taken if handle is not None)
         self._submit(engine_commands.HandOver(0 if running is None else running.handle, handles))
 
-    def _take_part(self, session: RouterSession, part: Part) -> int | None:
-        """The engine's handle for a part; None when it was refused."""
-        reason = self._reason_against_part(session, part)
+    def _admit_part(self, session: RouterSession, part: Part) -> int | None:
+        """Return the engine's handle for a part; None if it was refused."""
+        reason = self._part_refusal_of(session, part)
         if reason is not None:
             self.refuse(session, part.handle, reason)
             return None
@@ -183,7 +185,7 @@ class Hub:
         self.role.offer(handle, part.fence)
         return handle
 
-    def _reason_against_part(self, session: RouterSession, part: Part) -> str | None:
+    def _part_refusal_of(self, session: RouterSession, part: Part) -> str | None:
         if not self.role.can_offer:
             return "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
         in_use = self._in_use(session, part.handle)
@@ -198,19 +200,22 @@ class Hub:
             return str(error)
         return None
 
-    def _reason_against(self, session: RouterSession, dispatch: Dispatch) -> tuple[str, FailureReason] | None:
-        refused = FailureReason.REFUSED
-        if dispatch.task not in self.role.tasks:
-            tasks = ", ".join(sorted(task.value for task in self.role.tasks))
-            return f"command is {dispatch.task.value}; accepted by this kind of worker: {tasks}", refused
-        in_use = self._in_use(session, dispatch.spec.handle)
+    def _refusal_of(self, session: RouterSession, command: StartCommand) -> tuple[str, FailureReason] | None:
+        """Return why a command is refused; None if it was admitted."""
+        refused, fence = FailureReason.REFUSED, command.spec.fence
+        accepted = self.role.start_commands
+        if type(command) not in accepted:
+            names = ", ".join(sorted(START_NAMES[kind] for kind in accepted))
+            found = START_NAMES[type(command)]
+            return f"command is {found}; accepted by this kind of worker: {names}", refused
+        in_use = self._in_use(session, command.spec.handle)
         if in_use:
             return in_use, refused
         try:
-            self._check_incarnation(dispatch)
-            self._guard.admit(dispatch.spec.fence)
+            self._check_incarnation(command)
+            self._guard.admit(fence)
         except StaleFenceError as error:
-            is_later = error.session > dispatch.spec.fence.session
+            is_later = error.session > fence.session
             return str(error), FailureReason.SUPERSEDED if is_later else refused
         except FenceError as error:
             return str(error), refused
@@ -221,9 +226,9 @@ class Hub:
             return ""
         return f"handle {router_handle} is in use on this stream; accepted: one that is not"
 
-    def _check_incarnation(self, dispatch: Dispatch) -> None:
-        fence = dispatch.spec.fence
-        is_source = dispatch.task is Task.PREFILL
+    def _check_incarnation(self, command: StartCommand) -> None:
+        fence = command.spec.fence
+        is_source = isinstance(command, engine_commands.Prefill)
         field = "source_incarnation" if is_source else "target_incarnation"
         found = fence.source_incarnation if is_source else fence.target_incarnation
         if found != self._incarnation:
@@ -234,7 +239,7 @@ class Hub:
         self._submit(engine_commands.Cancel(running.handle))
         self.role.cancel(running.handle)
 
-    def _tell_failure(self, running: Running, reason: FailureReason, message: str) -> None:
+    def _report_failure(self, running: Running, reason: FailureReason, message: str) -> None:
         running.is_over = True
         failure = Failure(running.router_handle, reason, message)
         running.session.fail(failure, self.load, self._clock())
@@ -255,7 +260,7 @@ class Hub:
             self._emptied.set()
 
     def _split(self, report: StepReport) -> None:
-        shares = {session: _Share() for session in self._sessions}
+        shares = {session: _Share(report) for session in self._sessions}
         for row, handle in enumerate(report.tokens.handles):
             running = self._living(handle)
             if running is not None:
@@ -267,18 +272,18 @@ class Hub:
             running = self._living(failure.handle)
             if running is not None:
                 named_failure = dataclasses.replace(failure, handle=running.router_handle)
-                shares[running.session].failures.append(named_failure)
+                shares[running.session].report.failures.append(named_failure)
                 running.is_over = True
         for handle in report.freed:
             freed = self._sequences.get(handle)
             if freed is not None and freed.session in shares:
                 shares[freed.session].has_freed = True
         for running in self._all_living(report.preempted):
-            shares[running.session].preempted.append(running.router_handle)
+            shares[running.session].report.preempted.append(running.router_handle)
         for running in self._all_living(report.resumed):
-            shares[running.session].resumed.append(running.router_handle)
+            shares[running.session].report.resumed.append(running.router_handle)
         for running in self._all_living(report.parked):
-            shares[running.session].parked.append(running.router_handle)
+            shares[running.session].report.parked.append(running.router_handle)
         self._send(report, shares.items())
 
     def _split_prompts(self, report: StepReport, shares: dict[RouterSession, _Share]) -> None:
@@ -286,12 +291,12 @@ class Hub:
             running = self._living(prefilled.handle)
             if running is not None:
                 named = dataclasses.replace(prefilled, handle=running.router_handle)
-                shares[running.session].prefilled.append(named)
+                shares[running.session].report.prefilled.append(named)
         for piece in report.prompt_logprobs:
             running = self._living(piece.handle)
             if running is not None:
                 named_piece = dataclasses.replace(piece, handle=running.router_handle)
-                shares[running.session].prompt_logprobs.append(named_piece)
+                shares[running.session].report.prompt_logprobs.append(named_piece)
 
     def _living(self, handle: int) -> Running | None:
         running = self._sequences.get(handle)
@@ -302,68 +307,40 @@ class Hub:
 
     def _send(self, report: StepReport, shares: Iterable[tuple[RouterSession, _Share]]) -> None:
         now_s, shape = self._clock(), report.shape
-        # Steps of prompts without tokens are few and long, and all that their router learns of them.
+        # Such steps are few and long, and a router learns of its prompts' progress by nothing else.
         has_chunks = shape is not None and shape.num_tokens > shape.num_decodes
-        # No later step would say that a worker is full no more: routers would wait for its heartbeat.
+        # No later step would report that the worker has room again: routers would wait for its heartbeat.
         is_idle = report.load.running == report.load.waiting == 0
         for session, share in shares:
             is_due = is_idle or now_s - session.last_put_s >= IDLE_REPORT_S
             if share.is_empty and not is_due and not (has_chunks and self._sequences.has_any_of(session)):
                 continue
-            session.put(share.report_of(report), now_s)
+            session.put(share.finished(report.tokens), now_s)
 
 
 class _Share:
-    """What of one report is for one router."""
+    """The part of a report that goes to one router."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: StepReport) -> None:
+        self.report = StepReport(load=whole.load, step_seconds=whole.step_seconds, shape=whole.shape)
         self.rows: list[int] = []
+        """Its rows in the token columns of the whole report."""
         self.handles: list[int] = []
-        self.prefilled: list[Prefilled] = []
-        self.prompt_logprobs: list[PromptLogprobs] = []
-        self.failures: list[Failure] = []
-        self.preempted: list[int] = []
-        self.resumed: list[int] = []
-        self.parked: list[int] = []
+        """The router's handle of each row."""
         self.has_freed = False
-        """One of its sequences holds nothing any more, though nobody is told of the sequence itself."""
+        """True if one of its sequences has freed its blocks, which the router's report does not mention."""
 
     @property
     def is_empty(self) -> bool:
-        if self.has_freed:
-            return False
-        told = (
-            self.rows, self.prefilled, self.prompt_logprobs, self.failures, self.preempted, self.resumed,
-            self.parked,
-        )  # fmt: skip
-        return not any(told)
+        part = self.report
+        has_events = part.prefilled or part.prompt_logprobs or part.failures
+        has_moves = part.preempted or part.resumed or part.parked
+        return not (self.has_freed or self.rows or has_events or has_moves)
 
-    def report_of(self, report: StepReport) -> StepReport:
-        tokens = report.tokens
+    def finished(self, tokens: TokenColumns) -> StepReport:
+        """Return the part with its own rows of the whole report's tokens."""
         if len(self.rows) == len(tokens.handles):
-            tokens = dataclasses.replace(tokens, handles=self.handles)  # all of them: nothing to pick
+            self.report.tokens = dataclasses.replace(tokens, handles=self.handles)
         else:
-            tokens = take_rows(tokens, self.rows, self.handles)
-        return StepReport(
-            load=report.load,
-            step_seconds=report.step_seconds,
-            tokens=tokens,
-            prefilled=self.prefilled,
-            prompt_logprobs=self.prompt_logprobs,
-            failures=self.failures,
-            preempted=self.preempted,
-            resumed=self.resumed,
-            parked=self.parked,
-            shape=report.shape,
-        )
-
-
-def _engine_command(dispatch: Dispatch, handle: int) -> engine_commands.Command:
-    spec = dataclasses.replace(dispatch.spec, handle=handle)
-    match dispatch.task:
-        case Task.PREFILL:
-            return engine_commands.Prefill(spec)
-        case Task.RECEIVE:
-            return engine_commands.Receive(spec, dispatch.kind)
-        case Task.DECODE:
-            return engine_commands.Decode(spec)
+            self.report.tokens = take_rows(tokens, self.rows, self.handles)
+        return self.report

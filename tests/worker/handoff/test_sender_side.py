@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from engine.core.commands import Command, Release
+from engine.core.commands import Command, Prefill, Release
 from engine.core.report import Failure, Filled, Load, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
@@ -21,7 +21,6 @@ from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
 from worker.handoff.sender_side import EngineSide, SenderSide
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import Dispatch, Task
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
 
@@ -59,8 +58,8 @@ class Scene:
 
     def begin(self, handle: int, choices: tuple[int, ...] = (0,)) -> SequenceSpec:
         spec = spec_of(range(6), source="source", target="target", choices=choices)
-        spec = dataclasses.replace(spec, handle=999)
-        self.side.begin(handle, Dispatch(Task.PREFILL, spec))
+        spec = dataclasses.replace(spec, handle=handle)
+        self.side.begin(Prefill(spec))
         return spec
 
     def report(self, **fields: object) -> None:

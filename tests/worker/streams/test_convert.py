@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.worker.v1 import worker_pb2 as pb
+from engine.core.commands import Decode, Prefill
 from engine.core.report import Failure, Load, Prefilled, StepReport
 from router.core.actions import SendCancel, SendDecode, SendDrain, SendPrefill, SendReceive
 from router.links.convert_worker import command_to_pb, report_from_pb, spec_to_pb
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.request import FailureReason, Fence, SamplingParams, SequenceSpec, StopRules
 from worker.errors import MalformedCommandError
-from worker.streams.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.streams.commands import CancelHandles, DrainWorker, ReceiveFrom
 from worker.streams.convert import command_from_pb, report_to_pb, spec_from_pb
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -79,9 +80,9 @@ def test_a_spec_survives_the_way_from_router_to_worker(spec: SequenceSpec) -> No
 @given(specs, names)
 def test_every_command_survives_it(spec: SequenceSpec, address: str) -> None:
     for sent, read in (
-        (SendPrefill("w", spec), Dispatch(Task.PREFILL, spec)),
-        (SendDecode("w", spec), Dispatch(Task.DECODE, spec)),
-        (SendReceive("w", spec, address), Dispatch(Task.RECEIVE, spec, address)),
+        (SendPrefill("w", spec), Prefill(spec)),
+        (SendDecode("w", spec), Decode(spec)),
+        (SendReceive("w", spec, address), ReceiveFrom(spec, source_address=address)),
         (SendCancel("w", (spec.handle,)), CancelHandles((spec.handle,))),
         (SendDrain("w"), DrainWorker()),
     ):

@@ -13,7 +13,7 @@ from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, SequenceSpec
 from tests.worker.client import spec_of
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import CancelHandles, Dispatch, DrainWorker, Task
+from worker.streams.commands import CancelHandles, DrainWorker, ReceiveFrom, StartCommand
 from worker.streams.convert import report_to_pb
 from worker.streams.hub import Hub
 from worker.streams.session import MAX_OUTBOUND, RouterSession
@@ -24,7 +24,7 @@ LOAD = Load(
 
 
 class RecordingRole:
-    tasks = frozenset({Task.DECODE, Task.RECEIVE})
+    start_commands: frozenset[type[StartCommand]] = frozenset({engine_commands.Decode, ReceiveFrom})
     can_offer = True
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class RecordingRole:
         self.cancelled: list[int] = []
         self.offered: dict[int, Fence] = {}
 
-    def begin(self, handle: int, dispatch: Dispatch) -> None:
-        self.begun.append(handle)
+    def begin(self, command: StartCommand) -> None:
+        self.begun.append(command.spec.handle)
 
     def offer(self, handle: int, fence: Fence) -> None:
         self.offered[handle] = fence
@@ -62,7 +62,7 @@ class Scene:
         """The engine's handle; -1 when refused."""
         before = len(self.role.begun)
         given = spec or spec_of([1, 2, 3], target="me")
-        self.hub.apply(session, Dispatch(Task.DECODE, dataclasses.replace(given, handle=router_handle)))
+        self.hub.apply(session, engine_commands.Decode(dataclasses.replace(given, handle=router_handle)))
         return self.role.begun[-1] if len(self.role.begun) > before else -1
 
     def report(self, **fields: object) -> None:
@@ -176,18 +176,25 @@ async def test_a_broken_stream_ends_its_sequences_only(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "changes", "sentence"),
+    ("kind", "changes", "sentence"),
     [
-        (Task.PREFILL, {}, "command is prefill; accepted by this kind of worker: decode, receive"),
-        (Task.DECODE, {"target": "predecessor"}, "target_incarnation is 'predecessor'; this process is 'me'"),
+        (engine_commands.Prefill, {}, "command is prefill; accepted by this kind of worker: decode, receive"),
+        (
+            engine_commands.Decode,
+            {"target": "predecessor"},
+            "target_incarnation is 'predecessor'; this process is 'me'",
+        ),
     ],
 )
 async def test_what_is_not_for_this_process_is_refused(
-    task: Task, changes: dict[str, str], sentence: str, scene: Scene
+    kind: type[engine_commands.Prefill | engine_commands.Decode],
+    changes: dict[str, str],
+    sentence: str,
+    scene: Scene,
 ) -> None:
     session = scene.hub.connect("r")
     spec = spec_of([1], target=changes.get("target", "me"))
-    scene.hub.apply(session, Dispatch(task, dataclasses.replace(spec, handle=3)))
+    scene.hub.apply(session, kind(dataclasses.replace(spec, handle=3)))
     [step] = await heard(session)
     [failure] = step.failures
     assert (failure.handle, failure.reason) == (3, pb.FAILURE_REASON_REFUSED)
