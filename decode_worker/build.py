@@ -5,7 +5,7 @@ from __future__ import annotations
 from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
 from kvtransfer.receiver import Receiver, ReceiverLimits
-from worker.handoff.cuda_ipc import road_of
+from worker.handoff.cuda_ipc import cuda_transport_of
 from worker.handoff.nixl import agent_of
 from worker.handoff.sender import build_sender
 from worker.handoff.staging import target_of
@@ -25,7 +25,7 @@ async def build(context: RoleContext) -> DecodeSide:
         limits,
         tls=context.tls,
         nixl=agent_of(context, target.pool, "receive"),
-        cuda=road_of(config.transport, engine.pool),
+        cuda=cuda_transport_of(config.transport, engine.pool),
     )
     receiving = ReceiverSide(receiver, context.submit, context.metrics)
     return DecodeSide(receiving, await build_sender(context))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.determinism_check import check_determinism
 from engine.calibration.pool_size import CPU_MEBIBYTES, CudaMemory, blocks_in, blocks_that_fit
 from engine.calibration.sweep import Sweep, sweep, warm_up
 from engine.core.admission import EngineLimits
@@ -22,7 +22,7 @@ from engine.model.fingerprint import fingerprint
 from engine.model.model import DTYPES, Model, load_model
 from engine.model.quantisation import Quantisation
 from engine.sampling.device_sampler import warm_draws
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 from output_text.detokenizer import Detokenizer
 from scheduling.cost.cost_fit import fit
 from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, Sample
@@ -63,7 +63,7 @@ class BuiltEngine:
     fingerprint: str
     cost: CostModel
     samples: tuple[Sample, ...]
-    sameness: str
+    determinism_digest: str
     """Of a deterministic engine: what its logits for known tokens are, as a digest."""
 
 
@@ -71,12 +71,14 @@ Measure = Callable[[ModelRunner, str], Sweep]
 """What steps of a runner cost, whose engine has this fingerprint."""
 
 
-def build(settings: EngineSettings, measure: Measure | None = None, tell: Tell = untold) -> BuiltEngine:
+def build(
+    settings: EngineSettings, measure: Measure | None = None, on_progress: OnProgress = ignore_progress
+) -> BuiltEngine:
     """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
     NotDeterministic for sameness that this machine does not keep. Without `measure` a sweep is run.
-    `tell` hears how far it is.
+    `on_progress` hears how far it is.
     """
-    tell(Phase.READING, 0, 0)
+    on_progress(Phase.READING, 0, 0)
     model = load_model(
         settings.model,
         settings.dtype,
@@ -85,22 +87,22 @@ def build(settings: EngineSettings, measure: Measure | None = None, tell: Tell =
         fused=settings.fusion and settings.device.type == "cuda" and not settings.deterministic,
         random_seed=settings.random_weights,
         quantisation=settings.quantisation,
-        tell=tell,
+        on_progress=on_progress,
     )
     layout = model.block_layout(settings.block_size)
     pool = KVPool(layout, _num_blocks(settings, model, layout), settings.device)
     runner = ModelRunner(model, pool)
     name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
-    sameness = prove_sameness(runner, tell) if settings.deterministic else ""
+    determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
     # The kernels do not compute float64; its references read tables on the host, which cannot be recorded.
     if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
-        recording = partial(tell, Phase.RECORDING)
+        recording = partial(on_progress, Phase.RECORDING)
         runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
-    tell(Phase.MEASURING, 0, 0)
+    on_progress(Phase.MEASURING, 0, 0)
     warm_up(runner, **sizes)
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
-    swept = sweep(runner, **sizes, tell=tell) if measure is None else measure(runner, name)
+    swept = sweep(runner, **sizes, on_progress=on_progress) if measure is None else measure(runner, name)
     cost = fit(swept.samples) or UNKNOWN_COST
     if not swept.is_whole:  # nothing is known of large steps: none is planned by what small ones took
         cost = replace(cost, is_trusted=False)
@@ -120,7 +122,7 @@ def build(settings: EngineSettings, measure: Measure | None = None, tell: Tell =
         cost=cost,
         deterministic=settings.deterministic,
     )
-    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), sameness)
+    return BuiltEngine(runner, loop, name, cost, tuple(swept.samples), determinism_digest)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -20,9 +20,9 @@ class Phase(enum.StrEnum):
     JOINING = "joining the fleet"
 
 
-Tell = Callable[[Phase, int, int], None]
+OnProgress = Callable[[Phase, int, int], None]
 """Called with a phase, the amount done and the total; both are 0 if unknown."""
 
 
-def untold(phase: Phase, done: int, total: int) -> None:
+def ignore_progress(phase: Phase, done: int, total: int) -> None:
     """Does nothing: for callers whose progress nobody watches."""

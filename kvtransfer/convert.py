@@ -1,4 +1,4 @@
-"""The handoff's words to and from the protocol."""
+"""Converts the messages of a handoff to and from the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reach_to_pb(reach: CudaReach) -> kvtransfer_pb2.CudaReach:
 
 
 def reach_from_pb(message: kvtransfer_pb2.CudaReach) -> CudaReach:
-    """Of a request that says nothing: nobody's."""
+    """Convert a receiver's reach; an empty message reaches no GPU."""
     return CudaReach(message.host, tuple(message.gpus))
 
 
@@ -41,7 +41,7 @@ def event_to_pb(event: OpenEvent) -> kvtransfer_pb2.OpenResponse:
 
 
 def event_from_pb(message: kvtransfer_pb2.OpenResponse) -> OpenEvent:
-    """Raises ProtocolError for an event that is empty or of a kind not known here."""
+    """Convert an event; raise ProtocolError if it is empty or of an unknown kind."""
     match message.WhichOneof("event"):
         case "manifest":
             return _manifest_from_pb(message.manifest)

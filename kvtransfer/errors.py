@@ -1,18 +1,18 @@
-"""What a handoff can go wrong with.
+"""The errors of a handoff.
 
 KVTransferError
-├── FenceError                  the named attempt may not do this here
-│   ├── UnknownFenceError       nothing is known of it (yet): worth asking again for a while
+├── FenceError                  this attempt may not do this here
+│   ├── UnknownFenceError       not known here (yet): worth asking again for a while
 │   ├── StaleFenceError         a newer session or attempt was seen
-│   ├── WrongIncarnationError   it is meant for another process
+│   ├── WrongIncarnationError   meant for another process
 │   └── FenceBrokenError        its handoff is over
-├── ProtocolError               the other side said something it may not say
-├── LayoutMismatchError         the two sides do not mean the same blocks
+├── ProtocolError               the other side broke the protocol
+├── LayoutMismatchError         the two sides differ in their blocks
 ├── TransportUnavailableError   no way to read the sender's blocks
 ├── PeerLostError               the other side is gone
 ├── HandoffTimeoutError         nothing moved for too long
 └── SenderAbortedError          the sender gave the handoff up
-    └── SequenceFinishedError   its first tokens were its last: there is nothing to receive
+    └── SequenceFinishedError   its first tokens were its last, so there is nothing to receive
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduling.request import Fence
 
 
 def describe(fence: Fence) -> str:
-    """The fence as log lines and error messages name it."""
+    """Name the fence for log lines and error messages."""
     of = f" of {fence.router_id}" if fence.router_id else ""
     return f"{fence.tenant}/{fence.request_id}/{fence.session}#{fence.choice} attempt {fence.attempt}{of}"
 

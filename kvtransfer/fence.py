@@ -1,8 +1,8 @@
-"""Which attempts a process still listens to: of every group of choices, only the newest it has heard of.
+"""Decides which attempts a process still accepts: for every group of choices, only the newest it has seen.
 
-a later session            ends all attempts of earlier ones, whichever router they are of
-the same, the same router  a later attempt ends the earlier ones
-the same, another router   neither is newer: they do not know of each other, and both run
+a later session                ends all attempts of earlier sessions, from any router
+same session, same router      a later attempt ends the earlier ones
+same session, another router   neither is newer: the routers do not know of each other, and both attempts run
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ GroupKey = tuple[str, str, int]
 
 
 def group_key(fence: Fence) -> GroupKey:
-    """Attempts with the same key compete."""
+    """Return the key of the group that an attempt belongs to; attempts of one group compete."""
     return (fence.tenant, fence.request_id, fence.choice)
 
 
 def supersedes(fence: Fence, older: Fence) -> bool:
-    """Whether `older`, of the same group and admitted before `fence`, ends with it."""
+    """Return whether `fence` ends `older`, which is in the same group and was admitted before."""
     return older.session < fence.session or older.router_id == fence.router_id
 
 
 @dataclass(slots=True)
 class _Newest:
-    """Of one group."""
+    """The newest attempts of one group."""
 
     session: int
     attempts: dict[str, int] = field(default_factory=dict)
-    """By router."""
+    """The newest attempt by router."""
 
 
 class FenceGuard:
-    """Remembers the newest session and its attempts of the groups heard of last, bounded in number."""
+    """Remembers the newest session and its attempts for the `capacity` groups seen last."""
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = capacity
         self._newest: OrderedDict[GroupKey, _Newest] = OrderedDict()
 
     def admit(self, fence: Fence) -> None:
-        """Makes `fence` the newest of its group, beside those of other routers in the same session.
+        """Make `fence` the newest of its group, beside those of other routers in the same session.
 
-        Raises StaleFenceError when one as new or newer has been admitted: an attempt starts once.
+        Raises StaleFenceError if one as new or newer was admitted: an attempt starts once.
         """
         key = group_key(fence)
         newest = self.newest(fence)
@@ -59,7 +59,10 @@ class FenceGuard:
             self._newest.popitem(last=False)
 
     def newest(self, fence: Fence) -> tuple[int, int] | None:
-        """The newest (session, attempt) admitted that this fence competes with; None when there is none."""
+        """Return the newest admitted (session, attempt) that this fence competes with.
+
+        None if there is none.
+        """
         newest = self._newest.get(group_key(fence))
         if newest is None:
             return None

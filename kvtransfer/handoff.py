@@ -1,6 +1,6 @@
-"""The handoff of one fence's blocks, without any I/O: who owns a block, and who may do what with it when.
+"""The handoff of one fence's blocks, without any I/O: who owns a block, and what each side may do with it.
 
-Every block of the sender moves along one line, and only along it:
+Every block of the sender moves along this line, and only along it:
 
     ALLOCATED ──fill──▶ FILLED ──offer──▶ OFFERED ──commit──▶ COMMITTED ──acknowledge──▶ RELEASED
         │                  │                 │                    │                         ▲
@@ -9,24 +9,23 @@ Every block of the sender moves along one line, and only along it:
                         ABORTED
 
 ALLOCATED   reserved, being computed; only the sender's step thread writes to it
-FILLED      its content is final; its checksum is being taken, or waits for the receiver to open
+FILLED      its content is final; its checksum is being computed, or the receiver has not opened yet
 OFFERED     the receiver may read it; immutable from here on
-COMMITTED   as OFFERED, and the first tokens have been handed over: nothing is missing any more
+COMMITTED   readable as before, and the first tokens have been handed over: nothing is missing any more
 RELEASED    the sender may reuse it: acknowledged, or the fence was broken after the commit
 ABORTED     the sender may reuse it: the fence was broken before the commit
 
-A fence breaks once and for ever: by abort of either side, by a newer attempt, or because a deadline passed
-(never opened; committed but not acknowledged). From then on a receiver that is still copying can do no harm:
-it pulls into private blocks, checks every one of them against its checksum, and is refused when it
-acknowledges.
+A fence breaks for good: when either side aborts, by a newer attempt, or because a deadline passed (never
+opened; committed but not acknowledged). A receiver that is still copying then can do no harm: it copies into
+private blocks, checks each against its checksum, and its acknowledgement is refused.
 
 The receiver's view of the same block (`receiver_handoff.py`):
 
     EXPECTED ──offer──▶ OFFERED ──fetch + checksum──▶ VERIFIED        HELD: had it already, never offered
         └─────hash differs─────┴───checksum differs──▶ CORRUPT
 
-The sequence has one owner: the sender until it accepts the acknowledgement, the receiver from then on. Only a
-sender that is gone need not answer, since what is gone owns nothing.
+The sequence has one owner: the sender until it accepts the acknowledgement, the receiver from then on. A
+sender that is gone need not accept, since it owns nothing any more.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ TRANSITIONS: dict[BlockState, frozenset[BlockState]] = {
     BlockState.ABORTED: frozenset(),
 }
 MAX_OFFERED = 1024
-"""Blocks of one offer, so that neither side's event loop is busy with it for long."""
+"""Largest number of blocks in one offer: it must not keep either side's event loop busy for long."""
 READABLE = frozenset({BlockState.OFFERED, BlockState.COMMITTED})
 
 
@@ -67,9 +66,9 @@ class End(enum.Enum):
 
     ACKNOWLEDGED = "acknowledged"
     ABORTED = "aborted"
-    """By the sender."""
+    """The sender aborted it."""
     GIVEN_UP = "given_up"
-    """By the receiver."""
+    """The receiver gave it up."""
     EXPIRED = "expired"
 
 
@@ -82,14 +81,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
-    """How long a sender keeps blocks for somebody who does not come."""
+    """How long a sender keeps blocks for a receiver that does not come, in seconds."""
 
     open_within_s: float = 30.0
     acknowledge_within_s: float = 30.0
 
 
 class SenderHandoff:
-    """The sender's half. `now_s` arguments are one monotonic clock."""
+    """The sender's half. All `now_s` arguments come from one monotonic clock."""
 
     def __init__(
         self, fence: Fence, num_blocks: int, now_s: float, limits: SenderLimits | None = None
@@ -119,7 +118,10 @@ class SenderHandoff:
         return self._states[index]
 
     def fill(self, first_index: int, places: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """The blocks from `first_index` on have their final content. Ignored once the fence is broken."""
+        """Note that blocks from `first_index` on have their final content.
+
+        Ignored once the fence is broken.
+        """
         if self.outcome is not None:
             return
         for index, (place, block_hash) in enumerate(zip(places, hashes, strict=True), first_index):
@@ -128,7 +130,7 @@ class SenderHandoff:
             self._hashes[index] = block_hash
 
     def put_checksums(self, first_index: int, checksums: Sequence[int]) -> None:
-        """Checksums of filled blocks; from here on they can be offered."""
+        """Set the checksums of filled blocks, which can be offered from then on."""
         if self.outcome is not None:
             return
         for index, checksum in enumerate(checksums, first_index):
@@ -136,13 +138,16 @@ class SenderHandoff:
             self._checksums[index] = checksum
 
     def commit(self, commit: Commit) -> None:
-        """The prompt is complete; handed to the receiver after the last offer."""
+        """Set the commit, which the receiver gets after the last offer: the prompt is complete."""
         if self.outcome is None:
             assert self._commit is None, self.fence
             self._commit = commit
 
     def open(self, fence: Fence, num_held: int) -> None:
-        """A receiver has come. Raises when it may not have these blocks."""
+        """Open the handoff to a receiver that holds `num_held` blocks.
+
+        Raises KVTransferError if it may not.
+        """
         self._check(fence)
         if self._opened:
             raise ProtocolError(f"{self.fence.request_id}: opened twice")
@@ -153,9 +158,9 @@ class SenderHandoff:
         self.num_held = num_held
 
     def take_offer(self) -> Offer | None:
-        """Some of what can be offered and has not been; None when there is nothing. Ask until then.
+        """Return up to MAX_OFFERED blocks that can be offered and have not been; None if there are none.
 
-        Held blocks become OFFERED too, but go unmentioned.
+        Call it until it returns None. Blocks that the receiver holds become OFFERED too, but are left out.
         """
         if not self.is_open:
             return None
@@ -171,7 +176,10 @@ class SenderHandoff:
         return self._offer_of(offered)
 
     def take_commit(self, now_s: float) -> Commit | None:
-        """The commit, once, when every block has been offered; the clock for the acknowledgement starts."""
+        """Return the commit, once, when every block has been offered.
+
+        Start the acknowledgement's deadline.
+        """
         if not self.is_open or self._commit is None or self._states[0] is BlockState.COMMITTED:
             return None
         if any(state is not BlockState.OFFERED for state in self._states):
@@ -181,7 +189,7 @@ class SenderHandoff:
         return self._commit
 
     def locate(self, fence: Fence, indexes: Sequence[int]) -> list[int]:
-        """Places in the pool the receiver may read now; raises when any of them may not be read."""
+        """Return where the blocks are in the pool. Raises KVTransferError if any may not be read now."""
         self._check(fence)
         for index in indexes:
             if not self.num_held <= index < self.num_blocks or self._states[index] not in READABLE:
@@ -189,9 +197,9 @@ class SenderHandoff:
         return [self._places[index] for index in indexes]
 
     def acknowledge(self, fence: Fence, num_corrupt_blocks: int) -> bool:
-        """The receiver owns its copy and reads no more. False when it had said so before.
+        """Take the acknowledgement: the receiver owns its copy and reads no more. False if it is a repeat.
 
-        Raises KVTransferError when it may not own it (any more, or yet).
+        Raises KVTransferError if the receiver may not own the sequence (any more, or yet).
         """
         if self.outcome is not None and self.outcome.end is End.ACKNOWLEDGED and fence == self.fence:
             return False
@@ -202,7 +210,7 @@ class SenderHandoff:
         return True
 
     def abort(self, reason: str, end: End = End.ABORTED) -> bool:
-        """Breaks the fence. False when the handoff was over."""
+        """Break the fence. Return False if the handoff was already over."""
         if self.outcome is not None:
             return False
         self._end(Outcome(end, reason))
@@ -210,11 +218,14 @@ class SenderHandoff:
 
     @property
     def deadline_s(self) -> float | None:
-        """When `expire` will break the fence if nothing happens before; None while somebody is at work."""
+        """When `expire` will break the fence if nothing happens before.
+
+        None while the receiver is at work.
+        """
         return self._deadline_s
 
     def expire(self, now_s: float) -> bool:
-        """Breaks the fence if its deadline has passed; whether it did."""
+        """Break the fence if its deadline has passed, and return whether it did."""
         if self.outcome is not None or self._deadline_s is None or now_s < self._deadline_s:
             return False
         committed = self._states[0] is BlockState.COMMITTED

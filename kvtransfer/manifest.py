@@ -1,4 +1,4 @@
-"""What the sender tells the receiver about its blocks; the same for every transport."""
+"""The messages from sender to receiver about blocks; they are the same for every transport."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from scheduling.columns import TokenColumns
 
 
 class ChecksumKind(enum.IntEnum):
-    """Values as in the protocol."""
+    """The checksum of a block; values as in the protocol."""
 
     XXH3_64 = 1
-    """Of the host's memory."""
+    """For blocks in host memory."""
     MULTILINEAR_64 = 2
-    """Of a GPU's (`kernels.checksum_blocks`)."""
+    """For blocks in a GPU's memory (`kernels.checksum_blocks`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaReach:
-    """Whose GPU memory a receiver can map."""
+    """The GPUs whose memory a receiver can map."""
 
     host: str
-    """Its kernel, namespaces and user: CUDA maps memory only between processes that have all in common. Empty
-    where that is not known; then nothing is in reach."""
+    """Its boot, namespaces and user: CUDA maps memory only between processes that have all of them in common.
+    Empty if they are not known; then nothing is in reach."""
     gpus: tuple[str, ...]
     """UUIDs."""
 
@@ -34,11 +34,11 @@ class CudaPool:
     """A sender's pool in a GPU's memory."""
 
     host: str
-    """As in a receiver's reach."""
+    """The same as in a receiver's reach."""
     gpu: str
     """UUID."""
     handle: bytes
-    """For CUDA to map it by."""
+    """The handle by which CUDA maps it."""
     num_blocks: int
 
 
@@ -49,13 +49,13 @@ class NixlPool:
     agent: bytes
     """The sender's agent, as NIXL packs it."""
     address: int
-    """Of the pool's first byte, in the sender's memory."""
+    """The address of the pool's first byte in the sender's memory."""
     num_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The header: what is the same for all blocks of a handoff."""
+    """The header: facts that are the same for all blocks of a handoff."""
 
     num_blocks: int
     block_size: int
@@ -66,17 +66,18 @@ class Manifest:
     nixl: NixlPool | None = None
     """None when the sender has no NIXL."""
     cuda_ipc: CudaPool | None = None
-    """Where the blocks of this handoff are offered, if that is a GPU; then they are nowhere else."""
+    """The GPU pool that holds the blocks of this handoff, if they are on a GPU; they are nowhere else
+    then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Filled blocks as columns of equal length. What is offered does not change until acknowledged."""
+    """Filled blocks as columns of equal length. Offered blocks do not change until acknowledged."""
 
     indexes: Sequence[int]
     """Positions in the sequence."""
     sender_blocks: Sequence[int]
-    """Places in the sender's pool."""
+    """Block numbers in the sender's pool."""
     block_hashes: Sequence[bytes]
     checksums: Sequence[int]
 

@@ -1,4 +1,4 @@
-"""The senders a receiver talks to: one connection and one mapping per process, shared by all its handoffs."""
+"""The senders that a receiver talks to: one connection and one mapping for each process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvtransfer.manifest import CudaPool, Manifest
 from kvtransfer.pools.pool import BlockPool
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports import shm
-from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
+from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.grpc import GrpcReader
 from kvtransfer.transports.nixl import NixlAgent, NixlReader
 from kvtransfer.transports.transport import BlockReader, TransportMode
@@ -27,7 +27,7 @@ from services.security.tls import CertificateRole, FleetTls, open_channel
 log = structlog.get_logger()
 
 CHANNEL_OPTIONS = (
-    # Half-open links are found within seconds, also while a long chunk is being computed and nothing is said.
+    # Half-open links are found within seconds, even while a long chunk is computed and nothing is sent.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -38,19 +38,19 @@ CHANNEL_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TransportContext:
-    """What a receiver can be reached by, and what it reads into."""
+    """The transports that a receiver has, and the pool that it reads into."""
 
     mode: TransportMode
     pool: BlockPool
     executor: Executor
     nixl: NixlAgent | None = None
-    """With `pool` registered; None where there is no NIXL, or it may not be used."""
-    cuda: CudaRoad | None = None
-    """None where there is no GPU, or its memory may not be shared."""
+    """Has `pool` registered; None if NIXL is missing or may not be used."""
+    cuda: CudaTransport | None = None
+    """None if there is no GPU, or its memory may not be shared."""
 
 
 class Peer:
-    """One sender process, by address and incarnation. `on_lost` is called when it turns out to be gone."""
+    """One sender process, by address and incarnation; `on_lost` is called once it is found to be gone."""
 
     def __init__(
         self, address: str, incarnation: str, on_lost: Callable[[], None], tls: FleetTls | None = None
@@ -63,7 +63,7 @@ class Peer:
         self.stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(self.channel)
         self._on_lost = on_lost
         self.uses_gpu = True
-        """Until its GPU's memory, although in reach, could not be mapped or read, or not without damage."""
+        """False once its GPU's memory, although in reach, could not be mapped or read, or came damaged."""
         self._reader: BlockReader | None = None
         self._gpu_reader: CudaIpcReader | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -74,25 +74,25 @@ class Peer:
             self.is_lost = True
             self._on_lost()
 
-    async def reader(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
-        """The way to this sender's blocks, probed on first use."""
+    async def reader(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
+        """Return the reader of this sender's blocks in host memory; transports are probed on first use."""
         async with self._probing:
             if self._reader is None:
-                self._reader = await self._probe(manifest, roads)
+                self._reader = await self._probe(manifest, transports)
             return self._reader
 
-    async def gpu_reader(self, pool: CudaPool, roads: TransportContext) -> CudaIpcReader:
-        """The way to this sender's blocks on its GPU, mapped on first use.
+    async def gpu_reader(self, pool: CudaPool, transports: TransportContext) -> CudaIpcReader:
+        """Return the reader of this sender's blocks on its GPU, which are mapped on first use.
 
-        Raises TransportUnavailableError where that fails.
+        Raises TransportUnavailableError if that fails.
         """
         async with self._probing:
             if self._gpu_reader is None:
-                self._gpu_reader = await self._map(pool, roads)
+                self._gpu_reader = await self._map(pool, transports)
             return self._gpu_reader
 
     def leave_gpu(self, reason: str) -> None:
-        """Handoffs that open from now on take another road."""
+        """Let handoffs that open from now on use another transport."""
         if self.uses_gpu:
             self.uses_gpu = False
             log.warning("kv_transport_fallback", peer=self.address, reason=reason)
@@ -105,31 +105,31 @@ class Peer:
                 await reader.close()
         await self.channel.close()
 
-    async def _map(self, pool: CudaPool, roads: TransportContext) -> CudaIpcReader:
-        road = roads.cuda
-        if road is None:
-            raise ProtocolError(f"blocks were offered on GPU {pool.gpu}, for which nobody had asked")
+    async def _map(self, pool: CudaPool, transports: TransportContext) -> CudaIpcReader:
+        cuda = transports.cuda
+        if cuda is None:
+            raise ProtocolError(f"blocks were offered on GPU {pool.gpu}, which this receiver did not ask for")
         try:
-            mapped = await run_to_end(roads.executor, lambda _: road.map(pool))
+            mapped = await run_to_end(transports.executor, lambda _: cuda.map(pool))
         except TransportUnavailableError as error:
             self.leave_gpu(str(error))
             raise
         self._watching = asyncio.create_task(self._watch(), name="peer-watch")
-        return CudaIpcReader(mapped, pool, roads.executor, partial(self.leave_gpu, "a read failed"))
+        return CudaIpcReader(mapped, pool, transports.executor, partial(self.leave_gpu, "a read failed"))
 
     async def _watch(self) -> None:
-        """What is mapped must not outlive the sender: its successor needs the memory."""
+        """Unmap the memory once the sender is gone: its successor needs it."""
         await self.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
         self.mark_lost()
 
-    async def _probe(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
-        """The best road that leads there; only with `auto` another one than the best is taken."""
+    async def _probe(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
+        """Return a reader by the best transport that works; only `auto` falls back to another."""
         obstacles: list[str] = []
-        for name, connect in self._candidates(manifest, roads):
+        for name, connect in self._candidates(manifest, transports):
             try:
                 reader = await connect()
             except TransportUnavailableError as error:
-                if roads.mode is not TransportMode.AUTO:
+                if transports.mode is not TransportMode.AUTO:
                     raise
                 obstacles.append(str(error))
                 continue
@@ -140,40 +140,42 @@ class Peer:
         raise AssertionError("gRPC needs no probing")
 
     def _candidates(
-        self, manifest: Manifest, roads: TransportContext
+        self, manifest: Manifest, transports: TransportContext
     ) -> Iterator[tuple[str, Callable[[], Awaitable[BlockReader]]]]:
-        mode, both_have_nixl = roads.mode, bool(manifest.nixl and roads.nixl)
+        mode, both_have_nixl = transports.mode, bool(manifest.nixl and transports.nixl)
         if mode in (TransportMode.AUTO, TransportMode.SHM):
-            yield "shm", partial(self._connect_shm, manifest, roads)
+            yield "shm", partial(self._connect_shm, manifest, transports)
         if mode is TransportMode.NIXL or (mode is TransportMode.AUTO and both_have_nixl):
-            yield "nixl", partial(self._connect_nixl, manifest, roads)
+            yield "nixl", partial(self._connect_nixl, manifest, transports)
         if mode in (TransportMode.AUTO, TransportMode.GRPC):
-            yield "grpc", partial(self._connect_grpc, roads)
+            yield "grpc", partial(self._connect_grpc, transports)
         if mode is TransportMode.CUDA_IPC:
             yield "cuda_ipc", self._refuse_host_memory
 
-    async def _connect_shm(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
+    async def _connect_shm(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
         if not manifest.shm_socket:
             raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
         socket = manifest.shm_socket
-        return await shm.connect(roads.pool, socket, self.incarnation, roads.executor, self.mark_lost)
+        return await shm.connect(
+            transports.pool, socket, self.incarnation, transports.executor, self.mark_lost
+        )
 
-    async def _connect_nixl(self, manifest: Manifest, roads: TransportContext) -> BlockReader:
-        if manifest.nixl is None or roads.nixl is None:
+    async def _connect_nixl(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
+        if manifest.nixl is None or transports.nixl is None:
             lacking = "the sender" if manifest.nixl is None else "this process"
             raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
-        return NixlReader(roads.nixl, manifest.nixl, roads.executor, self.mark_lost)
+        return NixlReader(transports.nixl, manifest.nixl, transports.executor, self.mark_lost)
 
     async def _refuse_host_memory(self) -> BlockReader:
         lacking = "the sender offers no GPU memory that this process reaches"
         raise TransportUnavailableError("cuda_ipc", self.address, lacking)
 
-    async def _connect_grpc(self, roads: TransportContext) -> BlockReader:
-        return GrpcReader(roads.pool, self.stub, self.address)
+    async def _connect_grpc(self, transports: TransportContext) -> BlockReader:
+        return GrpcReader(transports.pool, self.stub, self.address)
 
 
 class Peers:
-    """Hands out peers, and closes those that nobody uses and that are gone or have been replaced."""
+    """Hands out peers, and closes unused ones that are gone or were replaced."""
 
     def __init__(self, tls: FleetTls | None = None) -> None:
         self._tls = tls
@@ -185,7 +187,7 @@ class Peers:
 
     @contextlib.asynccontextmanager
     async def lease(self, address: str, incarnation: str) -> AsyncIterator[Peer]:
-        """The peer, kept open until the lease ends, and for the next one unless it is lost."""
+        """Keep a peer open until the lease ends, and afterwards for the next lease unless it is lost."""
         peer = self._take(address, incarnation)
         peer.leases += 1
         try:
@@ -210,7 +212,7 @@ class Peers:
         return peer
 
     def _drop_lost(self) -> None:
-        """Those in use are closed by their last lease."""
+        """Forget lost peers, and close those that are not in use; the last lease closes the others."""
         for key, peer in list(self._peers.items()):
             if peer.is_lost:
                 del self._peers[key]

@@ -1,7 +1,7 @@
-"""Receiving one handoff: open, fetch what is offered while the sender still computes, verify, acknowledge.
+"""Receiving one handoff: open, fetch offered blocks while the sender still computes, verify, acknowledge.
 
-The lifecycle is drawn in `handoff.py`. Whatever way a receive ends, no thread writes to, and no call fills,
-its blocks any more when it has: the engine may give them to the next sequence at once.
+The lifecycle is drawn in `handoff.py`. Once a receive has ended, in whatever way, no thread and no call
+writes to its blocks any more: the engine may give them to the next sequence at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvtransfer.peers import Peer, Peers, TransportContext
 from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
-from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaRoad
+from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.transport import BlockReader, TransportMode
 from scheduling.columns import TokenColumns
@@ -45,27 +45,27 @@ from services.security.tls import FleetTls
 log = structlog.get_logger()
 
 BATCHES_PER_HANDOFF = 2
-"""One is being verified while the other one is fetched."""
+"""One is verified while the other is fetched."""
 OPEN_BACKOFF_S = (0.005, 0.01, 0.02, 0.05, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverLimits:
     no_progress_s: float = 10.0
-    """Also bounds how long a sender may not know the fence yet: the two workers' commands race."""
+    """Also bounds how long the sender may not know the fence yet: the commands to both workers race."""
     acknowledge_s: float = 5.0
     max_batches: int = 4
-    """In flight at once, over all handoffs."""
+    """Batches in flight at once, over all handoffs."""
 
 
-def most_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
-    """Being fetched into the host's memory or verified there at once."""
+def max_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
+    """Return how many blocks can be fetched into host memory, or verified there, at once."""
     return limits.max_batches * _batch_blocks(block_bytes, HOST_BATCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveTask:
-    """The blocks of one sequence; the first `num_held` are not asked for."""
+    """The blocks of one sequence to receive; the first `num_held` are held already."""
 
     fence: Fence
     source_address: str
@@ -73,7 +73,7 @@ class ReceiveTask:
     hashes: Sequence[bytes]
     num_held: int
     behind: Any = None
-    """The engine's own word for when nothing else writes to the blocks."""
+    """The engine's mark: once reached, nothing else writes to the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,13 @@ class ReceiveResult:
     num_verified_blocks: int
     """Leading blocks that may be used, held ones included."""
     num_corrupt_blocks: int
-    num_fetched_blocks: int
     num_bytes: int
     transport: str
     first_tokens: TokenColumns
     total_s: float
     """First fetch to acknowledgement."""
     exposed_s: float
-    """The part of it after the sender was done: what a client would have waited for."""
+    """The part after the sender was done, which a client would have waited for."""
 
 
 class Receiver:
@@ -103,7 +102,7 @@ class Receiver:
         limits: ReceiverLimits | None = None,
         tls: FleetTls | None = None,
         nixl: NixlAgent | None = None,
-        cuda: CudaRoad | None = None,
+        cuda: CudaTransport | None = None,
     ) -> None:
         self.target = target
         self.pool = target.pool
@@ -112,37 +111,40 @@ class Receiver:
         self.limits = limits or ReceiverLimits()
         self.executor = started_executor(2, "kv-copy")
         self.batches = asyncio.Semaphore(self.limits.max_batches)
-        self.roads = TransportContext(mode, self.pool, self.executor, nixl, cuda)
+        self.transports = TransportContext(mode, self.pool, self.executor, nixl, cuda)
         self.peers = Peers(tls)
-        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
 
     async def receive(self, task: ReceiveTask) -> ReceiveResult:
-        """Raises KVTransferError when the blocks will not come, CancelledError when cancelled."""
+        """Receive a task's blocks.
+
+        Raises KVTransferError if they will not come, CancelledError if cancelled.
+        """
         async with self.peers.lease(task.source_address, task.fence.source_incarnation) as peer:
             try:
                 return await _Receive(self, peer, task).run()
             except BaseException as error:
                 if not isinstance(error, PeerLostError | SenderAbortedError):
-                    self._say_goodbye(peer, task.fence, str(error) or "cancelled by the receiver")
+                    self._abort_soon(peer, task.fence, str(error) or "cancelled by the receiver")
                 raise
 
     async def close(self) -> None:
-        await asyncio.gather(*self._goodbyes, return_exceptions=True)
+        await asyncio.gather(*self._aborts, return_exceptions=True)
         await self.peers.close()
         self.executor.shutdown()
         self.target.close()
-        if self.roads.cuda is not None:
-            self.roads.cuda.target.close()
-        if self.roads.nixl is not None:
-            self.roads.nixl.close()
+        if self.transports.cuda is not None:
+            self.transports.cuda.target.close()
+        if self.transports.nixl is not None:
+            self.transports.nixl.close()
 
-    def _say_goodbye(self, peer: Peer, fence: Fence, reason: str) -> None:
-        """So that the sender frees now and not when its deadline has passed."""
-        goodbye = asyncio.create_task(
+    def _abort_soon(self, peer: Peer, fence: Fence, reason: str) -> None:
+        """Let the sender free its blocks now, not after its deadline."""
+        abort = asyncio.create_task(
             self._abort(peer, pb.AbortRequest(fence=fence_to_pb(fence), reason=reason))
         )
-        self._goodbyes.add(goodbye)
-        goodbye.add_done_callback(self._goodbyes.discard)
+        self._aborts.add(abort)
+        abort.add_done_callback(self._aborts.discard)
 
     async def _abort(self, peer: Peer, request: pb.AbortRequest) -> None:
         async with self.peers.lease(peer.address, peer.incarnation) as leased:
@@ -153,7 +155,7 @@ class Receiver:
 
 
 class _Receive:
-    """One run of one task."""
+    """The receipt of one task."""
 
     def __init__(self, receiver: Receiver, peer: Peer, task: ReceiveTask) -> None:
         self._receiver = receiver
@@ -184,7 +186,7 @@ class _Receive:
         stream, manifest = await self._open()
         try:
             self._handoff.check_manifest(manifest, self._receiver.block_size, self._receiver.pool.block_bytes)
-            reader, target = await self._road(manifest)
+            reader, target = await self._choose_transport(manifest)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(BATCHES_PER_HANDOFF):
                     tasks.create_task(self._fetch_batches(reader, target))
@@ -196,22 +198,22 @@ class _Receive:
         assert self._handoff.is_settled, describe(self._task.fence)
         return reader
 
-    async def _road(self, manifest: Manifest) -> tuple[BlockReader, BlockTarget]:
-        """How to read, and what into."""
-        roads = self._receiver.roads
+    async def _choose_transport(self, manifest: Manifest) -> tuple[BlockReader, BlockTarget]:
+        """Return how to read the blocks, and what to read them into."""
+        transports = self._receiver.transports
         if manifest.cuda_ipc is not None:
-            reader: BlockReader = await self._peer.gpu_reader(manifest.cuda_ipc, roads)
-            assert roads.cuda is not None
-            target = roads.cuda.target
+            reader: BlockReader = await self._peer.gpu_reader(manifest.cuda_ipc, transports)
+            assert transports.cuda is not None
+            target = transports.cuda.target
         else:
-            reader, target = await self._peer.reader(manifest, roads), self._receiver.target
+            reader, target = await self._peer.reader(manifest, transports), self._receiver.target
         if manifest.checksum_kind is not target.checksum_kind:
             raise LayoutMismatchError("checksum_kind", manifest.checksum_kind.name, target.checksum_kind.name)
         return reader, target
 
     async def _open(self) -> tuple[grpc.aio.UnaryStreamCall[pb.OpenRequest, pb.OpenResponse], Manifest]:
-        """Asks until the sender knows the handoff."""
-        cuda = self._receiver.roads.cuda
+        """Ask until the sender knows the handoff."""
+        cuda = self._receiver.transports.cuda
         request = pb.OpenRequest(
             fence=fence_to_pb(self._task.fence),
             num_held_blocks=self._task.num_held,
@@ -253,7 +255,7 @@ class _Receive:
                     raise ProtocolError("a second manifest came")
             self._progress()
         self._phase = "fetching the last blocks"
-        # To the very end: hanging up on a sender that still writes its commit would read as giving up.
+        # Read to the end: hanging up while the sender still writes its commit would look like giving up.
         if await stream.read() is not grpc.aio.EOF:
             raise ProtocolError("an event came after the commit")
         for _ in range(BATCHES_PER_HANDOFF):
@@ -294,7 +296,7 @@ class _Receive:
         return event_from_pb(message)
 
     async def _acknowledge(self) -> None:
-        """Makes this side the owner; raises when the sender has broken the fence meanwhile."""
+        """Become the owner. Raises KVTransferError if the sender has broken the fence meanwhile."""
         request = pb.AcknowledgeRequest(
             fence=fence_to_pb(self._task.fence), num_corrupt_blocks=len(self._handoff.mismatches)
         )
@@ -304,7 +306,7 @@ class _Receive:
             lost = self._error_of(error)
             if not isinstance(lost, PeerLostError):
                 raise lost from error
-            # Everything is here and verified, first tokens included: a sender that is gone is not needed.
+            # Everything is here and verified, first tokens included: the sender is not needed any more.
             log.info("kv_acknowledge_unheard", fence=describe(self._task.fence), reason=str(lost))
 
     def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
@@ -342,7 +344,6 @@ class _Receive:
         return ReceiveResult(
             num_verified_blocks=self._handoff.num_verified_blocks,
             num_corrupt_blocks=len(self._handoff.mismatches),
-            num_fetched_blocks=self._num_fetched,
             num_bytes=self._num_fetched * self._receiver.pool.block_bytes,
             transport=transport,
             first_tokens=commit.first_tokens,
@@ -360,6 +361,6 @@ def _batch_blocks(block_bytes: int, batch_bytes: int) -> int:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The tasks of one receive fail together; the first reason is the reason."""
+    """Return the error that came first: the tasks of one receive fail together."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -21,7 +21,7 @@ class ReceivedState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One block to fetch: from a place in the sender's pool into a place in ours."""
+    """One block to fetch, from the sender's pool into ours."""
 
     index: int
     sender_block: int
@@ -31,7 +31,7 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A block that is not what it should be; `what` is hash or checksum."""
+    """A block whose hash or checksum, as `what` says, is wrong."""
 
     index: int
     what: str
@@ -40,7 +40,7 @@ class Mismatch:
 
 
 class ReceiverHandoff:
-    """The receiver's half: what to fetch, what came, and how much of it may be used."""
+    """The receiver's half: which blocks to fetch, which came, and how many may be used."""
 
     def __init__(self, fence: Fence, blocks: Sequence[int], hashes: Sequence[bytes], num_held: int) -> None:
         assert len(blocks) == len(hashes), (len(blocks), len(hashes))
@@ -62,7 +62,7 @@ class ReceiverHandoff:
         return self._states[index]
 
     def check_manifest(self, manifest: Manifest, block_size: int, block_bytes: int) -> None:
-        """Raises LayoutMismatchError unless both sides mean the same blocks."""
+        """Raise LayoutMismatchError unless both sides mean the same blocks."""
         for field, found, expected in (
             ("num_blocks", manifest.num_blocks, self.num_blocks),
             ("block_size", manifest.block_size, block_size),
@@ -72,7 +72,7 @@ class ReceiverHandoff:
                 raise LayoutMismatchError(field, found, expected)
 
     def take(self, offer: Offer) -> list[BlockCopy]:
-        """What to fetch of an offer; they come in any order. Blocks after a bad one are not worth it."""
+        """Take in an offer, in any order, and return the blocks to fetch: none after a bad block."""
         copies: list[BlockCopy] = []
         columns = (offer.indexes, offer.sender_blocks, offer.block_hashes, offer.checksums)
         if len({len(column) for column in columns}) != 1:
@@ -89,11 +89,11 @@ class ReceiverHandoff:
         return [copy for copy in copies if copy.index < self._first_bad]
 
     def wants(self, copy: BlockCopy) -> bool:
-        """Whether fetching `copy` still serves something."""
+        """Return whether `copy` is still of use."""
         return copy.index < self._first_bad
 
     def put_checksum(self, copy: BlockCopy, found: int) -> bool:
-        """What the private copy's content sums up to; whether that is right."""
+        """Take in the checksum of the private copy, and return whether it is right."""
         assert self._states[copy.index] is ReceivedState.OFFERED, (copy, self._states[copy.index])
         if found != copy.checksum:
             self._mark_corrupt(copy.index, "checksum", f"{copy.checksum:016x}", f"{found:016x}")
@@ -102,7 +102,7 @@ class ReceiverHandoff:
         return True
 
     def commit(self, commit: Commit) -> None:
-        """The sender has said everything; raises ProtocolError when it cannot have."""
+        """Take in the commit. Raises ProtocolError if blocks are missing or a commit came before."""
         if self.committed is not None:
             raise ProtocolError(f"{self.fence.request_id}: committed twice")
         if ReceivedState.EXPECTED in self._states:
@@ -113,12 +113,12 @@ class ReceiverHandoff:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to wait for: committed, and every block that counts has been checked."""
+        """True once nothing is left to wait for: committed, and every block that counts has been checked."""
         return self.committed is not None and ReceivedState.OFFERED not in self._states[: self._first_bad]
 
     @property
     def num_verified_blocks(self) -> int:
-        """Leading blocks, held ones included, that hold what they should."""
+        """Leading blocks with the right content, held ones included."""
         good = (ReceivedState.HELD, ReceivedState.VERIFIED)
         return next((i for i, state in enumerate(self._states) if state not in good), self.num_blocks)
 

@@ -1,6 +1,6 @@
-"""All handoffs a process is the sender of: what its engine reports goes in, what receivers ask for comes out.
+"""All handoffs that a process sends: takes in the engine's reports and serves the receivers.
 
-Lives on the event loop, except for the checksums, which are taken on a thread of their own.
+Lives on the event loop, except for the checksums, which are computed on a thread of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 AttemptKey = tuple[GroupKey, str, int, int]
 REMEMBERED_OUTCOMES = 4096
-"""So that a repeated or late acknowledgement gets the answer it deserves instead of "unknown"."""
+"""Outcomes kept so that a repeated or late acknowledgement is not taken for an unknown one."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class Sending:
     handle: int
     handoff: SenderHandoff
     source: BlockSource | None = None
-    """What its blocks are read from, once that has been settled."""
-    unshown: list[Publication] = field(default_factory=list)
-    """Until then."""
+    """Where its blocks are read from, once known."""
+    unpublished: list[Publication] = field(default_factory=list)
+    """Publications that wait for `source`."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
 
@@ -56,8 +56,8 @@ def _attempt_key(fence: Fence) -> AttemptKey:
 class Handoffs:
     """`on_over(handle, outcome)` is called once per handoff, when the sender may free its blocks.
 
-    Receivers that reach `on_device`, where there is such a source, read from that. Then it is known only when
-    the receiver opens who reads, and until then nothing is made ready.
+    Receivers that reach the source `on_device`, if there is one, read from it. Which source a receiver reads
+    is then known only when it opens the handoff, and nothing is published before.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Handoffs:
     # The engine's side.
 
     def begin(self, handle: int, fence: Fence, num_blocks: int) -> None:
-        """A sequence whose `num_blocks` blocks will be handed over has been taken in."""
+        """Begin the handoff of a sequence of `num_blocks` blocks."""
         entry = Sending(handle, SenderHandoff(fence, num_blocks, self._loop.time(), self._limits))
         self._by_handle[handle] = entry
         self._by_attempt[_attempt_key(fence)] = entry
@@ -110,9 +110,9 @@ class Handoffs:
         hashes: Sequence[bytes],
         behind: Any = None,
     ) -> None:
-        """Blocks have their final content, by `behind` where that is given.
+        """Take in blocks that have their final content, once the mark `behind` is reached if it is given.
 
-        They are offered once it is known who reads, they can be read, and their checksums have been taken.
+        They are offered once their source is known, they can be read, and their checksums are computed.
         """
         entry = self._by_handle.get(handle)
         if entry is None:
@@ -120,24 +120,24 @@ class Handoffs:
         ready = partial(self._on_readable, entry, first_index, hashes)
         publication = Publication(first_index, blocks, behind, ready, partial(self._on_failed, entry))
         if entry.source is None:
-            entry.unshown.append(publication)
+            entry.unpublished.append(publication)
         else:
-            entry.source.show(handle, publication)
+            entry.source.publish(handle, publication)
 
     def commit(self, handle: int, commit: Commit) -> None:
-        """The prompt is complete and its first tokens are known."""
+        """Take in the commit: the prompt is complete and its first tokens are known."""
         entry = self._by_handle.get(handle)
         if entry is not None:
             entry.handoff.commit(commit)
             entry.changed.set()
 
     def abort(self, handle: int, reason: str) -> None:
-        """Nothing happens when the handoff is over already."""
+        """Abort a handoff; do nothing if it is already over."""
         entry = self._by_handle.get(handle)
         if entry is not None and entry.handoff.abort(reason):
             self._conclude(entry)
 
-    # The receiver's side; every method raises FenceError for an attempt that has no business here.
+    # The receiver's side; every method raises FenceError for an attempt that is not valid here.
 
     def open(self, fence: Fence, num_held: int, *, reaches_device: bool = False) -> Sending:
         entry = self.find(fence)
@@ -165,7 +165,7 @@ class Handoffs:
             await entry.changed.wait()
 
     def acknowledge(self, fence: Fence, num_corrupt_blocks: int) -> None:
-        """Saying it again is harmless."""
+        """Take in an acknowledgement; a repeat is ignored."""
         ended = self._ended.get(_attempt_key(fence))
         if ended is not None and ended[0] == fence and ended[1].end is End.ACKNOWLEDGED:
             return
@@ -174,11 +174,11 @@ class Handoffs:
             self._conclude(entry)
 
     def give_up(self, fence: Fence, reason: str) -> None:
-        """The receiver wants no more; saying so twice, or too late, is harmless."""
+        """End a handoff that the receiver gives up; a repeated or late call is ignored."""
         if _attempt_key(fence) in self._ended:
             return
         entry = self.find(fence)
-        entry.handoff.locate(fence, ())  # only the receiver itself may
+        entry.handoff.locate(fence, ())  # raises if it is not the receiver's call
         if entry.handoff.abort(reason, End.GIVEN_UP):
             self._conclude(entry)
 
@@ -201,9 +201,9 @@ class Handoffs:
     def _settle(self, entry: Sending, source: BlockSource) -> None:
         entry.source = source
         source.begin(entry.handle, entry.handoff.num_blocks)
-        unshown, entry.unshown = entry.unshown, []
-        for publication in unshown:
-            source.show(entry.handle, publication)
+        unpublished, entry.unpublished = entry.unpublished, []
+        for publication in unpublished:
+            source.publish(entry.handle, publication)
 
     def _on_readable(
         self, entry: Sending, first_index: int, hashes: Sequence[bytes], places: Sequence[int]

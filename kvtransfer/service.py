@@ -1,4 +1,4 @@
-"""KVTransferService: the receivers' door to the handoffs. Decisions are in `sender.py` and `handoff.py`."""
+"""KVTransferService: gRPC for receivers. Decisions are in `sender.py` and `handoff.py`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from services.rpc.convert import fence_from_pb
 
 @dataclass(frozen=True, slots=True)
 class SenderLayout:
-    """What every manifest of this process says."""
+    """The part of a manifest that is the same for all handoffs of this process."""
 
     fingerprint: str
     block_size: int
     shm_socket: str = ""
     nixl: NixlPool | None = None
     cuda: CudaPool | None = None
-    """What the handoffs' source on a device offers, if they have one."""
+    """The pool of the handoffs' source on a device, if there is one."""
 
 
 def status_of(error: KVTransferError) -> grpc.StatusCode:
-    """Only NOT_FOUND is worth trying again; OUT_OF_RANGE says that the sequence ended before its handoff."""
+    """Return the status of an error: NOT_FOUND may be retried, OUT_OF_RANGE means an ended sequence."""
     if isinstance(error, UnknownFenceError):
         return grpc.StatusCode.NOT_FOUND
     if isinstance(error, FenceBrokenError) and error.reason == FINISHED:
@@ -49,7 +49,7 @@ def status_of(error: KVTransferError) -> grpc.StatusCode:
 
 
 class KVTransferService(pb_grpc.KVTransferServiceServicer):
-    """`source` is where receivers that do not reach the device read from."""
+    """Serves handoffs; receivers that do not reach the device read from `source`."""
 
     def __init__(self, handoffs: Handoffs, source: HostSource, layout: SenderLayout) -> None:
         self._handoffs = handoffs
@@ -58,11 +58,11 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         self._layout = layout
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """The service's full name, for reflection."""
+        """Register the service; return its full name, for reflection."""
         pb_grpc.add_KVTransferServiceServicer_to_server(self, server)
         return pb.DESCRIPTOR.services_by_name["KVTransferService"].full_name
 
-    # Writing through the context, not yielding: then a call that breaks ends this coroutine at once.
+    # Written through the context, not yielded: so a call that breaks ends this coroutine at once.
     async def Open(  # type: ignore[override]
         self, request: pb.OpenRequest, context: grpc.aio.ServicerContext[pb.OpenRequest, pb.OpenResponse]
     ) -> None:
@@ -74,14 +74,14 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
             opened = self._handoffs.open(fence, request.num_held_blocks, reaches_device=cuda is not None)
         except KVTransferError as error:
             await _refuse(context, error)
-        said_all = False
+        is_complete = False
         try:
             await context.write(event_to_pb(self._manifest(opened, cuda)))
             async for event in self._handoffs.events(opened):
                 await context.write(event_to_pb(event))
-            said_all = True
+            is_complete = True
         finally:
-            if not said_all:
+            if not is_complete:
                 self._handoffs.give_up(fence, "the receiver's call broke")
 
     async def Fetch(  # type: ignore[override]
@@ -93,13 +93,15 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
             handoff = sending.handoff
             places = handoff.locate(fence, request.indexes)
             if sending.source is not self._source:
-                raise ProtocolError(f"{fence.request_id} is offered on a GPU; accepted: to read it there")
+                raise ProtocolError(
+                    f"{fence.request_id} is offered on a GPU; accepted: a receiver that reads it there"
+                )
             views = (
                 (i, self._pool.block_bytes_view(p)) for i, p in zip(request.indexes, places, strict=True)
             )
-            # A write waits for the receiver's window, so one piece at a time is all that is held.
+            # A write waits for the receiver's window, so only one piece is held at a time.
             for index, offset_bytes, data in cut_pieces(views):
-                handoff.locate(fence, ())  # the fence may have broken while the last piece was under way
+                handoff.locate(fence, ())  # the fence may have broken during the last write
                 await context.write(pb.FetchResponse(index=index, offset_bytes=offset_bytes, data=data))
         except KVTransferError as error:
             await _refuse(context, error)
@@ -125,7 +127,7 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
         return pb.AbortResponse()
 
     def _within(self, reach: pb.CudaReach) -> CudaPool | None:
-        """The pool on this process's device, if the receiver can map it."""
+        """Return the pool on this process's device if the receiver can map it."""
         cuda = self._layout.cuda
         return cuda if cuda is not None and is_in_reach(cuda, reach_from_pb(reach)) else None
 

@@ -1,4 +1,4 @@
-"""Work on other threads that is never left behind: who awaits it gets control back when it has ended."""
+"""Work on other threads that is never left behind: awaiting it ends only when the work has ended."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 async def run_to_end(executor: Executor, work: Callable[[threading.Event], Result]) -> Result:
-    """Runs `work(stop)` on `executor`.
+    """Run `work(stop)` on `executor`.
 
-    When the caller is cancelled, `stop` is set, and the cancellation goes on only after `work` has returned:
-    the memory it touched may then be given away.
+    If the caller is cancelled, `stop` is set, and the cancellation goes on only after `work` has returned:
+    the memory that it used may be reused then.
     """
     stop = threading.Event()
     future = asyncio.get_running_loop().run_in_executor(executor, work, stop)
@@ -31,7 +31,7 @@ async def _wait_for_end(future: asyncio.Future[Result]) -> None:
     while not future.done():
         try:
             await asyncio.wait({future})
-        except asyncio.CancelledError:  # the caller is told once, when nothing runs any more
+        except asyncio.CancelledError:  # the caller gets one cancellation, when nothing runs any more
             continue
     if not future.cancelled():
-        future.exception()  # seen: the cancellation is what the caller gets
+        future.exception()  # retrieved, so that asyncio does not log it: the caller gets the cancellation

@@ -1,7 +1,7 @@
 """The content check of a block: xxh3 with 64 bits over all its bytes.
 
-It finds what a link, a copy or a bug damages. It cannot tell a forger from the owner: the chained block hash
-is for that. xxhash lets go of the interpreter lock from 96 KiB on, so these calls belong on a thread.
+It finds damage by a link, a copy or a bug. It does not protect from forgery, which the chained block hash
+does. xxhash releases the interpreter lock from 96 KiB on, so these calls belong on a thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def checksum_block(pool: BlockPool, block: int) -> int:
 
 
 def checksum_blocks(pool: BlockPool, blocks: Iterable[int], stop: threading.Event | None = None) -> list[int]:
-    """Checksums of pool blocks, in order; ends early, with fewer, once `stop` is set."""
+    """Compute checksums of pool blocks, in order; end early, with fewer, once `stop` is set."""
     checksums: list[int] = []
     for block in blocks:
         if stop is not None and stop.is_set():

@@ -18,7 +18,7 @@ from scheduling.policies import DEFAULT, NAMES
 from services.profiles import load_timed, names
 from services.security.settings import Security, add_security_flags, security_of
 from worker.errors import EXIT_CONFIG
-from worker.identity import Role
+from worker.identity import WorkerRole
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("json", "console")
@@ -124,7 +124,7 @@ class WorkerConfig:
         return self.listen.rpartition(":")[0]
 
 
-def config_of_process(role: Role) -> WorkerConfig:
+def config_of_process(role: WorkerRole) -> WorkerConfig:
     """This process's own settings; what is wrong with them ends it, with code 2 and one sentence."""
     try:
         return parse_config(sys.argv[1:], role.value, os.getpid())

@@ -20,7 +20,7 @@ class Engine:
     """UNKNOWN_COST when the sweep had too little to fit."""
     samples: tuple[Sample, ...]
     """What it was fitted to."""
-    sameness: str = ""
+    determinism_digest: str = ""
     """Of a deterministic worker: what its logits for known tokens are, as a digest."""
 
     def idle_load(self) -> Load:

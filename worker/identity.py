@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Role(enum.Enum):
+class WorkerRole(enum.Enum):
     PREFILL = "prefill"
     DECODE = "decode"
 
@@ -18,7 +18,7 @@ class Identity:
     worker_id: str
     incarnation: str
     """Drawn at the process's start: fences name it, so that a successor is not taken for this process."""
-    role: Role
+    role: WorkerRole
     model_name: str
     fingerprint: str
     block_size: int

@@ -21,7 +21,7 @@ import uvloop
 from engine.core.commands import Command
 from engine.core.report import StepReport
 from engine.errors import ModelRefused, NotDeterministic
-from engine.starting import Phase, Tell
+from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
 from scheduling.request import FailureReason
@@ -39,7 +39,7 @@ from worker.costs import Costs
 from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
-from worker.identity import Identity, Role
+from worker.identity import Identity, WorkerRole
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration, StartAnnouncement
 from worker.role import RoleSide
@@ -80,7 +80,7 @@ class StepThreadEndedError(Exception):
     """What must never end by itself has."""
 
 
-def main(role: Role, build_role: BuildRole, config: WorkerConfig, start: Start) -> int:
+def main(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> int:
     """Runs until drained; the process's exit code."""
     try:
         check_kernels()
@@ -104,7 +104,7 @@ def _leave(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
+async def _serve(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
     start_threads()
     signals = StopSignals()
     tls = config.security.load(CertificateRole.WORKER)
@@ -112,8 +112,8 @@ async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start:
     announcement = StartAnnouncement(store, config.worker_id, role, lambda: start.progress)
     announcement.begin()
     try:
-        engine = await asyncio.to_thread(_build, config, start.tell)
-        start.tell(Phase.JOINING)
+        engine = await asyncio.to_thread(_build, config, start.report)
+        start.report(Phase.JOINING)
         async with AsyncExitStack() as cleanup:
             worker = _Worker(role, config, engine, cleanup, tls)
             await worker.join(build_role, store)
@@ -126,7 +126,7 @@ async def _serve(role: Role, build_role: BuildRole, config: WorkerConfig, start:
         await store.close()
 
 
-def _build(config: WorkerConfig, tell: Tell) -> Engine:
+def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
     """Imports only what it builds from: a worker that computes nothing starts without transformers."""
     if config.timed is not None:
         from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
@@ -134,7 +134,7 @@ def _build(config: WorkerConfig, tell: Tell) -> Engine:
         return build_timed_engine(config, config.timed)
     from worker.startup.build import build_engine  # noqa: PLC0415 - see above
 
-    return build_engine(config, tell)
+    return build_engine(config, on_progress)
 
 
 class _Worker:
@@ -142,7 +142,7 @@ class _Worker:
 
     def __init__(
         self,
-        role: Role,
+        role: WorkerRole,
         config: WorkerConfig,
         engine: Engine,
         cleanup: AsyncExitStack,
@@ -185,7 +185,7 @@ class _Worker:
         self._say_ready()
         await self._until_drained(signals)
 
-    def _identify(self, role: Role) -> Identity:
+    def _identify(self, role: WorkerRole) -> Identity:
         return Identity(
             worker_id=self._config.worker_id,
             incarnation=secrets.token_hex(8),
@@ -250,7 +250,7 @@ class _Worker:
             model_name=identity.model_name,
             block_size=identity.block_size,
             num_blocks=identity.num_blocks,
-            sameness=self._engine.sameness,
+            sameness=self._engine.determinism_digest,
         )
         self._registration = Registration(store, record, self._metrics)
         await self._registration.start()

@@ -12,7 +12,7 @@ import structlog
 from state.errors import StoreUnavailable
 from state.records import StartingRecord, WorkerRecord
 from state.store import Store
-from worker.identity import Role
+from worker.identity import WorkerRole
 from worker.metrics import WorkerMetrics
 from worker.startup.preflight import check_fleet
 from worker.startup.starting import Progress
@@ -23,7 +23,7 @@ HEARTBEAT_S = 1.0
 TTL_S = 3.0
 PIECE = 1000
 """Blocks in one message: packing them holds the event loop for a millisecond."""
-MOST_PIECES = 20
+MAX_PIECES = 20
 """Messages sent at each heartbeat, few enough that the next one is not late. A pool that is all news takes
 a few heartbeats."""
 
@@ -74,7 +74,9 @@ class PrefixNews:
 class StartAnnouncement:
     """Announces the progress of this worker's start to the fleet every second, until it is over."""
 
-    def __init__(self, store: Store, worker_id: str, role: Role, progress: Callable[[], Progress]) -> None:
+    def __init__(
+        self, store: Store, worker_id: str, role: WorkerRole, progress: Callable[[], Progress]
+    ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._incarnation = secrets.token_hex(8)
@@ -159,7 +161,7 @@ class Registration:
 
     async def _tell(self) -> None:
         await self._store.register_worker(self._record, TTL_S)
-        for _ in range(MOST_PIECES):
+        for _ in range(MAX_PIECES):
             added, removed = self.prefixes.take(PIECE)
             if not added and not removed:
                 return

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.flags import add_model_flag, add_shared_flags, count
 from benchmarks.report import report
-from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import make_batch
 from engine.calibration.sweep_grid import Step
 from engine.execution.model_runner import ModelRunner
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     plain, same = (_runner(args, deterministic=kind) for kind in (False, True))
     began = time.process_time()
-    prove_sameness(same)
+    check_determinism(same)
     proof_s = time.process_time() - began
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in STEPS}
     for name in tracked([*STEPS] * len(args.seeds), "steps"):

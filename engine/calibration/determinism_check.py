@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 
 LENGTHS = (150, 37, 9)
 """Of the sequences, where the model and the pool have room: past a tile of positions, within one, a few.
@@ -41,10 +41,10 @@ class Piece:
 Steps = list[list[Piece]]
 
 
-def prove_sameness(runner: ModelRunner, tell: Tell = untold) -> str:
+def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_progress) -> str:
     """A digest of the logits, equal on workers that may be taken for each other; raises NotDeterministic.
 
-    `tell` hears of each step. Writes all over the pool: nothing may be in it.
+    `on_progress` hears of each step. Writes all over the pool: nothing may be in it.
     """
     lengths = _lengths(runner)
     alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
@@ -53,9 +53,9 @@ def prove_sameness(runner: ModelRunner, tell: Tell = untold) -> str:
     numbers = itertools.count(1)
 
     def step_done() -> None:
-        tell(Phase.PROVING, next(numbers), total)
+        on_progress(Phase.PROVING, next(numbers), total)
 
-    tell(Phase.PROVING, 0, total)
+    on_progress(Phase.PROVING, 0, total)
     expected = _run(runner, lengths, alone, step_done)
     for way, steps in ways:
         found = _run(runner, lengths, steps, step_done)

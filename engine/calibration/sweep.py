@@ -14,12 +14,12 @@ import torch
 from engine.calibration.sweep_grid import Step, grid
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 from scheduling.cost.cost_model import Sample
 
 SECONDS = 1.5
 """For a sweep, where one round of the whole grid takes no longer."""
-MOST_SECONDS = 8.0
+MAX_SECONDS = 8.0
 """For a sweep, and for a warm-up, however slow the machine is; one step may go beyond it."""
 MAX_ROUNDS = 6
 
@@ -39,29 +39,29 @@ def sweep(
     max_num_seqs: int,
     token_budget: int,
     seconds: float = SECONDS,
-    most_seconds: float = MOST_SECONDS,
-    tell: Tell = untold,
+    max_seconds: float = MAX_SECONDS,
+    on_progress: OnProgress = ignore_progress,
 ) -> Sweep:
     """Run each step of the grid once uncounted, then round by round, as often as `seconds` allow.
 
     At most MAX_ROUNDS, at least one: in rounds, what disturbs the machine for a moment does not fall on one
-    step alone. Where half of `most_seconds` is too little to run every step once, only the steps that were
+    step alone. Where half of `max_seconds` is too little to run every step once, only the steps that were
     run are measured; the first always is. Writes all over the pool: nothing may be in it.
     """
     steps = sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size)
     batches: list[StepBatch] = []
     first: list[float] = []
     for step in steps:
-        tell(Phase.MEASURING, len(first), len(steps))
+        on_progress(Phase.MEASURING, len(first), len(steps))
         batch = make_batch(runner, step)
         if first:
             at_most = first[-1] * len(batch.token_ids) / len(batches[-1].token_ids)
-            if sum(first) + at_most > most_seconds / 2:
+            if sum(first) + at_most > max_seconds / 2:
                 break
         batches.append(batch)
         first.append(_run(runner, batch))
     is_whole = len(first) == len(steps)
-    left = (seconds if is_whole else most_seconds) - sum(first)
+    left = (seconds if is_whole else max_seconds) - sum(first)
     shapes = [step.shape for step in steps[: len(first)]]
     # A first run may take longer than later ones, by little where steps take seconds.
     samples = [] if is_whole else list(zip(shapes, first, strict=True))
@@ -81,11 +81,11 @@ def _size(step: Step) -> tuple[float, ...]:
 
 
 def warm_up(
-    runner: ModelRunner, *, max_num_seqs: int, token_budget: int, most_seconds: float = MOST_SECONDS
+    runner: ModelRunner, *, max_num_seqs: int, token_budget: int, max_seconds: float = MAX_SECONDS
 ) -> None:
     """Run the largest steps of the grid, so that first-use costs are paid before the first request.
 
-    Steps that would take over `most_seconds`, by the smallest step's time for each token, are left out.
+    Steps that would take over `max_seconds`, by the smallest step's time for each token, are left out.
     """
     steps = grid(max_num_seqs, token_budget, _longest(runner))
     smallest = make_batch(runner, min(steps, key=_size))
@@ -95,7 +95,7 @@ def warm_up(
         max(steps, key=lambda step: step.num_decodes),
         max(steps, key=lambda step: step.chunk or ()),
     ):
-        if per_token_s * step.shape.num_tokens <= most_seconds:
+        if per_token_s * step.shape.num_tokens <= max_seconds:
             _run(runner, make_batch(runner, step))
 
 

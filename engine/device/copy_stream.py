@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from engine.core.report import Mark
 
@@ -34,15 +33,6 @@ class CopyStream(Protocol):
 def copy_stream(device: torch.device) -> CopyStream:
     """A new one."""
     return _CudaStream(device) if device.type == "cuda" else _NoStream()
-
-
-def to_device(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """[n] int64, in the order of the stream that the calling thread puts it on."""
-    ids = torch.tensor(numbers, dtype=torch.int64)
-    if device.type == "cuda":
-        # From ordinary memory the copy would make this thread wait for everything before it in line.
-        ids = ids.pin_memory().to(device, non_blocking=True)
-    return ids
 
 
 def mark_steps(device: torch.device) -> Mark:

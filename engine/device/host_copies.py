@@ -16,7 +16,7 @@ from torch import Tensor
 
 ALIGNMENT = 128
 """Bytes: a cache line. Kernels are compiled anew for a pointer that is less aligned than to 16."""
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 
 
 class Event(Protocol):
@@ -93,15 +93,24 @@ class _Staging:
         self.copied.synchronize()
         if len(self._memory) < num_bytes:
             # By doubling: tables that grow must not ask for pinned memory at each step.
-            size = max(LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
+            size = max(MIN_BYTES, 1 << (num_bytes - 1).bit_length())
             self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
         return self._memory[:num_bytes]
 
 
 def upload(column: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy of one column on `device`, without waiting for what runs there."""
+    """Copy one column to `device` in the current stream, without waiting for what runs there.
+
+    On a CPU the tensor is the column itself.
+    """
     tensor = torch.from_numpy(column)
+    # From pageable memory the copy would make this thread wait for everything before it in the stream.
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def upload_ids(ids: Sequence[int], device: torch.device) -> Tensor:
+    """Copy numbers to `device` as [n] int64; see `upload`."""
+    return upload(np.array(ids, dtype=np.int64), device)
 
 
 class Download:

@@ -20,7 +20,7 @@ from engine.model.step_batch import StepBatch
 Run = Callable[[], Tensor]
 Record = Callable[[Run], Run]
 """From work over fixed tensors to what repeats it; answers its result, valid until anything is repeated."""
-Progress = Callable[[int, int], None]
+OnRecorded = Callable[[int, int], None]
 """Told how many sizes are recorded, of how many."""
 
 
@@ -46,7 +46,7 @@ class DecodeGraphs:
         self,
         forward: Callable[[StepBatch], Tensor],
         record: Record,
-        progress: Progress,
+        on_recorded: OnRecorded,
         *,
         max_num_seqs: int,
         max_blocks: int,
@@ -58,10 +58,10 @@ class DecodeGraphs:
         self._num_filled = 0
         """Rows of the inputs that are not idle."""
         self._replays: dict[int, Run] = {}
-        progress(0, len(self._sizes))
+        on_recorded(0, len(self._sizes))
         for size in reversed(self._sizes):
             self._replays[size] = record(partial(forward, first_rows(self._inputs, size)))
-            progress(len(self._replays), len(self._sizes))
+            on_recorded(len(self._replays), len(self._sizes))
 
     def holds(self, batch: StepBatch) -> bool:
         """Whether each sequence has one token, whose logits are wanted, and the sizes are recorded ones."""

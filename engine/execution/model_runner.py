@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.errors import ModelRefused
-from engine.execution.decode_graphs import DecodeGraphs, Progress, Record
+from engine.execution.decode_graphs import DecodeGraphs, OnRecorded, Record
 from engine.kv.kv_pool import KVPool
 from engine.kv.quantised_rows import QuantisedRows
 from engine.kv.rows import KVRows, PoolRows
@@ -47,7 +47,7 @@ class ModelRunner:
         self.span = SPAN if has_spans else None
         """Positions whose attention a row sums at a time, where kernels compute a deterministic model."""
 
-    def record_decodes(self, max_num_seqs: int, record: Record, progress: Progress) -> None:
+    def record_decodes(self, max_num_seqs: int, record: Record, on_recorded: OnRecorded) -> None:
         """Have decode-only steps of up to `max_num_seqs` rows replayed from now on; changes no block.
 
         Raises ModelRefused for a model whose step cannot be recorded.
@@ -57,7 +57,7 @@ class ModelRunner:
             self._graphs = DecodeGraphs(
                 self._run,
                 record,
-                progress,
+                on_recorded,
                 max_num_seqs=max_num_seqs,
                 max_blocks=-(-facts.max_context // self.pool.layout.block_size),
                 max_context=facts.max_context,

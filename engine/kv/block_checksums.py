@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.device.copy_stream import copy_stream, to_device
+from engine.device.copy_stream import copy_stream
+from engine.device.host_copies import upload_ids
 from kernels.checksum_blocks import checksum_blocks
 
 UNSIGNED = (1 << 64) - 1
@@ -24,7 +25,7 @@ class BlockChecksums:
     def of(self, blocks: Sequence[int]) -> list[int]:
         """In 64 bits, in the order of `blocks`; waits until they are known."""
         with self._stream.behind(None):
-            found = checksum_blocks(self._pool, to_device(blocks, self._pool.device))
+            found = checksum_blocks(self._pool, upload_ids(blocks, self._pool.device))
             host = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)
             host.copy_(found, non_blocking=True)
             known = self._stream.mark()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.core.report import Mark
-from engine.device.copy_stream import copy_stream, to_device
+from engine.device.copy_stream import copy_stream
+from engine.device.host_copies import upload_ids
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024
@@ -78,7 +79,7 @@ class BlockCopies:
     def _warm_up(self) -> None:
         """Compiles the kernels before anybody waits for them, on the buffer alone: the pool is in use."""
         if self._pool.device.type == "cuda":
-            first, block = to_device([0], self._pool.device), self._buffer[:1]
+            first, block = upload_ids([0], self._pool.device), self._buffer[:1]
             gather_blocks(block, first, block)
             scatter_blocks(block, block, first)
 
@@ -87,7 +88,7 @@ class BlockCopies:
     ) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
         """As much of the buffer, block numbers on the device, and slots as go together."""
         assert len(blocks) == len(slots), (len(blocks), len(slots))
-        ids = to_device(blocks, self._pool.device)
+        ids = upload_ids(blocks, self._pool.device)
         size = len(self._buffer)
         for start in range(0, len(blocks), size):
             piece = ids[start : start + size]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.int8_linear import int8_linear, make_counters
 
 LARGEST = 127
@@ -91,7 +91,7 @@ def _expanded_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def quantise_linears(model: Any, device: torch.device, tell: Tell = untold) -> None:
+def quantise_linears(model: Any, device: torch.device, on_progress: OnProgress = ignore_progress) -> None:
     """Put an Int8Linear on `device` in the place of every linear layer but the one that makes the logits.
 
     One after the other, so that no more than one layer is held twice. What stays is not moved.
@@ -103,7 +103,7 @@ def quantise_linears(model: Any, device: torch.device, tell: Tell = untold) -> N
         if isinstance(module, (nn.Linear, Conv1D)) and module is not logits
     ]
     for number, name in enumerate(linears):
-        tell(Phase.PREPARING, number, len(linears))
+        on_progress(Phase.PREPARING, number, len(linears))
         model.set_submodule(name, _quantised(model.get_submodule(name), device))
 
 

@@ -24,7 +24,7 @@ from engine.model.dry_run import Asked, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, fuse
 from engine.model.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantisation import Quantisation
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 # transformers' default for mixtures of experts, torch's grouped product, has no float64.
@@ -102,14 +102,14 @@ def load_model(
     fused: bool = False,
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
-    tell: Tell = untold,
+    on_progress: OnProgress = ignore_progress,
 ) -> Model:
     """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
 
     A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
     Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were seen to do
     the same. With a `random_seed`, weights are drawn on the device and none are read, for measuring.
-    `tell` hears how many bytes there are to read.
+    `on_progress` hears how many bytes there are to read.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
@@ -120,7 +120,7 @@ def load_model(
         _check_fp8(device)
     if random_seed is None:
         check_weights(directory)
-        tell(Phase.READING, 0, weight_bytes(directory))
+        on_progress(Phase.READING, 0, weight_bytes(directory))
     check_tokenizer(directory)
     if deterministic and device.type != "cpu" and dtype == torch.float64:
         raise ValueError(f"deterministic in {dtype} on {device}; accepted: on a CPU, or float32 or bfloat16")
@@ -135,7 +135,7 @@ def load_model(
         deterministic=deterministic,
         random_seed=random_seed,
         quantisation=quantisation,
-        tell=tell,
+        on_progress=on_progress,
     )
     try:
         return load(fused=fused)
@@ -170,7 +170,7 @@ def _load(
     fused: bool,
     random_seed: int | None,
     quantisation: Quantisation,
-    tell: Tell,
+    on_progress: OnProgress,
 ) -> Model:
     experts = {"experts_implementation": EXPERTS} if deterministic else _EXPERTS.get(dtype, {})
     if random_seed is None:
@@ -182,11 +182,11 @@ def _load(
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
     if quantisation.weights:
-        quantise_linears(module, device, tell)
+        quantise_linears(module, device, on_progress)
     module.to(device)
     quantised = quantised_of(module)
     if deterministic and device.type == "cpu":
-        tile_rows(module, tell)
+        tile_rows(module, on_progress)
     elif deterministic:
         make_rows_invariant(directory, module)
     asked = dry_run(directory, module, device)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from engine.device.host_copies import upload
+from engine.device.host_copies import upload_ids
 
 
 class TokenCounts:
@@ -29,9 +28,9 @@ class TokenCounts:
             self._in_prompt = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
             self._counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
         self._in_prompt[row].zero_()
-        self._in_prompt[row, self._index(prompt_token_ids)] = True
+        self._in_prompt[row, upload_ids(prompt_token_ids, self._device)] = True
         # Not bincount, which asks a GPU how long its result is.
-        tokens = self._index(output_token_ids)
+        tokens = upload_ids(output_token_ids, self._device)
         self._counts[row].zero_().index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
 
     def add(self, rows: Tensor, token_ids: Tensor) -> None:
@@ -59,6 +58,3 @@ class TokenCounts:
     def seen(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Of `rows`: whether the prompt holds a token (bool), and its occurrences in the output (int32)."""
         return self._in_prompt[rows], self._counts[rows]
-
-    def _index(self, token_ids: Sequence[int]) -> Tensor:
-        return upload(np.array(token_ids, dtype=np.int64), self._device)

@@ -1,4 +1,4 @@
-"""A pool in host memory, which takes part in handoffs as it is."""
+"""A pool in host memory that handoffs use in place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InPlace:
     def begin(self, handle: int, num_blocks: int) -> None:
         pass
 
-    def show(self, handle: int, publication: Publication) -> None:
+    def publish(self, handle: int, publication: Publication) -> None:
         publication.ready(publication.blocks)
 
     def end(self, handle: int) -> None:

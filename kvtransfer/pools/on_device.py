@@ -1,4 +1,4 @@
-"""Blocks that are handed over where they are, from one device's memory to another's."""
+"""Blocks that are handed over in place, from one device's memory to another's."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from services.process.threads import started_executor
 
 
 class DeviceBlocks(Protocol):
-    """The engine's blocks. Calls return when they are done, so they belong on a thread."""
+    """The engine's blocks. Calls block until they are done, so they belong on a thread."""
 
     def wait(self, behind: Any) -> None:
-        """Until all is done that the engine has put on the device before its word `behind`."""
+        """Wait until the device has done everything that the engine put there before the mark `behind`."""
 
     def checksums(self, blocks: Sequence[int]) -> list[int]: ...
 
 
 class _OnDevice:
-    """One thread, which waits for the device."""
+    """A side of the handoff with one thread, which waits for the device."""
 
     checksum_kind = ChecksumKind.MULTILINEAR_64
 
@@ -45,7 +45,7 @@ class _OnDevice:
 class DeviceSource(_OnDevice):
     """Implements `BlockSource`. Lives on the event loop.
 
-    Nothing is copied, so nothing is held but the blocks themselves, which are the engine's to keep.
+    Nothing is copied, so only the blocks themselves are held, which the engine keeps.
     """
 
     def __init__(self, blocks: DeviceBlocks) -> None:
@@ -56,7 +56,7 @@ class DeviceSource(_OnDevice):
     def begin(self, handle: int, num_blocks: int) -> None:
         self._handles.add(handle)
 
-    def show(self, handle: int, publication: Publication) -> None:
+    def publish(self, handle: int, publication: Publication) -> None:
         wait = self._executor.submit(self._blocks.wait, publication.behind)
         on_done = partial(self._on_waited, handle, publication)
         wait.add_done_callback(lambda done: self._loop.call_soon_threadsafe(on_done, done))
@@ -75,10 +75,10 @@ class DeviceSource(_OnDevice):
 
 
 class DeviceTarget(_OnDevice):
-    """Implements `BlockTarget`: what comes is written to the blocks that it is for, which are private."""
+    """Implements `BlockTarget`: blocks are written to their final place, which is private."""
 
     batch_bytes = 64 * 1024 * 1024
-    """A tenth of a millisecond's work for a GPU."""
+    """Takes a GPU a tenth of a millisecond."""
 
     @contextlib.asynccontextmanager
     async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:

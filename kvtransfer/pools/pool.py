@@ -1,4 +1,4 @@
-"""What a handoff needs of a KV pool, on either side."""
+"""The protocols by which a handoff sees a KV pool, on either side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvtransfer.manifest import ChecksumKind
 from kvtransfer.receiver_handoff import BlockCopy
 
 HOST_BATCH_BYTES = 4 * 1024 * 1024
-"""A millisecond's work for a processor."""
+"""Takes a processor a millisecond."""
 
 
 class BlockPool(Protocol):
@@ -26,46 +26,49 @@ class BlockPool(Protocol):
 
     @property
     def fd(self) -> int | None:
-        """The memfd the pool lives in from its offset 0 on; None when other processes cannot map it."""
+        """The memfd that holds the pool from offset 0 on; None if other processes cannot map the pool."""
 
     def block_bytes_view(self, block: int) -> memoryview:
-        """The block's memory itself, writable, `block_bytes` long."""
+        """Return the block's own memory, writable, `block_bytes` long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Blocks of the engine's pool that receivers are to be able to read, and whom to tell."""
+    """Blocks of the engine's pool to make readable for receivers, and callbacks for the outcome."""
 
     first_index: int
-    """Position of the first one in the sequence."""
+    """Position of the first block in the sequence."""
     blocks: Sequence[int]
     behind: Any
-    """The engine's own word for when they have their content."""
+    """The engine's mark: once reached, the blocks have their content."""
     ready: Callable[[Sequence[int]], None]
-    """Is given where they can be read."""
+    """Called with the places where the blocks can be read."""
     failed: Callable[[BaseException], None]
 
 
 class BlockSource(Protocol):
-    """A sender's blocks, as receivers can read them."""
+    """The sender's blocks as receivers read them."""
 
     @property
     def checksum_kind(self) -> ChecksumKind: ...
 
     def begin(self, handle: int, num_blocks: int) -> None:
-        """A handoff of so many blocks, which will be shown."""
+        """Begin a handoff of `num_blocks` blocks, which will be published."""
 
-    def show(self, handle: int, publication: Publication) -> None:
-        """Neither `ready` nor `failed` is called once the handoff has ended."""
+    def publish(self, handle: int, publication: Publication) -> None:
+        """Make blocks readable. Neither `ready` nor `failed` is called once the handoff has ended."""
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        """Of what can be read there; fewer when `stop` is set meanwhile. It takes a while: for a thread."""
+        """Compute checksums of the blocks at `places`; fewer if `stop` is set meanwhile.
+
+        Call it on a thread.
+        """
 
     def end(self, handle: int) -> None:
-        """The handoff is over: nobody is to read its blocks."""
+        """End a handoff: its blocks are not read any more."""
 
     def close(self) -> None:
-        """When every handoff is over."""
+        """Close the source, after every handoff is over."""
 
 
 class HostSource(BlockSource, Protocol):
@@ -73,13 +76,13 @@ class HostSource(BlockSource, Protocol):
 
     @property
     def pool(self) -> BlockPool:
-        """What receivers read."""
+        """The memory that receivers read."""
 
 
 class BlockTarget(Protocol):
-    """A receiver's blocks, as they can be written to and verified.
+    """The receiver's blocks as they are written to and verified.
 
-    `behind` is the engine's own word for when nothing else writes to its blocks.
+    `behind` is the engine's mark: once reached, nothing else writes to its blocks.
     """
 
     @property
@@ -87,20 +90,20 @@ class BlockTarget(Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """Fetched and verified at a time: worth a thread's wake-up, little to wait for when cancelled."""
+        """Bytes fetched and verified at a time: worth a thread's wake-up, soon over when cancelled."""
 
     def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        """As a source's, of places that copies were given."""
+        """Compute checksums of the blocks at the places that copies were given; as for a source."""
 
     def place(
         self, copies: Sequence[BlockCopy], behind: Any
     ) -> AbstractAsyncContextManager[Sequence[BlockCopy]]:
-        """The same copies with their targets where they can be written to, until the context ends."""
+        """Return the copies with targets that can be written to until the context ends."""
 
     async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
-        """What is in these places has been verified: it is in the engine's blocks on return.
+        """Bring verified content from `places` to the engine's `blocks`.
 
-        However it ends: from then on nothing writes to them any more.
+        Nothing writes to the blocks after this ends, whether by return, error or cancellation.
         """
 
     def close(self) -> None: ...
@@ -111,4 +114,4 @@ class HostTarget(BlockTarget, Protocol):
 
     @property
     def pool(self) -> BlockPool:
-        """What is written to first."""
+        """The memory that is written to first."""

@@ -3,9 +3,8 @@
     sender     block on the device ──store──▶ slot ◀──read── receiver
     receiver   sender ──▶ slot ──checksum──▶ ──load──▶ block on the device
 
-What is offered names slots, so receivers and transports know of no device. A slot has one owner: the handoff
-that it was given to, until that is over and no copy writes to it any more; or a batch that is being received,
-until it is on the device.
+Offers name slots, so receivers and transports know of no device. A slot has one owner: a handoff, until it is
+over and no copy writes to the slot any more; or a batch that is being received, until it is on the device.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from services.process.threads import started_executor
 
 
 class DeviceCopies(Protocol):
-    """Copies between the engine's blocks and slots of host memory. Calls return when they are done, so they
-    belong on a thread; `behind` is the engine's own word for what they wait for.
+    """Copies between the engine's blocks and slots of host memory.
+
+    Calls block until they are done, so they belong on a thread. They wait for the engine's mark `behind`.
     """
 
     @property
@@ -43,7 +43,7 @@ class DeviceCopies(Protocol):
 
 
 class _FreeSlots:
-    """Lowest first, so that neighbours are taken together and go in one copy."""
+    """Free slots, reserved from the lowest, so that neighbours go together in one copy."""
 
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots - 1, -1, -1))
@@ -51,24 +51,24 @@ class _FreeSlots:
     def __len__(self) -> int:
         return len(self._free)
 
-    def take(self, num_slots: int) -> list[int]:
+    def reserve(self, num_slots: int) -> list[int]:
         assert num_slots <= len(self), (num_slots, len(self))
         return [self._free.pop() for _ in range(num_slots)]
 
-    def give_back(self, slots: Sequence[int]) -> None:
+    def release(self, slots: Sequence[int]) -> None:
         self._free.extend(slots)
         self._free.sort(reverse=True)
 
 
 @dataclass(slots=True, eq=False)
 class _Staged:
-    """What one handoff has of the staging memory."""
+    """The staging memory of one handoff."""
 
     num_blocks: int
     slots: list[int] = field(default_factory=list)
-    """One for each block, in their order; none until there is room for all."""
+    """One for each block, in their order; empty until there is room for all."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    """Copies to begin then."""
+    """Copies to begin once there is room."""
     copies: set[Future[None]] = field(default_factory=set)
     is_over: bool = False
 
@@ -76,8 +76,8 @@ class _Staged:
 class SendStaging:
     """Implements `BlockSource` for blocks on a device.
 
-    A handoff gets slots for all of its blocks when the first are shown, or waits for its turn: if handoffs
-    took them block by block, several could each wait for what another one holds. Lives on the event loop.
+    A handoff reserves slots for all of its blocks when the first are published, or waits for its turn: if
+    handoffs reserved block by block, several could wait for each other's slots. Lives on the event loop.
     """
 
     checksum_kind = ChecksumKind.XXH3_64
@@ -100,9 +100,9 @@ class SendStaging:
     def begin(self, handle: int, num_blocks: int) -> None:
         self._staged[handle] = _Staged(num_blocks)
 
-    def show(self, handle: int, publication: Publication) -> None:
+    def publish(self, handle: int, publication: Publication) -> None:
         staged = self._staged[handle]
-        # Whoever made the staging memory saw to that: what the engine takes in fits.
+        # The staging memory is large enough for the longest sequence of the engine.
         assert staged.num_blocks <= self.pool.num_blocks, (staged.num_blocks, self.pool.num_blocks)
         copy = partial(self._copy, staged, publication)
         if staged.slots:
@@ -126,10 +126,10 @@ class SendStaging:
         self._executor.shutdown(cancel_futures=True)
 
     def _serve(self) -> None:
-        """Slots for who has waited longest, as far as they go."""
+        """Give slots to the handoffs that have waited longest, while there are enough."""
         while self._queue and self._queue[0].num_blocks <= len(self._free):
             staged = self._queue.popleft()
-            staged.slots = self._free.take(staged.num_blocks)
+            staged.slots = self._free.reserve(staged.num_blocks)
             waiting, staged.waiting = staged.waiting, []
             for copy in waiting:
                 copy()
@@ -157,7 +157,7 @@ class SendStaging:
 
     def _free_if_idle(self, staged: _Staged) -> None:
         if staged.is_over and not staged.copies:
-            self._free.give_back(staged.slots)
+            self._free.release(staged.slots)
             staged.slots = []
             self._serve()
 
@@ -182,13 +182,13 @@ class ReceiveStaging:
 
     @contextlib.asynccontextmanager
     async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:
-        slots = self._free.take(len(copies))
+        slots = self._free.reserve(len(copies))
         try:
             yield [
                 dataclasses.replace(copy, target_block=slot) for copy, slot in zip(copies, slots, strict=True)
             ]
         finally:
-            self._free.give_back(slots)
+            self._free.release(slots)
 
     async def accept(self, places: Sequence[int], blocks: Sequence[int], behind: Any) -> None:
         def load(stop: threading.Event) -> None:

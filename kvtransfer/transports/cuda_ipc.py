@@ -1,7 +1,7 @@
 """Blocks in the memory of a GPU that both processes reach: mapped by CUDA, copied from one pool to the other.
 
-The host's memory has no part in it, nor has the sender's process once a block is offered. Only the engine
-knows CUDA: here its memory is something to map, fetch from and let go of.
+Neither host memory nor, once a block is offered, the sender's process takes part. Only the engine calls CUDA:
+this module maps its memory, fetches from it and closes it through protocols.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ from scheduling.request import Fence
 
 
 class MappedBlocks(Protocol):
-    """The blocks of another process, mapped into this one. Calls return when they are done: for a thread."""
+    """The blocks of another process, mapped into this one. Calls block, so they belong on a thread."""
 
     def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
-        """Copies (place in the engine's pool, block of theirs, blocks); RuntimeError where CUDA fails."""
+        """Copy (block of the engine, block of theirs, number of blocks).
+
+        Raises RuntimeError if CUDA fails.
+        """
 
     def close(self) -> None:
-        """Lets go of the memory, once."""
+        """Unmap the memory, once."""
 
 
 @dataclass(frozen=True, slots=True)
-class CudaRoad:
-    """How a process with a GPU receives into it."""
+class CudaTransport:
+    """Everything that a process needs to receive into its GPU."""
 
     reach: CudaReach
     target: BlockTarget
     map: Callable[[CudaPool], MappedBlocks]
-    """Raises TransportUnavailableError."""
+    """Maps a sender's pool; raises TransportUnavailableError."""
 
 
 class CudaIpcReader:
-    """Reads the blocks of one sender into the target of the road that mapped them.
+    """Reads the blocks of one sender into the target that they were mapped for.
 
     `on_failed` is called when a read fails.
     """
@@ -72,10 +75,10 @@ class CudaIpcReader:
             raise TransportUnavailableError("cuda_ipc", self._source.gpu, str(error)) from error
 
     async def close(self) -> None:
-        with contextlib.suppress(RuntimeError):  # of a device that failed nothing is kept either way
+        with contextlib.suppress(RuntimeError):  # a device that failed keeps nothing either way
             await run_to_end(self._executor, lambda _: self._blocks.close())
 
 
 def is_in_reach(pool: CudaPool, reach: CudaReach) -> bool:
-    """Whether a receiver with this reach can map `pool`."""
+    """Return whether a receiver with this reach can map `pool`."""
     return bool(pool.host) and reach.host == pool.host and pool.gpu in reach.gpus

@@ -1,4 +1,4 @@
-"""Blocks of a process anywhere: its Fetch RPC, in pieces that keep the interpreter lock and memory free."""
+"""Blocks of a process anywhere, by its Fetch RPC, in pieces that spare the interpreter lock and memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scheduling.request import Fence
 from services.rpc.convert import fence_to_pb
 
 PIECE_BYTES = 256 * 1024
-"""A message holds the interpreter lock while it is parsed: larger ones make the step thread stutter."""
+"""Parsing a message holds the interpreter lock: larger ones would delay the step thread."""
 
 
 class GrpcReader:
-    """Writes the pieces of a Fetch into the pool as they come; nothing is held back in between."""
+    """Writes the pieces of a Fetch into the pool as they come, without a buffer in between."""
 
     transport = "grpc"
 
@@ -39,7 +39,7 @@ class GrpcReader:
         writer.check_complete()
 
     async def close(self) -> None:
-        """The channel belongs to whoever made the stub."""
+        """Do nothing: the channel belongs to the peer that made the stub."""
 
     def _error_of(self, error: grpc.aio.AioRpcError) -> KVTransferError:
         details = error.details() or error.code().name
@@ -49,7 +49,7 @@ class GrpcReader:
 
 
 class PieceWriter:
-    """Puts pieces where they belong; they must come in order and complete."""
+    """Writes pieces to their blocks; they must come in order and complete."""
 
     def __init__(self, pool: BlockPool, copies: Sequence[BlockCopy]) -> None:
         self._pool = pool
@@ -58,7 +58,7 @@ class PieceWriter:
         self._offset = 0
 
     def write(self, index: int, offset_bytes: int, data: bytes) -> None:
-        """A piece that starts in block `index` at `offset_bytes` and may run on into the ones after it."""
+        """Write a piece that starts in block `index` at `offset_bytes` and may go on in the next ones."""
         if self._next == len(self._copies):
             raise ProtocolError(f"a piece of block {index} came after the last one")
         expected = (self._copies[self._next].index, self._offset)
@@ -89,9 +89,9 @@ class PieceWriter:
 def cut_pieces(
     blocks: Iterable[tuple[int, memoryview]], piece_bytes: int = PIECE_BYTES
 ) -> Iterator[tuple[int, int, bytes]]:
-    """(index, offset, data) of blocks back to back, each as long as `piece_bytes` but the last.
+    """Yield (index, offset, data) of blocks back to back; each piece but the last has `piece_bytes`.
 
-    Lazy: a block is read when its first piece is asked for.
+    A block is read when its first piece is requested.
     """
     slices: list[memoryview] = []
     start: tuple[int, int] | None = None

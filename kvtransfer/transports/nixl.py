@@ -1,10 +1,10 @@
 """Blocks of a process anywhere that NIXL reaches: over RDMA, or over TCP and shared memory without it.
 
-The receiver reads straight from the sender's registered memory; the sender's interpreter has no part in it.
-A sender's manifest says whom to read from: its agent, as NIXL packs it, and where its pool begins.
+The receiver reads straight from the sender's registered memory, without the sender's interpreter. The
+manifest names the sender's agent, as NIXL packs it, and the address of its pool.
 
-NIXL is optional: see `make test-nixl`. It neither encrypts nor asks who reads, so a fleet with certificates
-does not take to it by itself (`worker/handoff/nixl.py`).
+NIXL is optional: see `make test-nixl`. It neither encrypts nor authenticates, so a fleet with certificates
+uses it only if told to (`worker/handoff/nixl.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scheduling.request import Fence
 
 PACKAGE = "nixl_cu13"
 POLL_S = 20e-6
-"""NIXL has nothing to wait on; a batch takes hundreds of microseconds."""
+"""NIXL offers nothing to wait on; a batch takes hundreds of microseconds."""
 _MEMORY, _DEVICE = "DRAM", 0
 
 
@@ -41,16 +41,16 @@ def is_installed() -> bool:
 
 
 class NixlAgent:
-    """This process as NIXL knows it, under a name that no other agent has, with one pool registered.
+    """This process as NIXL knows it, under a unique name, with one pool registered.
 
-    Raises TransportUnavailableError where NIXL is missing or cannot start.
+    Raises TransportUnavailableError if NIXL is missing or cannot start.
     """
 
     def __init__(self, name: str, pool: BlockPool) -> None:
         address = int(np.frombuffer(pool.block_bytes_view(0), dtype=np.uint8).ctypes.data)
         try:
             api = importlib.import_module(f"{PACKAGE}._api")
-            # It logs to stdout, where whoever starts a worker waits for what the worker says.
+            # NIXL logs to stdout, which the launcher reads for the worker's own lines.
             logging.getLogger("nixl").setLevel(logging.WARNING)
             self.api: Any = api.nixl_agent(name, api.nixl_agent_config(backends=["UCX"]))
             regions = [(address, pool.num_blocks * pool.block_bytes, _DEVICE, "")]
@@ -60,21 +60,21 @@ class NixlAgent:
         self.pool = pool
         self.address = address
         self.readers: Counter[str] = Counter()
-        """How many there are of each sender: it is known until the last has closed."""
+        """Number of readers by sender: the sender is removed from the agent when the last one closes."""
 
     def describe(self) -> NixlPool:
-        """What a receiver needs to read from the pool."""
+        """Describe the pool for receivers."""
         return NixlPool(self.api.get_agent_metadata(), self.address, self.pool.num_blocks)
 
     def close(self) -> None:
-        """When nobody reads from the pool or into it any more."""
+        """Deregister the pool; nothing may read from it or into it any more."""
         self.api.deregister_memory(self._registered)
 
 
 class NixlReader:
     """The receiver's end: reads into the pool of `agent` on a thread, all blocks of a batch at once.
 
-    `on_lost` is called when a read fails: NIXL gives a connection that broke up for good.
+    `on_lost` is called when a read fails: NIXL does not restore a broken connection.
     """
 
     transport = "nixl"
@@ -98,14 +98,14 @@ class NixlReader:
             raise
 
     async def close(self) -> None:
-        """Not while a `read` runs."""
+        """Close the reader; no `read` may be running."""
         self._agent.readers[self._name] -= 1
         if not self._agent.readers[self._name]:
-            with contextlib.suppress(Exception):  # it may be gone: nothing is kept of it either way
+            with contextlib.suppress(Exception):  # the sender may be gone: nothing is kept of it either way
                 self._agent.api.remove_remote_agent(self._name)
 
     def _read(self, copies: Sequence[BlockCopy], stop: threading.Event) -> None:
-        """Returns when nothing is written any more: a read under way is not taken back."""
+        """Read, and return when nothing is written any more: a transfer under way is not stopped."""
         if stop.is_set():
             return
         try:
@@ -116,14 +116,14 @@ class NixlReader:
             raise PeerLostError(self._name, f"a read ended as {state}")
 
     def _transfer(self, copies: Sequence[BlockCopy]) -> str:
-        """How it ended, as NIXL says it."""
+        """Transfer the blocks; return NIXL's name for how it ended."""
         api, size = self._agent.api, self._agent.pool.block_bytes
         local: list[tuple[int, int, int]] = []
         remote: list[tuple[int, int, int]] = []
         for target, source, length in runs(copies):
             local.append((self._agent.address + target * size, length * size, _DEVICE))
             remote.append((self._source.address + source * size, length * size, _DEVICE))
-        ours, theirs = (api.get_xfer_descs(one, mem_type=_MEMORY) for one in (local, remote))
+        ours, theirs = (api.get_xfer_descs(regions, mem_type=_MEMORY) for regions in (local, remote))
         handle = api.initialize_xfer("READ", ours, theirs, self._name)
         try:
             state: str = api.transfer(handle)
@@ -136,7 +136,7 @@ class NixlReader:
 
 
 def _introduce(agent: NixlAgent, source: NixlPool) -> str:
-    """The name under which `agent` knows the sender from now on."""
+    """Add the sender to `agent`; return the name it is known by from then on."""
     try:
         name = agent.api.add_remote_agent(source.agent)
     except Exception as error:  # NIXL's own errors have no type in common

@@ -1,10 +1,10 @@
 """Blocks of a process on the same host: its pool's memfd, passed over a unix socket and mapped read-only.
 
-A memfd has no name, so nothing is left behind by a killed group and no exiting peer unlinks it, as happens to
-`multiprocessing.shared_memory` on Python 3.11. The connection stays open for as long as the mapping is used:
-its end tells that the sender is gone.
+A memfd has no name: a killed process group leaves nothing behind, and no exiting peer unlinks it, as happens
+with `multiprocessing.shared_memory` on Python 3.11. The connection stays open while the mapping is used; its
+end shows that the sender is gone.
 
-On connecting, the sender says one line of JSON, {"incarnation", "num_blocks", "block_bytes"}, and passes a
+On connecting, the sender writes one line of JSON, {"incarnation", "num_blocks", "block_bytes"}, and passes a
 read-only descriptor of the pool with its first byte.
 """
 
@@ -35,7 +35,7 @@ from scheduling.request import Fence
 
 SOCKET_PREFIX = "baton-kv-"
 MAX_SOCKET_PATH_BYTES = 107
-"""What fits into sockaddr_un with its closing zero."""
+"""The size of sockaddr_un's path without its closing zero."""
 PROBE_TIMEOUT_S = 1.0
 MAX_HELLO_BYTES = 4096
 _CREDENTIALS = "3i"
@@ -45,7 +45,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class ShmServer:
-    """The sender's end: hands the pool's memory to whoever may open the socket (mode 0600: the same user)."""
+    """The sender's end: passes the pool's memory to processes of the same user."""
 
     def __init__(self, pool: BlockPool, incarnation: str, directory: Path) -> None:
         if pool.fd is None:
@@ -86,7 +86,7 @@ class ShmServer:
             task.add_done_callback(lambda done: self._on_end(done, connection))
 
     def _on_end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
-        connection.close()  # here, since a task that is cancelled before it begins closes nothing
+        connection.close()  # here: a task that is cancelled before it begins closes nothing
         self._receivers.discard(task)
 
     async def _serve(self, connection: socket.socket) -> None:
@@ -100,9 +100,9 @@ class ShmServer:
 
 
 def remove_stale_sockets(directory: Path) -> None:
-    """Unlinks what processes left behind that were killed: sockets of ours that nobody listens on.
+    """Unlink sockets that killed processes left behind: those that nothing listens on.
 
-    Asking the socket, not the process table: another container's processes are not in ours.
+    The socket is asked, not the process table, which lacks the processes of other containers.
     """
     for path in directory.glob(f"{SOCKET_PREFIX}*.sock"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
@@ -141,15 +141,15 @@ class ShmReader:
         await run_to_end(self._executor, lambda stop: _copy(blocks, self._pool, copies, stop))
 
     async def close(self) -> None:
-        """Not while a `read` runs."""
+        """Close the reader; no `read` may be running."""
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._connection.close()
-        # The last reference unmaps the memory. That may be the executor's: a thread drops its last piece of
-        # work only after the result is out, and unmapping before that would be an error.
+        # The last reference unmaps the memory. The executor may hold it: a thread drops its last piece of
+        # work only after its result is set, and unmapping before that would be an error.
         self._blocks = None
 
     def _on_end(self) -> None:
-        # The sender says nothing after its hello: readable means closed.
+        # The sender writes nothing after its hello: readable means closed.
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._on_lost()
 
@@ -158,7 +158,7 @@ def _copy(source: Bytes, pool: BlockPool, copies: Sequence[BlockCopy], stop: thr
     for copy in copies:
         if stop.is_set():
             return
-        # copyto lets go of the interpreter lock; assigning to the memoryview would hold it.
+        # copyto releases the interpreter lock; assigning to the memoryview would hold it.
         target = np.frombuffer(pool.block_bytes_view(copy.target_block), dtype=np.uint8)
         np.copyto(target, source[copy.sender_block])
 
@@ -166,9 +166,9 @@ def _copy(source: Bytes, pool: BlockPool, copies: Sequence[BlockCopy], stop: thr
 async def connect(
     pool: BlockPool, path: str, incarnation: str, executor: Executor, on_lost: Callable[[], None]
 ) -> ShmReader:
-    """Maps the pool of the process `incarnation` that listens at `path`; `on_lost` is called when it ends.
+    """Map the pool of the process `incarnation` that listens at `path`; `on_lost` is called when it ends.
 
-    Raises TransportUnavailableError when nobody, or somebody else, answers there within a second.
+    Raises TransportUnavailableError if no process, or another one, replies within a second.
     """
     loop = asyncio.get_running_loop()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -190,7 +190,7 @@ async def connect(
 
 
 def _check_same_user(connection: socket.socket) -> None:
-    """A folder for sockets may be everybody's: whoever has put one there, or asks at ours, must be us."""
+    """Raise PermissionError unless the other end runs as our user, since the folder may be everybody's."""
     size = struct.calcsize(_CREDENTIALS)
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     _, user, _ = struct.unpack(_CREDENTIALS, peer)
@@ -199,7 +199,7 @@ def _check_same_user(connection: socket.socket) -> None:
 
 
 async def _receive_hello(connection: socket.socket) -> tuple[bytes, int]:
-    """The hello line and the descriptor that comes with its first byte."""
+    """Receive the hello line, and the descriptor that comes with its first byte."""
     await _readable(connection)
     hello, fds, _, _ = socket.recv_fds(connection, MAX_HELLO_BYTES, 1)
     if len(fds) != 1:
@@ -227,7 +227,7 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) -> Bytes:
-    """The sender's blocks, [num_blocks, block_bytes]; they stay mapped as long as the array lives."""
+    """Map the sender's blocks, [num_blocks, block_bytes], for as long as the array lives."""
     try:
         fields = json.loads(hello)
         if fields["incarnation"] != incarnation:
@@ -239,7 +239,7 @@ def _map(pool: BlockPool, path: str, incarnation: str, hello: bytes, fd: int) ->
         if os.fstat(fd).st_size < size:
             raise ValueError(f"the pool has {os.fstat(fd).st_size} bytes; {size} were announced")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            # A pool cut short under our feet would end this process, not the handoff.
+            # A pool that shrinks while it is mapped would end this process, not the handoff.
             raise ValueError("the pool's memfd may shrink; accepted: one sealed against it")
         mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
         return np.frombuffer(mapping, dtype=np.uint8).reshape(num_blocks, pool.block_bytes)

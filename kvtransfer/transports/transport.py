@@ -1,4 +1,4 @@
-"""How blocks get from a sender's pool into ours: one interface, an implementation per kind of road."""
+"""The interface of all transports, which copy blocks from a sender's pool into ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.request import Fence
 
 
 class TransportMode(enum.Enum):
-    """The roads that may be taken."""
+    """Which transport may be used."""
 
     AUTO = "auto"
     CUDA_IPC = "cuda_ipc"
@@ -22,32 +22,31 @@ class TransportMode(enum.Enum):
 
 
 class BlockReader(Protocol):
-    """Reads blocks of one sender process. Kept and shared by all handoffs from that process."""
+    """Reads blocks of one sender process; shared by all handoffs from that process."""
 
     @property
     def transport(self) -> str:
-        """The name in configuration, logs and metrics."""
+        """Its name in configuration, logs and metrics."""
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
-        """Fills the target blocks.
+        """Fill the target blocks. Raises KVTransferError if the blocks cannot be read.
 
-        However it ends (return, error, cancellation): from then on nothing writes to them any more.
-        Raises KVTransferError when the blocks cannot be had.
+        Nothing writes to them after this ends, whether by return, error or cancellation.
         """
 
     async def close(self) -> None:
-        """Not while a `read` runs."""
+        """Close the reader; no `read` may be running."""
 
 
 def check_places(copies: Sequence[BlockCopy], num_blocks: int) -> None:
-    """Raises LayoutMismatchError for a block that lies beyond the sender's pool."""
+    """Raise LayoutMismatchError if a block lies beyond the sender's pool."""
     for copy in copies:
         if copy.sender_block >= num_blocks:
             raise LayoutMismatchError("sender_block", copy.sender_block, f"under {num_blocks}")
 
 
 def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
-    """(target, source, blocks) of stretches that are neighbours on both sides, each worth one descriptor."""
+    """Yield (target, source, number of blocks) of stretches that are contiguous on both sides."""
     begin = 0
     for end in range(1, len(copies) + 1):
         if end == len(copies) or not _are_neighbours(copies[end - 1], copies[end]):
@@ -55,5 +54,5 @@ def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
             begin = end
 
 
-def _are_neighbours(one: BlockCopy, other: BlockCopy) -> bool:
-    return (other.target_block, other.sender_block) == (one.target_block + 1, one.sender_block + 1)
+def _are_neighbours(first: BlockCopy, second: BlockCopy) -> bool:
+    return (second.target_block, second.sender_block) == (first.target_block + 1, first.sender_block + 1)

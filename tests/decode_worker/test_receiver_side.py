@@ -24,7 +24,6 @@ BEHIND = mark_steps(torch.device("cpu"))
 RESULT = ReceiveResult(
     num_verified_blocks=3,
     num_corrupt_blocks=1,
-    num_fetched_blocks=2,
     num_bytes=64,
     transport="shm",
     first_tokens=TokenColumns(token_ids=[5]),

@@ -18,10 +18,10 @@ from kvtransfer.handoff import Outcome
 from kvtransfer.manifest import Commit, CudaPool, CudaReach
 from kvtransfer.pools.on_device import DeviceSource, DeviceTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, most_blocks_in_flight
+from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, max_blocks_in_flight
 from kvtransfer.sender import Handoffs
 from kvtransfer.service import KVTransferService, SenderLayout
-from kvtransfer.transports.cuda_ipc import CudaRoad, MappedBlocks
+from kvtransfer.transports.cuda_ipc import CudaTransport, MappedBlocks
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
 from scheduling.columns import TokenColumns
@@ -78,14 +78,14 @@ class Sharing:
     mapped: list[CudaPool] = field(default_factory=list)
     num_closed: int = 0
 
-    def road(self, source: KVPool, target: KVPool) -> CudaRoad:
+    def road(self, source: KVPool, target: KVPool) -> CudaTransport:
         def mapped(pool: CudaPool) -> MappedBlocks:
             if self.map_error:
                 raise TransportUnavailableError("cuda_ipc", pool.gpu, self.map_error)
             self.mapped.append(pool)
             return Mapped(self, source, target)
 
-        return CudaRoad(self.reach, DeviceTarget(PoolBlocks(target)), mapped)
+        return CudaTransport(self.reach, DeviceTarget(PoolBlocks(target)), mapped)
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Pair:
             on_device=self.on_device,
         )
         limits = ReceiverLimits(no_progress_s=60.0, acknowledge_s=60.0)
-        self.loads = GatedSlots(self.target, most_blocks_in_flight(LAYOUT.block_bytes, limits))
+        self.loads = GatedSlots(self.target, max_blocks_in_flight(LAYOUT.block_bytes, limits))
         self.receiving = ReceiveStaging(self.loads)
         self.road = None if sharing is None else sharing.road(self.source, self.target)
         self.receiver = Receiver(self.receiving, 16, "model", mode, limits, cuda=self.road)

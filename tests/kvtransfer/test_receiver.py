@@ -30,7 +30,7 @@ async def test_every_byte_arrives_and_the_sender_may_free(
     result = await receiver.receive(task)
     assert wrong_blocks(receiver, task) == []
     assert (result.num_verified_blocks, result.num_corrupt_blocks) == (20, 0)
-    assert (result.num_fetched_blocks, result.num_bytes) == (20, 20 * receiver.pool.block_bytes)
+    assert result.num_bytes == 20 * receiver.pool.block_bytes
     assert result.transport == mode.value
     assert result.first_tokens.token_ids == [42]
     assert 0 < result.exposed_s <= result.total_s
@@ -77,7 +77,7 @@ async def test_blocks_already_held_are_not_sent(
     task = task_of(sender, fence_of(), 5, num_held=3)
     sender.offer_all(task.fence, 5)
     result = await receiver.receive(task)
-    assert (result.num_fetched_blocks, result.num_verified_blocks) == (2, 5)
+    assert (result.num_bytes, result.num_verified_blocks) == (2 * receiver.pool.block_bytes, 5)
     assert wrong_blocks(receiver, task) == [0, 1, 2], "held blocks were written to"
 
 

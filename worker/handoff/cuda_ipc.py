@@ -17,7 +17,7 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool, CudaReach
 from kvtransfer.pools.on_device import DeviceSource, DeviceTarget
-from kvtransfer.transports.cuda_ipc import CudaRoad
+from kvtransfer.transports.cuda_ipc import CudaTransport
 from kvtransfer.transports.transport import TransportMode
 from worker.errors import StartupError
 
@@ -63,13 +63,13 @@ def offer_of(mode: TransportMode, pool: KVPool) -> DeviceOffer | None:
     return DeviceOffer(DeviceSource(PoolBlocks(pool)), cuda)
 
 
-def road_of(mode: TransportMode, pool: KVPool) -> CudaRoad | None:
+def cuda_transport_of(mode: TransportMode, pool: KVPool) -> CudaTransport | None:
     """How to receive into `pool` from GPUs in reach; None as for `offer_of`."""
     if not _may_share(mode, pool):
         return None
     reach = CudaReach(host_identity(), gpus_in_reach(pool.device))
     log.info("cuda_ipc_reach", gpus=reach.gpus)
-    return CudaRoad(reach, DeviceTarget(PoolBlocks(pool)), partial(map_blocks, pool))
+    return CudaTransport(reach, DeviceTarget(PoolBlocks(pool)), partial(map_blocks, pool))
 
 
 def map_blocks(pool: KVPool, theirs: CudaPool) -> PeerBlocks:

@@ -10,7 +10,7 @@ from engine.kv.kv_pool import KVPool
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.pools.pool import HostSource, HostTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
-from kvtransfer.receiver import ReceiverLimits, most_blocks_in_flight
+from kvtransfer.receiver import ReceiverLimits, max_blocks_in_flight
 from worker.engine import Engine
 
 SEND_BYTES = 4 * 1024**3
@@ -46,4 +46,4 @@ def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
     """What is fetched into and verified, but for what comes from a device in reach."""
     if pool.fd is not None:
         return InPlace(pool)
-    return ReceiveStaging(HostSlots(pool, most_blocks_in_flight(pool.block_bytes, limits)))
+    return ReceiveStaging(HostSlots(pool, max_blocks_in_flight(pool.block_bytes, limits)))

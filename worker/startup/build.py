@@ -11,7 +11,7 @@ from engine.calibration.sweep import Sweep, sweep
 from engine.execution.model_runner import ModelRunner
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
-from engine.starting import Tell, untold
+from engine.starting import OnProgress, ignore_progress
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
@@ -19,8 +19,8 @@ from worker.startup.sweep_cache import SweepKey, cached_sweep, device_name
 log = structlog.get_logger()
 
 
-def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
-    """Build the engine. Raises what `engine.build.build` raises; `tell` is called with its progress."""
+def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress) -> Engine:
+    """Build the engine that `config` asks for. Raises the errors of `engine.build.build`."""
     if config.threads:
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
@@ -40,7 +40,7 @@ def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
         cuda_graphs=config.cuda_graphs,
         fusion=config.fusion,
     )
-    built = build(settings, lambda runner, name: _measure(config, runner, name, tell), tell)
+    built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
     runner = built.runner
     if runner.model.fusion != NOT_FUSED:
         _tell_fused(runner.model.fusion)
@@ -53,7 +53,7 @@ def build_engine(config: WorkerConfig, tell: Tell = untold) -> Engine:
         runner.model.facts.max_context,
         built.cost,
         built.samples,
-        built.sameness,
+        built.determinism_digest,
     )
 
 
@@ -74,7 +74,7 @@ def _tell_quantised(done: Quantised) -> None:
     )
 
 
-def _measure(config: WorkerConfig, runner: ModelRunner, name: str, tell: Tell) -> Sweep:
+def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:
     """What steps cost here: measured now, or by an earlier worker like this one."""
     seqs, budget = config.max_num_seqs, config.token_budget
     key = SweepKey(
@@ -91,5 +91,7 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str, tell: Tell) -
         fusion=config.fusion,
     )
     return cached_sweep(
-        config.cache, key, lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget, tell=tell)
+        config.cache,
+        key,
+        lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget, on_progress=on_progress),
     )

@@ -35,9 +35,9 @@ def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
                 other.worker_id,
             )
         if other.sameness != own.sameness:
-            has, others = _sameness(own.sameness), _sameness(other.sameness)
+            has, others = _describe_digest(own.sameness), _describe_digest(other.sameness)
             raise ForeignFleetError("--deterministic", has, others, other.worker_id)
 
 
-def _sameness(digest: str) -> str:
+def _describe_digest(digest: str) -> str:
     return f"on, with logits {digest}" if digest else "off"

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from scheduling.cost.cost_model import Sample
 
-LEAST_LIMIT_S = 30.0
+MIN_LIMIT_S = 30.0
 LONGEST_STEPS = 50
 """Of the longest measured at the start, so many may one step last: a crowded machine is no stalled one."""
 
 
-def stall_limit_s(samples: Iterable[Sample], most_tokens: int) -> float:
-    """Return how long a step of up to `most_tokens` tokens may last, from the steps that were measured.
+def stall_limit_s(samples: Iterable[Sample], max_step_tokens: int) -> float:
+    """Return how long a step of up to `max_step_tokens` tokens may last, from the steps that were measured.
 
     If there was no time to measure the largest step, it may last as long as the same tokens would take in
     steps of the largest measured size.
@@ -20,4 +20,4 @@ def stall_limit_s(samples: Iterable[Sample], most_tokens: int) -> float:
     known = list(samples)
     longest_s = max((seconds for _, seconds in known), default=0.0)
     tokens, seconds = max(((shape.num_tokens, seconds) for shape, seconds in known), default=(1, 0.0))
-    return max(LEAST_LIMIT_S, LONGEST_STEPS * longest_s, -(-most_tokens // tokens) * seconds)
+    return max(MIN_LIMIT_S, LONGEST_STEPS * longest_s, -(-max_step_tokens // tokens) * seconds)

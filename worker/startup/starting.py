@@ -21,7 +21,7 @@ import structlog
 from engine.starting import Phase
 from services.process.log import configure_logging
 from worker.config import WorkerConfig
-from worker.identity import Role
+from worker.identity import WorkerRole
 
 log = structlog.get_logger()
 
@@ -56,8 +56,8 @@ class Start:
         self._thread = threading.Thread(target=self._run, name="starting", daemon=True)
         self._thread.start()
 
-    def tell(self, phase: Phase, done: int = 0, total: int = 0) -> None:
-        """Implements `engine.starting.Tell`; never waits for a reader of stdout."""
+    def report(self, phase: Phase, done: int = 0, total: int = 0) -> None:
+        """Implements `engine.starting.OnProgress`; never waits for a reader of stdout."""
         with self._changed:
             if phase is Phase.READING and self._progress.phase is not phase:
                 self._mapped_before = _mapped_bytes()
@@ -104,7 +104,7 @@ class Start:
                 log.info("starting", phase=now.phase.value, done=now.done, total=now.total)
 
 
-def begin(config: WorkerConfig, role: Role) -> Start:
+def begin(config: WorkerConfig, role: WorkerRole) -> Start:
     """The start of this process, whose log is set up first."""
     configure_logging(config.log_level, config.log_format, worker=config.worker_id)
     return Start(f"{role.value}_worker", config.worker_id)

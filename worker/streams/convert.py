@@ -13,7 +13,7 @@ from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from services.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, prompt_logprobs_to_pb, shape_to_pb
 from worker.errors import MalformedCommandError
-from worker.identity import Identity, Role
+from worker.identity import Identity, WorkerRole
 from worker.streams.commands import (
     CancelHandles,
     DrainWorker,
@@ -24,8 +24,8 @@ from worker.streams.commands import (
 )
 
 ROLES = {
-    Role.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
-    Role.DECODE: worker_pb2.WORKER_ROLE_DECODE,
+    WorkerRole.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
+    WorkerRole.DECODE: worker_pb2.WORKER_ROLE_DECODE,
 }
 # The router sets every field: a second set of defaults here could differ from its own.
 _SAMPLING_FIELDS = (

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from engine.model.int8_weights import Int8Linear
-from engine.starting import Phase, Tell, untold
+from engine.starting import OnProgress, Phase, ignore_progress
 
 BASE_ROWS = 16
 """With fewer, products with the weights to be read for 16 rows take hardly less time."""
@@ -104,11 +104,11 @@ class TiledModule(nn.Module):
 
 
 @torch.inference_mode()
-def tile_rows(model: nn.Module, tell: Tell = untold) -> None:
+def tile_rows(model: nn.Module, on_progress: OnProgress = ignore_progress) -> None:
     """Replace every module of `model` that multiplies rows by a matrix of its own, experts apart."""
     modules = list(model.named_modules())
     for number, (name, module) in enumerate(modules):
-        tell(Phase.PREPARING, number, len(modules))
+        on_progress(Phase.PREPARING, number, len(modules))
         replaced = _tiled(module)
         if replaced is not None:
             model.set_submodule(name, replaced)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.calibration.determinism_check import prove_sameness, same_bits
+from engine.calibration.determinism_check import check_determinism, same_bits
 from engine.errors import NotDeterministic
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
@@ -128,13 +128,13 @@ def test_the_proof_tells_workers_apart_by_their_weights(tmp_path: Path, zoo: Cal
     digests = []
     for directory, block_size in ((zoo("llama"), 16), (zoo("llama"), 4), (other, 16)):
         model = load_model(directory, torch.float32, CPU, deterministic=True)
-        digests.append(prove_sameness(ModelRunner(model, KVPool(model.block_layout(block_size), 160))))
+        digests.append(check_determinism(ModelRunner(model, KVPool(model.block_layout(block_size), 160))))
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_the_proof_refuses_what_is_not_deterministic(zoo: Callable[[str], Path]) -> None:
     with pytest.raises(NotDeterministic, match=r"rows of \d+ .* when computed"):
-        prove_sameness(runner_for(zoo("llama"), deterministic=False))
+        check_determinism(runner_for(zoo("llama"), deterministic=False))
 
 
 @settings(max_examples=25, deadline=None)

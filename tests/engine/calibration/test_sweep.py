@@ -56,15 +56,15 @@ def test_a_slow_machine_measures_the_small_steps_and_stops(
         runner,
         max_num_seqs=64,
         token_budget=256,
-        most_seconds=8.0,
-        tell=lambda _phase, done, total: told.append((done, total)),
+        max_seconds=8.0,
+        on_progress=lambda _phase, done, total: told.append((done, total)),
     )
     assert not swept.is_whole
     assert {shape.num_tokens for shape, _ in swept.samples} == {1}
     assert clock.now_s <= 8.0
     assert told == [(done, len(steps)) for done in range(len(told))]
     clock.now_s = 0.0
-    warm_up(runner, max_num_seqs=64, token_budget=256, most_seconds=8.0)
+    warm_up(runner, max_num_seqs=64, token_budget=256, max_seconds=8.0)
     assert clock.now_s == 2.0
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.build import EngineSettings, build
-from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import Sweep
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import ALIGNMENT, BlockLayout, KVPool
@@ -197,7 +197,7 @@ def test_the_proof_of_sameness_holds(directory: Path) -> None:
         load_model(directory, torch.float32, CPU, deterministic=True, quantisation=quantisation)
         for quantisation in (Quantisation.NONE, Quantisation.KV8, Quantisation.KVFP8)
     ]
-    digests = {prove_sameness(ModelRunner(model, KVPool(model.block_layout(4), 160))) for model in models}
+    digests = {check_determinism(ModelRunner(model, KVPool(model.block_layout(4), 160))) for model in models}
     assert len(digests) == 3
 
 

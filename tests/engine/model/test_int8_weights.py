@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.determinism_check import check_determinism
 from engine.execution.model_runner import ModelRunner
 from engine.model import int8_weights
 from engine.model.int8_weights import Int8Linear, quantise
@@ -96,7 +96,7 @@ def test_a_deterministic_model_may_be_quantised(
     zoo: Callable[[str], Path], name: str, dtype: torch.dtype
 ) -> None:
     same = load_int8(zoo(name), dtype, deterministic=True)
-    prove_sameness(ModelRunner(same, poisoned_pool(same, BLOCK_SIZE, 160)))
+    check_determinism(ModelRunner(same, poisoned_pool(same, BLOCK_SIZE, 160)))
     # The highest tolerance is bfloat16's, where products of other heights are rounded otherwise.
     torch.testing.assert_close(logits_of(same), logits_of(load_int8(zoo(name), dtype)), rtol=0.1, atol=0.3)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import engine.model.attention
-from engine.calibration.determinism_check import prove_sameness
+from engine.calibration.determinism_check import check_determinism
 from engine.errors import ModelRefused
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import BlockLayout, KVPool
@@ -89,7 +89,7 @@ def test_float64_is_refused_on_a_gpu(zoo: Callable[[str], Path]) -> None:
 def test_the_proof_holds_on_a_gpu(family: str, dtype: torch.dtype, zoo: Callable[[str], Path]) -> None:
     model = load_model(zoo(family), dtype, torch.device("cuda"), deterministic=True)
     runner = ModelRunner(model, KVPool(model.block_layout(BLOCK_SIZE), 64, model.device))
-    assert prove_sameness(runner) == prove_sameness(runner)
+    assert check_determinism(runner) == check_determinism(runner)
 
 
 def test_a_step_that_wants_no_logits_has_none() -> None:

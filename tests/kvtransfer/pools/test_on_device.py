@@ -189,14 +189,14 @@ async def test_blocks_are_ready_when_the_device_has_come_so_far(
     ready: list[Sequence[int]] = []
     failed: list[BaseException] = []
     source.begin(1, 4)
-    source.show(1, Publication(0, [3, 4], "the first chunk", ready.append, failed.append))
+    source.publish(1, Publication(0, [3, 4], "the first chunk", ready.append, failed.append))
     await until(lambda: blocks.begun == ["the first chunk"])
     await settle()
     assert ready == []
     blocks.gate.set()
     await until(lambda: ready == [[3, 4]])
     blocks.error = RuntimeError("an illegal address")
-    source.show(1, Publication(2, [5, 6], "the second one", ready.append, failed.append))
+    source.publish(1, Publication(2, [5, 6], "the second one", ready.append, failed.append))
     await until(lambda: [str(error) for error in failed] == ["an illegal address"])
     assert ready == [[3, 4]]
 
@@ -208,7 +208,7 @@ async def test_nobody_is_told_of_blocks_whose_handoff_is_over(
     told: list[object] = []
     for handle in (1, 2):
         source.begin(handle, 1)
-        source.show(handle, Publication(0, [handle], None, told.append, told.append))
+        source.publish(handle, Publication(0, [handle], None, told.append, told.append))
     source.end(1)
     blocks.gate.set()
     await until(lambda: [2] in told)

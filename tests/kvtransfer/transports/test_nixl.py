@@ -169,7 +169,7 @@ class TestWithNixl:
             task = task_of(sender, fence_of(request_id), 40, num_held=3)
             handle = sender.offer_all(task.fence, 40)
             result = await receiver.receive(task)
-            assert (result.num_verified_blocks, result.num_fetched_blocks) == (40, 37)
+            assert (result.num_verified_blocks, result.num_bytes) == (40, 37 * receiver.pool.block_bytes)
             assert result.transport == "nixl"
             assert wrong_blocks(receiver, task) == [0, 1, 2]
             heard = await sender.hear()

@@ -16,7 +16,7 @@ from kvtransfer.errors import TransportUnavailableError
 from kvtransfer.manifest import CudaPool
 from kvtransfer.transports.transport import TransportMode
 from worker.errors import StartupError
-from worker.handoff.cuda_ipc import PoolBlocks, host_identity, map_blocks, offer_of, road_of
+from worker.handoff.cuda_ipc import PoolBlocks, cuda_transport_of, host_identity, map_blocks, offer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
@@ -25,7 +25,7 @@ LAYOUT = BlockLayout(2, 16, 2, 64, torch.float32)
 def test_host_memory_is_not_shared_as_a_gpus() -> None:
     pool = KVPool(LAYOUT, 4)
     assert offer_of(TransportMode.AUTO, pool) is None
-    assert road_of(TransportMode.AUTO, pool) is None
+    assert cuda_transport_of(TransportMode.AUTO, pool) is None
 
 
 def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
@@ -34,7 +34,7 @@ def test_who_asks_for_it_without_a_gpu_is_refused() -> None:
     with pytest.raises(StartupError, match=message):
         offer_of(TransportMode.CUDA_IPC, pool)
     with pytest.raises(StartupError, match=message):
-        road_of(TransportMode.CUDA_IPC, pool)
+        cuda_transport_of(TransportMode.CUDA_IPC, pool)
 
 
 def test_neighbours_know_each_other() -> None:

@@ -180,8 +180,8 @@ class SlowSource(InPlace):
         super().__init__(BytesPool())
         self.shown: list[tuple[int, int, tuple[int, ...], object]] = []
 
-    def show(self, handle: int, showing: Publication) -> None:
-        self.shown.append((handle, showing.first_index, tuple(showing.blocks), showing.behind))
+    def publish(self, handle: int, publication: Publication) -> None:
+        self.shown.append((handle, publication.first_index, tuple(publication.blocks), publication.behind))
 
 
 async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:

@@ -15,7 +15,7 @@ from scheduling.cost.cost_model import StepShape
 from services.process.watchdog import EXIT_STALLED, Watchdog
 from tests.patience import PATIENCE_S
 from worker.engine_thread import EngineThread
-from worker.startup.stall_limit import LEAST_LIMIT_S, LONGEST_STEPS, stall_limit_s
+from worker.startup.stall_limit import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
 
 LOOK_S = 0.01
 CHECKOUT = Path(__file__).parents[3]
@@ -106,7 +106,7 @@ def test_turns_that_end_are_no_stall_however_long_they_go_on() -> None:
 
 def test_patience_follows_the_longest_step_and_has_a_floor() -> None:
     shape = StepShape.of(1, 10, [])
-    assert stall_limit_s([], 256) == stall_limit_s([(shape, 0.01)], 256) == LEAST_LIMIT_S
+    assert stall_limit_s([], 256) == stall_limit_s([(shape, 0.01)], 256) == MIN_LIMIT_S
     assert stall_limit_s([(shape, 2.0), (shape, 0.1)], 2) == 2.0 * LONGEST_STEPS
 
 
