@@ -150,7 +150,7 @@ class Handoffs:
         return entry
 
     async def events(self, entry: Sending) -> AsyncIterator[Offer | Commit | SenderAbort]:
-        """What an opened handoff has to say, as it comes, until its commit or abort."""
+        """Yield the events of an opened handoff as they come, until its commit or abort."""
         while True:
             entry.changed.clear()
             while (offer := entry.handoff.take_offer()) is not None:

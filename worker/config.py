@@ -26,7 +26,7 @@ DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_PORT = 65_535
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
-"""What neither a flag nor a profile says."""
+"""Sizes that hold if neither a flag nor a profile sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ class WorkerConfig:
     dtype: str
     device: str
     deterministic: bool
-    """The same bits for the same tokens, whoever shares a step; proven at the start."""
+    """Whether logits are the same bits whatever else is in a step; checked at the start."""
     cuda_graphs: bool
     random_weights: int | None
-    """The seed that weights are drawn from, for measuring; None: the checkpoint's are read."""
+    """The seed to draw weights from, for measuring; None: the checkpoint's are read."""
     quantisation: Quantisation
     fusion: bool
-    """On a GPU the model's layers are fused, where they fit."""
+    """Whether the model's layers are fused on a GPU, where they fit."""
     threads: int
     policy: str
     timed: Profile | None
-    """Steps last what it says instead of computing; with it come its blocks, seats, budget and context."""
+    """If set, steps compute nothing and last as long as it says; it also gives the sizes."""
     transport: TransportMode
     shm_dir: Path
     metrics_port: int
@@ -67,7 +67,7 @@ class WorkerConfig:
     log_format: str
     security: Security
     cache: Path
-    """Where this user's programs keep what they can make again."""
+    """The folder for files that can be made again."""
 
     def __post_init__(self) -> None:
         for flag, address in (("--listen", self.listen), ("--advertise", self.advertise)):
@@ -120,12 +120,12 @@ class WorkerConfig:
 
     @property
     def host(self) -> str:
-        """Where it listens, without the port."""
+        """The address it listens at, without the port."""
         return self.listen.rpartition(":")[0]
 
 
 def config_of_process(role: WorkerRole) -> WorkerConfig:
-    """This process's own settings; what is wrong with them ends it, with code 2 and one sentence."""
+    """Return this process's settings; exit with code 2 and one sentence if they are wrong."""
     try:
         return parse_config(sys.argv[1:], role.value, os.getpid())
     except ValueError as error:
@@ -279,7 +279,7 @@ def _add_transport_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _cache_folder() -> Path:
-    """As the XDG base directory specification has it, by which a relative path counts as none."""
+    """Return the folder of the XDG base directory specification, which ignores relative paths."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if base.is_absolute():
         return base / "baton"

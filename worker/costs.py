@@ -1,8 +1,7 @@
-"""What this worker's steps cost: followed on the event loop, fitted anew beside it.
+"""The costs of this worker's steps: observed on the event loop, fitted on a thread.
 
-Each step is observed in some microseconds. A fit holds the interpreter lock for some milliseconds, in
-pieces; it runs in a thread of its own, rarely, so that neither the event loop nor the step thread waits for
-all of it at once.
+Observing a step takes some microseconds. A fit holds the interpreter lock for some milliseconds in all; it
+runs rarely and on a thread of its own, so neither the event loop nor the step thread waits for all of it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MIN_BETWEEN_FITS_S = 1.0
 
 
 class Costs:
-    """Owns the estimator. Routers are told by whoever writes to them: `model` is replaced when it changes."""
+    """Owns the estimator. `model` is replaced when it changes; routers get it with their next report."""
 
     def __init__(
         self, estimator: CostEstimator, submit: Callable[[Command], None], metrics: WorkerMetrics
@@ -40,17 +39,17 @@ class Costs:
         metrics.observe_cost(self.model)
 
     def observe(self, report: StepReport) -> None:
-        """Take in what a step took; one that failed says nothing of what steps cost."""
+        """Take in how long a step took; a failed step is ignored."""
         if report.shape is None or report.step_error:
             return
-        self._tell(self._estimator.observe(report.shape, report.step_seconds))
+        self._publish(self._estimator.observe(report.shape, report.step_seconds))
         is_free = self._fitting is None or self._fitting.done()
         if self._estimator.needs_fit and is_free and self._clock() - self._last_fit_s >= MIN_BETWEEN_FITS_S:
             self._last_fit_s = self._clock()
             self._fitting = asyncio.create_task(self._fit())
 
     async def settle(self) -> None:
-        """Returns when no fit is under way."""
+        """Return when no fit is under way."""
         if self._fitting is not None:
             await self._fitting
 
@@ -58,26 +57,26 @@ class Costs:
         samples = self._estimator.take_samples()
         try:
             fitted = await asyncio.to_thread(fit, samples)
-        except Exception:  # a task's top: whatever the least squares stumble over, the last good fit stays
+        except Exception:  # a task's top: if the least squares fail, the last good fit stays
             log.exception("cost_fit_failed", samples=len(samples))
             self._metrics.loop_errors.labels("cost_fit").inc()
             return
         if fitted is not None:
             self._metrics.cost_fits.inc()
-            self._tell(self._estimator.adopt(fitted))
+            self._publish(self._estimator.adopt(fitted))
 
-    def _tell(self, model: CostModel | None) -> None:
+    def _publish(self, model: CostModel | None) -> None:
         if model is None:
             return
         if model.is_trusted != self.model.is_trusted:
             self._metrics.cost_distrusts.inc(not model.is_trusted)
-            self._say(model)
+            self._log_trust(model)
         self.model = model
         self._metrics.observe_cost(model)
         self._submit(SetCost(model))
 
     @staticmethod
-    def _say(model: CostModel) -> None:
+    def _log_trust(model: CostModel) -> None:
         band = {"q10": model.ratio_q10, "q50": model.ratio_q50, "q95": model.ratio_q95}
         if model.is_trusted:
             log.info("cost_trusted", **band)

@@ -1,4 +1,4 @@
-"""What serves a worker's sequences, whether it computes or only takes its time."""
+"""The engine of a worker, whether it computes or only takes its time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Engine:
     fingerprint: str
     max_context: int
     cost: CostModel
-    """UNKNOWN_COST when the sweep had too little to fit."""
+    """UNKNOWN_COST if the sweep had too few samples to fit."""
     samples: tuple[Sample, ...]
-    """What it was fitted to."""
+    """The samples that `cost` was fitted to."""
     determinism_digest: str = ""
-    """Of a deterministic worker: what its logits for known tokens are, as a digest."""
+    """A digest of the logits of known tokens; empty unless the worker is deterministic."""
 
     def idle_load(self) -> Load:
-        """What the first report would say."""
+        """Return the load of an engine without sequences."""
         return Load(
             step=0,
             running=0,

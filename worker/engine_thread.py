@@ -1,4 +1,4 @@
-"""The step thread: commands go in through an inbox, reports come out as callbacks on the event loop."""
+"""The step thread: takes commands from an inbox, and reports by callbacks on the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.core.report import StepReport
 
 
 class Loop(Protocol):
-    """`engine.execution.step_loop.StepLoop`, as its thread sees it."""
+    """The step loop as its thread sees it; see `engine.execution.step_loop`."""
 
     def run(
         self,
@@ -35,7 +35,7 @@ class Inbox:
         self._queue.put(command)
 
     def close(self) -> None:
-        """No more is needed: a waiting `drain` returns."""
+        """Close the inbox: a waiting `drain` returns."""
         self._closed.set()
         self._queue.put(None)
 
@@ -44,24 +44,27 @@ class Inbox:
         return self._closed.is_set()
 
     def drain(self, timeout_s: float) -> list[Command]:
-        """All commands that have come; waits for the first for `timeout_s`, or until the inbox is closed."""
+        """Return all commands that have come.
+
+        Wait for the first for `timeout_s`, or until the inbox closes.
+        """
         commands: list[Command] = []
         try:
             if timeout_s > 0 and not self.is_closed:
-                self._take(commands, self._queue.get(timeout=min(timeout_s, threading.TIMEOUT_MAX)))
+                self._append(commands, self._queue.get(timeout=min(timeout_s, threading.TIMEOUT_MAX)))
             while True:
-                self._take(commands, self._queue.get_nowait())
+                self._append(commands, self._queue.get_nowait())
         except queue.Empty:
             return commands
 
     @staticmethod
-    def _take(commands: list[Command], command: Command | None) -> None:
+    def _append(commands: list[Command], command: Command | None) -> None:
         if command is not None:
             commands.append(command)
 
 
 class EngineThread:
-    """Runs a step loop until stopped. `ended` is set with the reason when it ends by itself: it crashed."""
+    """Runs a step loop until stopped. `ended` gets the exception if the loop crashes."""
 
     def __init__(self, loop: Loop, on_report: Callable[[StepReport], None]) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,18 +85,18 @@ class EngineThread:
         return self._thread.ident
 
     def turn(self) -> int | None:
-        """The number of the turn under way; None while the loop waits for commands, or has ended."""
+        """Return the number of the turn under way; None while the loop waits for commands, or has ended."""
         return self._num_turns if self._is_busy else None
 
     def turn_s(self) -> float:
-        """How long the turn under way has lasted; 0 without one."""
+        """Return how long the turn under way has lasted; 0 without one."""
         return time.monotonic() - self._turn_began_at if self._is_busy else 0.0
 
     def submit(self, command: Command) -> None:
         self._inbox.put(command)
 
     async def stop(self) -> None:
-        """Returns when the step under way, if any, is over."""
+        """Stop the loop; return when the step under way, if any, is over."""
         self._inbox.close()
         await asyncio.to_thread(self._thread.join)
 
@@ -101,7 +104,7 @@ class EngineThread:
         error: BaseException | None = None
         try:
             self._loop.run(self._drain, self._emit, lambda: self._inbox.is_closed)
-        except BaseException as caught:  # noqa: BLE001 - the thread's top: the process ends over it, logged
+        except BaseException as caught:  # noqa: BLE001 - the thread's top: the process logs it and ends
             error = caught
         self._is_busy = False
         self._events.call_soon_threadsafe(self._end, error)
@@ -120,7 +123,7 @@ class EngineThread:
     def _deliver(self, report: StepReport) -> None:
         try:
             self._on_report(report)
-        except Exception as error:  # noqa: BLE001 - what it held would be lost: the process ends over it, logged
+        except Exception as error:  # noqa: BLE001 - the report would be lost: the process logs it and ends
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:

@@ -1,10 +1,10 @@
-"""What keeps a worker from serving, and what it refuses while it does.
+"""Errors that keep a worker from serving, and commands that it refuses while it does.
 
 WorkerError
 ├── StartupError             the process ends with `exit_code` and the sentence
 │   ├── ForeignKernelsError  another package called `kernels` would be imported
 │   └── ForeignFleetError    the fleet serves other weights or blocks
-└── MalformedCommandError    a command of a router makes no sense; `handle` names its sequence, if it has one
+└── MalformedCommandError    a router's command is not valid; `handle` names its sequence, if it has one
 """
 
 from __future__ import annotations

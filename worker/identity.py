@@ -1,4 +1,4 @@
-"""Who a worker is: fixed from its start to its end."""
+"""The identity of a worker, fixed from its start to its end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class WorkerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a worker says of itself to routers and to the registry."""
+    """The facts about itself that a worker gives to routers and the registry."""
 
     worker_id: str
     incarnation: str
-    """Drawn at the process's start: fences name it, so that a successor is not taken for this process."""
+    """Drawn when the process starts. Fences name it, so a successor is not taken for this process."""
     role: WorkerRole
     model_name: str
     fingerprint: str

@@ -1,4 +1,4 @@
-"""A worker process from its start to its end; what is specific to a kind of worker is handed in.
+"""A worker process from its start to its end; the kind of worker passes in its own part.
 
 Exit codes: 0 after a drain, 1 the step thread crashed, 2 a wrong setting, 3 Redis does not answer, 4 the
 model cannot be served, or not deterministically, 5 the fleet serves something else, 6 a step or the
@@ -55,12 +55,12 @@ from worker.streams.service import WorkerService
 log = structlog.get_logger()
 
 STOP_GRACE_S = 1.0
-"""For what is being written to routers when everything else has ended."""
+"""Time for the last writes to routers when everything else has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleContext:
-    """What a kind of worker builds its side of the handoff from."""
+    """Everything that a kind of worker builds its side of the handoff from."""
 
     config: WorkerConfig
     engine: Engine
@@ -77,29 +77,29 @@ BuildRole = Callable[[RoleContext], Awaitable[RoleSide]]
 
 
 class StepThreadEndedError(Exception):
-    """What must never end by itself has."""
+    """The step thread ended by itself, which it must never do."""
 
 
 def main(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> int:
-    """Runs until drained; the process's exit code."""
+    """Run until drained; return the process's exit code."""
     try:
         check_kernels()
         uvloop.run(_serve(role, build_role, config, start))
     except (ModelRefused, NotDeterministic) as error:
-        return _leave(EXIT_MODEL, error)
+        return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
-        return _leave(EXIT_REDIS, error)
+        return _exit_code(EXIT_REDIS, error)
     except StartupError as error:
-        return _leave(error.exit_code, error)
+        return _exit_code(error.exit_code, error)
     except ValueError as error:
-        return _leave(EXIT_CONFIG, error)
+        return _exit_code(EXIT_CONFIG, error)
     except StepThreadEndedError:
         log.exception("step_thread_ended")
         return EXIT_CRASHED
     return 0
 
 
-def _leave(code: int, error: Exception) -> int:
+def _exit_code(code: int, error: Exception) -> int:
     print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
     return code
 
@@ -127,7 +127,7 @@ async def _serve(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, 
 
 
 def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
-    """Imports only what it builds from: a worker that computes nothing starts without transformers."""
+    """Build the engine. A worker that computes nothing starts without importing transformers."""
     if config.timed is not None:
         from worker.timed.timed_engine import build_timed_engine  # noqa: PLC0415 - see above
 
@@ -138,7 +138,7 @@ def _build(config: WorkerConfig, on_progress: OnProgress) -> Engine:
 
 
 class _Worker:
-    """The parts of a serving worker; `cleanup` takes them apart in the reverse order."""
+    """The parts of a serving worker; `cleanup` closes them in the reverse order."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Worker:
         self._address = self._metrics_address = ""
 
     async def join(self, build_role: BuildRole, store: Store) -> None:
-        """Returns when routers may find this worker."""
+        """Return when routers may find this worker."""
         self._cleanup.callback(watch_loop().stop)
         self._metrics_address = self._start_metrics()
         self._start_engine()
@@ -180,9 +180,9 @@ class _Worker:
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
 
     async def serve(self, signals: StopSignals) -> None:
-        """Returns when it has been drained."""
+        """Serve; return when the worker has been drained."""
         signals.serving = True
-        self._say_ready()
+        self._announce_ready()
         await self._until_drained(signals)
 
     def _identify(self, role: WorkerRole) -> Identity:
@@ -226,7 +226,7 @@ class _Worker:
         )
         watchdog = Watchdog(self._thread.turn, limit_s, partial(leave_stalled, "step", self._thread.ident))
         watchdog.start()
-        # Stopped after the thread: a step may stall while it is waited for.
+        # Closed after the thread: a step may stall while the thread is stopped.
         self._cleanup.callback(watchdog.stop)
         self._cleanup.push_async_callback(self._thread.stop)
 
@@ -257,17 +257,17 @@ class _Worker:
         self._cleanup.push_async_callback(self._registration.stop)
         await self._server.set_serving(serving=True)
 
-    def _say_ready(self) -> None:
+    def _announce_ready(self) -> None:
         address, metrics = self._address, self._metrics_address
         kind = f"{self._identity.role.value}_worker"
         log.info("listening", **self._config.security.describe(self._config.listen))
         log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)
-        # The launcher reads it.
+        # The launcher reads this line.
         line = f"READY {kind} {self._identity.worker_id} address={address} metrics={metrics}"
         print(line, flush=True)  # noqa: T201
 
     async def _until_drained(self, signals: StopSignals) -> None:
-        """Serves until asked to stop or drain; then lets go of what it has, for `drain_s` at most."""
+        """Serve until asked to stop, then wait for sequences to end or leave, `drain_s` at most."""
         stopping = asyncio.create_task(signals.stop.wait())
         draining = asyncio.create_task(self._hub.draining.wait())
         await self._first_of(stopping, draining)

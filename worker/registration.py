@@ -1,4 +1,4 @@
-"""Tells the fleet, through Redis, that this worker lives and which prefixes it holds."""
+"""Announces to the fleet, through Redis, that this worker lives and which prefixes it caches."""
 
 from __future__ import annotations
 
@@ -24,50 +24,51 @@ TTL_S = 3.0
 PIECE = 1000
 """Blocks in one message: packing them holds the event loop for a millisecond."""
 MAX_PIECES = 20
-"""Messages sent at each heartbeat, few enough that the next one is not late. A pool that is all news takes
+"""Messages sent at each heartbeat, few enough that the next one is not late. To announce a whole pool takes
 a few heartbeats."""
 
 
-class PrefixNews:
-    """Changes that the prefix directory has not been told yet.
+class PrefixChanges:
+    """Cached blocks that came or went since the prefix directory was updated.
 
-    Each hash is in one of three places at most, so that taking the news costs what is taken, however many
-    blocks are cached. A dict, unlike a set, gives up its entries one by one without a walk over its table.
+    Each hash is in at most one of three places, so the cost of `take` depends on how much it returns, not on
+    how many blocks are cached. A dict, unlike a set, pops its entries without a walk over its table.
     """
 
     def __init__(self) -> None:
-        self._told: set[bytes] = set()
-        """Held, and the directory knows."""
-        self._untold: dict[bytes, None] = {}
-        """Held, and the directory does not know."""
+        self._announced: set[bytes] = set()
+        """Cached, and in the directory."""
+        self._unannounced: dict[bytes, None] = {}
+        """Cached, and not in the directory yet."""
         self._gone: dict[bytes, None] = {}
-        """Not held any more, and the directory does not know."""
+        """Not cached any more, and still in the directory."""
 
     def note(self, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         for block_hash in added:
             if block_hash in self._gone:
                 del self._gone[block_hash]
-                self._told.add(block_hash)
-            elif block_hash not in self._told:
-                self._untold[block_hash] = None
+                self._announced.add(block_hash)
+            elif block_hash not in self._announced:
+                self._unannounced[block_hash] = None
         for block_hash in removed:
-            if block_hash in self._told:
-                self._told.remove(block_hash)
+            if block_hash in self._announced:
+                self._announced.remove(block_hash)
                 self._gone[block_hash] = None
             else:
-                self._untold.pop(block_hash, None)
+                self._unannounced.pop(block_hash, None)
 
     def take(self, most: int) -> tuple[list[bytes], list[bytes]]:
         """Return (added, removed) since the last call, at most `most` of both together."""
         removed = [self._gone.popitem()[0] for _ in range(min(most, len(self._gone)))]
-        added = [self._untold.popitem()[0] for _ in range(min(most - len(removed), len(self._untold)))]
-        self._told.update(added)
+        num_added = min(most - len(removed), len(self._unannounced))
+        added = [self._unannounced.popitem()[0] for _ in range(num_added)]
+        self._announced.update(added)
         return added, removed
 
-    def forget_telling(self) -> None:
-        """Announce all held blocks again: the directory may have lost everything."""
-        told, self._told = self._told, set()
-        self._untold.update(dict.fromkeys(told))
+    def announce_all_again(self) -> None:
+        """Announce all cached blocks again: the directory may have lost everything."""
+        announced, self._announced = self._announced, set()
+        self._unannounced.update(dict.fromkeys(announced))
         self._gone.clear()
 
 
@@ -111,24 +112,24 @@ class StartAnnouncement:
 
 
 class Registration:
-    """Heartbeats until stopped. Redis may go and come back: running sequences do not care."""
+    """Sends heartbeats until stopped. An outage of Redis does not affect running sequences."""
 
     def __init__(self, store: Store, record: WorkerRecord, metrics: WorkerMetrics) -> None:
-        self.prefixes = PrefixNews()
+        self.prefixes = PrefixChanges()
         self._store = store
         self._record = record
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
-        store.on_new_epoch(self.prefixes.forget_telling)
+        store.on_new_epoch(self.prefixes.announce_all_again)
 
     async def start(self) -> None:
-        """Raises ForeignFleetError or StoreUnavailable; afterwards the worker is announced."""
+        """Join the fleet. Raises ForeignFleetError or StoreUnavailable."""
         check_fleet(self._record, await self._store.list_workers())
         await self._store.register_worker(self._record, TTL_S)
         self._task = asyncio.create_task(self._beat(), name="registration")
 
     async def stop(self) -> None:
-        """No new work is wanted."""
+        """Leave the registry: no new work is wanted."""
         if self._task is None:
             return
         self._task.cancel()
@@ -144,22 +145,22 @@ class Registration:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:
-                await self._tell()
+                await self._announce()
             except StoreUnavailable as error:
                 if reachable:
                     log.warning("redis_lost", reason=str(error))
                 reachable = False
-                self.prefixes.forget_telling()
-            except Exception:  # the loop's top: ended unheard, it would take a healthy worker away
+                self.prefixes.announce_all_again()
+            except Exception:  # the loop's top: if it ended, a healthy worker would be lost
                 self._metrics.loop_errors.labels("registration").inc()
-                self.prefixes.forget_telling()
+                self.prefixes.announce_all_again()
                 log.exception("registration_failed")
             else:
                 if not reachable:
                     log.info("redis_back")
                 reachable = True
 
-    async def _tell(self) -> None:
+    async def _announce(self) -> None:
         await self._store.register_worker(self._record, TTL_S)
         for _ in range(MAX_PIECES):
             added, removed = self.prefixes.take(PIECE)

@@ -15,7 +15,7 @@ from tests.growth import MOST_GROWTH, growth
 from worker import registration
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
-from worker.registration import PrefixNews, Registration
+from worker.registration import PrefixChanges, Registration
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 hashes = st.integers(0, 4).map(lambda number: bytes([number]))
@@ -29,7 +29,7 @@ news = st.lists(
 
 @given(news)
 def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], list[bytes], str]]) -> None:
-    told = PrefixNews()
+    told = PrefixChanges()
     held: set[bytes] = set()
     directory: set[bytes] = set()
     for added, removed, what in steps:
@@ -38,7 +38,7 @@ def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], 
         held = (held | set(added)) - set(gone)
         if what == "lose":
             directory.clear()
-            told.forget_telling()
+            told.announce_all_again()
         elif what == "take":
             now, no_more = told.take(1000)
             assert not set(now) & directory, "told twice"
@@ -50,7 +50,7 @@ def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], 
 
 def test_what_a_heartbeat_tells_costs_what_changed_and_not_what_is_cached() -> None:
     def prepare(num_cached: int) -> Callable[[], object]:
-        told = PrefixNews()
+        told = PrefixChanges()
         told.note(_hashes(0, num_cached), [])
         told.take(num_cached)
         told.note(_hashes(num_cached, num_cached + 200), _hashes(0, 200))

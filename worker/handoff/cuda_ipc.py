@@ -1,4 +1,4 @@
-"""Whether this worker's KV goes from GPU to GPU, and by what."""
+"""Decides whether this worker's KV goes from GPU to GPU, and builds the parts for it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class PoolBlocks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOffer:
-    """What a sender offers on its GPU."""
+    """The source and the pool that a sender offers on its GPU."""
 
     source: DeviceSource
     pool: CudaPool
 
 
 def offer_of(mode: TransportMode, pool: KVPool) -> DeviceOffer | None:
-    """None where the pool is not a GPU's or nobody wants it shared."""
+    """Return the sender's offer; None if the pool is not on a GPU, or may not be shared."""
     if not _may_share(mode, pool):
         return None
     try:
@@ -64,7 +64,7 @@ def offer_of(mode: TransportMode, pool: KVPool) -> DeviceOffer | None:
 
 
 def cuda_transport_of(mode: TransportMode, pool: KVPool) -> CudaTransport | None:
-    """How to receive into `pool` from GPUs in reach; None as for `offer_of`."""
+    """Return how to receive into `pool` from GPUs in reach; None as for `offer_of`."""
     if not _may_share(mode, pool):
         return None
     reach = CudaReach(host_identity(), gpus_in_reach(pool.device))
@@ -73,7 +73,7 @@ def cuda_transport_of(mode: TransportMode, pool: KVPool) -> CudaTransport | None
 
 
 def map_blocks(pool: KVPool, theirs: CudaPool) -> PeerBlocks:
-    """The blocks of a sender, to be copied into `pool`; raises TransportUnavailableError."""
+    """Map the blocks of a sender, to copy them into `pool`. Raises TransportUnavailableError."""
     try:
         return PeerBlocks(theirs.handle, theirs.num_blocks, pool.tensor)
     except (ValueError, RuntimeError, ImportError) as error:
@@ -81,10 +81,11 @@ def map_blocks(pool: KVPool, theirs: CudaPool) -> PeerBlocks:
 
 
 def host_identity(proc: Path = Path("/proc")) -> str:
-    """Equal for processes between which CUDA maps memory: of one boot, user, and process and IPC namespace.
+    """Return a name that is equal for processes between which CUDA maps memory.
 
-    Two containers on one machine have a GPU in common and cannot map each other's memory unless they share
-    those namespaces. Empty where the system does not say, and then nobody is taken for a neighbour.
+    They have the boot, the user, and the process and IPC namespaces in common. Two containers on one machine
+    cannot map each other's memory, even on one GPU, unless they share those namespaces. The name is empty if
+    the system does not say; then no GPU is in reach.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

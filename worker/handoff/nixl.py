@@ -1,4 +1,4 @@
-"""Whether this worker lets its KV travel by NIXL."""
+"""Decides whether this worker's KV may go by NIXL."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ log = structlog.get_logger()
 
 
 def agent_of(context: RoleContext, pool: BlockPool, purpose: str) -> NixlAgent | None:
-    """With `pool` registered. Where nobody asks for NIXL it is used if it is there and nothing is lost by it:
-    not in a fleet that encrypts, which NIXL does not.
+    """Return an agent with `pool` registered; None if NIXL is not used.
+
+    Without `--transport nixl` it is used if it is installed and the fleet does not encrypt, as NIXL does not.
     """
     mode = context.config.transport
     by_itself = mode is TransportMode.AUTO and is_installed() and context.tls is None

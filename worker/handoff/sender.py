@@ -1,4 +1,4 @@
-"""What every worker that offers KV is put together from besides its engine."""
+"""Builds the sender's side of the handoff, which every kind of worker has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.main import RoleContext
 
 
 async def build_sender(context: RoleContext) -> SenderSide:
-    """The sender's side, its service, and the socket that hands out what it offers."""
+    """Return the sender's side; start its service, and the socket that shares its memory."""
     config = context.config
     source = source_of(context.engine, config.block_size)
     shm = None

@@ -1,4 +1,4 @@
-"""How the engine's pool takes part in handoffs: where it is, or through page-locked memory of the host."""
+"""The engine's pool in handoffs: used in place, or through page-locked host memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kvtransfer.receiver import ReceiverLimits, max_blocks_in_flight
 from worker.engine import Engine
 
 SEND_BYTES = 4 * 1024**3
-"""What handoffs may hold of the host's memory, unless the longest sequence needs more: a bus fills it in less
-than a tenth of a second, about as long as a receiver needs to fetch and acknowledge."""
+"""Host memory for handoffs, unless the longest sequence needs more. A bus fills it in less than a tenth of a
+second, about as long as a receiver needs to fetch and acknowledge."""
 
 
 class HostSlots:
@@ -33,7 +33,7 @@ class HostSlots:
 
 
 def source_of(engine: Engine, block_size: int) -> HostSource:
-    """What receivers read that do not reach the pool's device; page-locking it takes seconds."""
+    """Return the source for receivers that do not reach the pool's device; page-locking it takes seconds."""
     pool = engine.pool
     if pool.fd is not None:
         return InPlace(pool)
@@ -43,7 +43,7 @@ def source_of(engine: Engine, block_size: int) -> HostSource:
 
 
 def target_of(pool: KVPool, limits: ReceiverLimits) -> HostTarget:
-    """What is fetched into and verified, but for what comes from a device in reach."""
+    """Return the target for blocks that do not come from a device in reach."""
     if pool.fd is not None:
         return InPlace(pool)
     return ReceiveStaging(HostSlots(pool, max_blocks_in_flight(pool.block_bytes, limits)))

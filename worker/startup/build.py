@@ -1,4 +1,4 @@
-"""A worker's engine, as its flags ask for it; what steps cost may be known from an earlier worker."""
+"""Builds the engine that a worker's flags ask for; step costs may be known from an earlier worker."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     built = build(settings, lambda runner, name: _measure(config, runner, name, on_progress), on_progress)
     runner = built.runner
     if runner.model.fusion != NOT_FUSED:
-        _tell_fused(runner.model.fusion)
+        _log_fusion(runner.model.fusion)
     if runner.model.quantised is not None:
-        _tell_quantised(runner.model.quantised)
+        _log_quantisation(runner.model.quantised)
     return Engine(
         built.loop,
         runner.pool,
@@ -57,25 +57,25 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
     )
 
 
-def _tell_fused(done: FusionReport) -> None:
-    if done.replaced:
-        log.info("modules_fused", **done.replaced)
+def _log_fusion(report: FusionReport) -> None:
+    if report.replaced:
+        log.info("modules_fused", **report.replaced)
     else:
-        log.warning("not_fused", reason=done.reason)
+        log.warning("not_fused", reason=report.reason)
 
 
-def _tell_quantised(done: Quantised) -> None:
+def _log_quantisation(quantised: Quantised) -> None:
     log.info(
         "weights_quantised",
-        layers=done.num_layers,
-        float_experts=done.num_float_experts,
-        mb=round(done.num_bytes / MEBIBYTE, 1),
-        float_mb=round(done.float_bytes / MEBIBYTE, 1),
+        layers=quantised.num_layers,
+        float_experts=quantised.num_float_experts,
+        mb=round(quantised.num_bytes / MEBIBYTE, 1),
+        float_mb=round(quantised.float_bytes / MEBIBYTE, 1),
     )
 
 
 def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: OnProgress) -> Sweep:
-    """What steps cost here: measured now, or by an earlier worker like this one."""
+    """Return what steps cost here: measured now, or by an earlier worker like this one."""
     seqs, budget = config.max_num_seqs, config.token_budget
     key = SweepKey(
         fingerprint=name,

@@ -1,4 +1,4 @@
-"""What is checked before a worker says that it serves."""
+"""Checks that a worker makes before it serves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from worker.errors import ForeignFleetError, ForeignKernelsError
 
 
 def check_kernels(distributions: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Refuses an environment in which `import kernels` could mean another package than ours.
+    """Refuse an environment in which `import kernels` could import another package.
 
-    Hugging Face's is called that too; whichever is found first would be taken for the other.
+    Hugging Face has a package of that name; whichever is found first would be imported.
     """
     known = metadata.packages_distributions() if distributions is None else distributions
     for distribution in known.get("kernels", ()):
@@ -21,7 +21,7 @@ def check_kernels(distributions: Mapping[str, Sequence[str]] | None = None) -> N
 
 
 def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
-    """Refuses to join workers whose KV means something else; a former process of this one is none of them."""
+    """Refuse to join workers whose KV differs; an earlier process of this worker does not count."""
     for other in fleet:
         if other.worker_id == own.worker_id:
             continue

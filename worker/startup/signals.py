@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, as a worker takes them."""
+"""How a worker handles SIGTERM and SIGINT."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 
 
 class StopSignals:
-    """`stop` is set by the first signal once `serving`; before that there is nothing to finish."""
+    """Sets `stop` at the first signal once `serving`; before that a signal ends the process."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -21,5 +21,5 @@ class StopSignals:
         if not self.serving:
             os._exit(0)
         if self.stop.is_set():
-            os._exit(128 + number)  # asked twice: at once
+            os._exit(128 + number)  # the second signal ends at once
         self.stop.set()

@@ -1,4 +1,4 @@
-"""How long a step may last before its worker is taken for stalled."""
+"""How long a step may last before its worker counts as stalled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduling.cost.cost_model import Sample
 
 MIN_LIMIT_S = 30.0
 LONGEST_STEPS = 50
-"""Of the longest measured at the start, so many may one step last: a crowded machine is no stalled one."""
+"""A step may last this many times the longest one measured at the start: a busy machine is not stalled."""
 
 
 def stall_limit_s(samples: Iterable[Sample], max_step_tokens: int) -> float:

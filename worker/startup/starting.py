@@ -35,7 +35,7 @@ _IO = Path("/proc/self/io")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total`, bytes or steps; both are 0 if unknown."""
+    """Progress within a phase: `done` of `total` bytes or steps; both are 0 if unknown."""
 
     phase: Phase
     done: int = 0
@@ -48,7 +48,7 @@ class Start:
     def __init__(self, kind: str, worker_id: str) -> None:
         self._prefix = f"STARTING {kind} {worker_id}"
         self._progress = Progress(Phase.IMPORTING)
-        self._unsaid = deque([self._progress])
+        self._unprinted = deque([self._progress])
         """Progress at the beginning of each phase, not printed yet."""
         self._mapped_before = 0
         self._changed = threading.Condition()
@@ -64,17 +64,17 @@ class Start:
             is_new = phase is not self._progress.phase
             self._progress = Progress(phase, done, total)
             if is_new:
-                self._unsaid.append(self._progress)
+                self._unprinted.append(self._progress)
                 self._changed.notify()
 
     @property
     def progress(self) -> Progress:
-        told = self._progress
-        if told.phase is not Phase.READING:
-            return told
+        progress = self._progress
+        if progress.phase is not Phase.READING:
+            return progress
         # Weights are mapped, not read: the part of their files that is in memory has been used.
         mapped = max(0, _mapped_bytes() - self._mapped_before)
-        return Progress(told.phase, min(told.total, mapped), told.total)
+        return Progress(progress.phase, min(progress.total, mapped), progress.total)
 
     def end(self) -> None:
         """End the lines: no further one is printed, unless stdout has been stuck for a second."""
@@ -84,19 +84,19 @@ class Start:
         self._thread.join(PULSE_S)
 
     def _run(self) -> None:
-        said, logged_at, activity = self._progress, 0.0, _Activity()
+        printed, logged_at, activity = self._progress, 0.0, _Activity()
         while True:
             with self._changed:
-                if not self._unsaid and not self._is_over:
+                if not self._unprinted and not self._is_over:
                     self._changed.wait(PULSE_S)
-                if self._is_over and not self._unsaid:
+                if self._is_over and not self._unprinted:
                     return
-                begun = self._unsaid.popleft() if self._unsaid else None
+                begun = self._unprinted.popleft() if self._unprinted else None
             now = begun or self.progress
-            if begun is None and now == said and not activity.has_moved():
+            if begun is None and now == printed and not activity.has_moved():
                 continue
-            said, activity = now, _Activity()
-            # Nobody need read stdout.
+            printed, activity = now, _Activity()
+            # Stdout may be closed.
             with contextlib.suppress(OSError, ValueError):
                 print(f"{self._prefix} done={now.done} total={now.total} phase={now.phase}", flush=True)  # noqa: T201
             if begun is not None or time.monotonic() - logged_at >= LOG_S:
@@ -105,7 +105,7 @@ class Start:
 
 
 def begin(config: WorkerConfig, role: WorkerRole) -> Start:
-    """The start of this process, whose log is set up first."""
+    """Set up the log, and return the start of this process."""
     configure_logging(config.log_level, config.log_format, worker=config.worker_id)
     return Start(f"{role.value}_worker", config.worker_id)
 

@@ -1,7 +1,7 @@
-"""Keeps what the start-up sweep measured, so that the next start of the same worker here need not measure it.
+"""Keeps what the start-up sweep measured, so the next start of the same worker need not measure it again.
 
-One JSON file for each `SweepKey`. What the machine does today may differ from then: the steps that are served
-say so (`scheduling.cost.cost_estimator`). Deleting the folder has everything measured anew.
+There is one JSON file for each `SweepKey`. If the machine is faster or slower than it was, the cost model
+adapts to the steps that are served (`scheduling.cost.cost_estimator`). Delete the folder to measure anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class SweepKey:
-    """All that a measured step depends on."""
+    """Everything that the time of a step depends on."""
 
     fingerprint: str
     device: str
@@ -50,7 +50,7 @@ class SweepKey:
 
 
 def device_name(device: torch.device) -> str:
-    """The processor, and how many there are: a sweep holds for no other."""
+    """Return the name of the processor and their number: a sweep is valid for no other."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()} x {os.cpu_count()}"
@@ -102,15 +102,15 @@ def _load(path: Path, key: SweepKey) -> list[Sample] | None:
 def _parse(text: str, key: SweepKey) -> list[Sample]:
     document = json.loads(text)
     if document["format"] != FORMAT or document["key"] != asdict(key):
-        raise ValueError("it is of another worker")
+        raise ValueError("it belongs to another worker")
     samples = [(StepShape(*shape), float(seconds)) for *shape, seconds in document["samples"]]
     if not samples or not all(is_usable(shape, seconds) for shape, seconds in samples):
-        raise ValueError("it holds steps that cannot have been")
+        raise ValueError("it contains steps that are impossible")
     return samples
 
 
 def _store(path: Path, key: SweepKey, samples: list[Sample]) -> None:
-    """Whole or not at all: another worker may read it meanwhile, or write the same."""
+    """Write the file whole or not at all: another worker may read or write the same one."""
     rows = [[*shape.sizes, shape.num_decodes, seconds] for shape, seconds in samples]
     text = json.dumps({"format": FORMAT, "key": asdict(key), "samples": rows})
     try:

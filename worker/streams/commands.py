@@ -20,7 +20,7 @@ class ReceiveFrom(Receive):
 
 StartCommand = Prefill | Decode | ReceiveFrom
 START_NAMES: dict[type[StartCommand], str] = {Prefill: "prefill", Decode: "decode", ReceiveFrom: "receive"}
-"""What the protocol calls them."""
+"""Their names in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Answers routers' probes on a thread of its own, while the event loop is busy with something else.
+"""Replies to routers' probes on a thread of its own, even while the event loop is busy.
 
 The thread waits in the kernel and needs the interpreter for some microseconds for each probe. So a worker
 that does not answer is dead, stopped or out of reach.
@@ -38,23 +38,23 @@ class ProbedStream:
 
 
 class ProbeResponder:
-    """Answers probes of streams that are open, from `start` to `stop`."""
+    """Replies to probes of open streams, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._streams: dict[int, ProbedStream] = {}
         self._numbers = itertools.count(1)
         self._socket: socket.socket | None = None
-        self._thread = Thread(target=self._answer, name="probes", daemon=True)
+        self._thread = Thread(target=self._reply, name="probes", daemon=True)
         self._stopping = False
 
     def open(self) -> ProbedStream:
-        """Begin to answer for a new stream."""
+        """Begin to reply for a new stream."""
         stream = ProbedStream(next(self._numbers), secrets.token_bytes(KEY_BYTES))
         self._streams[stream.number] = stream
         return stream
 
     def close(self, stream: ProbedStream) -> None:
-        """Stop answering for a stream that is over."""
+        """Stop replying for a stream that is over."""
         self._streams.pop(stream.number, None)
 
     def start(self, host: str, port: int) -> None:
@@ -72,18 +72,18 @@ class ProbeResponder:
         self._thread.join()
         self._socket.close()
 
-    def _answer(self) -> None:
+    def _reply(self) -> None:
         assert self._socket is not None, "started"
         while not self._stopping:
             try:
                 data, router = self._socket.recvfrom(MAX_BYTES)
-                answer = self._answer_to(data)
-                if answer:
-                    self._socket.sendto(answer, router)
+                ack = self._ack_to(data)
+                if ack:
+                    self._socket.sendto(ack, router)
             except (OSError, MemoryError):  # the router asks again
                 time.sleep(0.01)
 
-    def _answer_to(self, data: bytes) -> bytes:
+    def _ack_to(self, data: bytes) -> bytes:
         """Return the ack, or nothing for a datagram that none of our routers has sent."""
         probe = unseal(data, Probe, self._key_of)
         stream = None if probe is None else self._streams.get(probe.stream)
@@ -104,7 +104,7 @@ class ProbeResponder:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A UDP socket at the first address of `host` that can be bound."""
+    """Return a UDP socket at the first address of `host` that can be bound."""
     reason = "it is no address of this machine"
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)

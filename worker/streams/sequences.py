@@ -1,6 +1,6 @@
-"""The sequences a worker runs: whose they are, and what they are called on either side.
+"""The sequences that a worker runs, with their routers and their handles on either side.
 
-Routers draw handles per stream, so two of them may use the same one; the engine's are drawn here.
+Routers choose handles per stream, so two routers may use the same one; the engine's handles are chosen here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Running:
     """One sequence until the engine has freed it."""
 
     handle: int
-    """The engine's."""
+    """The engine's handle."""
     router_handle: int
     fence: Fence
     session: RouterSession
     is_over: bool = False
-    """Its router has been told the end, or has asked for it: nothing more is said of it."""
+    """True once its router knows or has asked for its end: nothing more is reported of it."""
 
 
 class Sequences:
@@ -51,14 +51,15 @@ class Sequences:
         return self._by_router.get((session, router_handle))
 
     def rivals_of(self, fence: Fence) -> list[Running]:
-        """Attempts of the same choices that end with this one, those among them that have not been freed."""
-        return [one for one in self._by_group.get(group_key(fence), ()) if supersedes(fence, one.fence)]
+        """Return the attempts that this one ends, as far as they have not been freed."""
+        group = self._by_group.get(group_key(fence), ())
+        return [running for running in group if supersedes(fence, running.fence)]
 
     def of_session(self, session: RouterSession) -> Iterator[Running]:
         return iter([running for running in self._by_handle.values() if running.session is session])
 
     def has_any_of(self, session: RouterSession) -> bool:
-        """Whether anything of this router's is here, ended or not."""
+        """Return whether any sequence of this router is here, ended or not."""
         return any(running.session is session for running in self._by_handle.values())
 
     def remove(self, handle: int) -> None:

@@ -17,7 +17,7 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # A receiver pings while a long chunk is computed and nothing is said; that is no abuse.
+    # A receiver pings while a long chunk is computed and nothing is sent; that is no abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Two workers on one port would each get a share of the calls.
@@ -28,19 +28,19 @@ OPTIONS = (
 CALLERS = {
     "baton.worker.v1.WorkerService": frozenset({CertificateRole.ROUTER}),
     "baton.worker.v1.KVTransferService": frozenset({CertificateRole.WORKER}),
-    # Probes hold a client's certificate at most.
+    # Health probes have a client's certificate at most.
     "grpc.health.v1.Health": frozenset(CertificateRole),
 }
-"""Whom a certificate of the fleet's CA lets call what; everything else is for the fleet itself."""
+"""Roles whose certificates may call each service; everything else is for the fleet itself."""
 
 
 class Service(Protocol):
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Adds its methods; the service's full name."""
+        """Register its methods; return the service's full name."""
 
 
 class WorkerServer:
-    """Add services, then `start`."""
+    """The gRPC server: add services, then `start` it."""
 
     def __init__(self, tls: FleetTls | None = None) -> None:
         self._tls = tls
@@ -53,7 +53,7 @@ class WorkerServer:
         self._names.append(service.add_to(self._server))
 
     async def start(self, listen: str) -> int:
-        """The bound port. Raises `AddressUnusable`."""
+        """Listen, and return the bound port. Raises `AddressUnusable`."""
         reflection.add_reflection(self._server, self._names)
         await self.set_serving(serving=False)
         port = add_port(self._server, listen, self._tls, self._tls.ca if self._tls else None)

@@ -21,7 +21,7 @@ from worker.streams.probes import ProbedStream, ProbeResponder
 from worker.streams.session import MAX_OUTBOUND, RouterSession
 
 HEARTBEAT_S = 0.2
-"""Routers notice a silence of less than a second."""
+"""Seconds between heartbeats: routers notice a silence of less than a second."""
 
 Context = grpc.aio.ServicerContext[pb.WorkRequest, pb.WorkResponse]
 
@@ -44,7 +44,7 @@ class _Stream:
 
 
 class WorkerService(pb_grpc.WorkerServiceServicer):
-    """`step_s` tells how long the step under way has been running, 0 without one."""
+    """Serves one stream to each router; `step_s` returns the duration of the step under way, or 0."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         self._costs = costs
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """The service's full name, for reflection."""
+        """Register the service; return its full name, for reflection."""
         pb_grpc.add_WorkerServiceServicer_to_server(self, server)
         return pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
-    # Writing through the context, not yielding: then a stream that breaks ends this coroutine at once.
+    # Written through the context, not yielded: so a stream that breaks ends this coroutine at once.
     async def Work(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.WorkRequest], context: Context
     ) -> None:
@@ -75,10 +75,10 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         stream = _Stream(context, self._probes.open())
         session = self._hub.connect(first.hello.router_id)
         try:
-            told = self._costs.model
+            known = self._costs.model
             stream.take(first)
-            await stream.write(self._welcome(told, stream.probed))
-            await self._serve(session, told, request_iterator, stream)
+            await stream.write(self._welcome(known, stream.probed))
+            await self._serve(session, known, request_iterator, stream)
         except OutOfOrder as error:
             await _refuse(context, grpc.StatusCode.DATA_LOSS, str(error))
         finally:
@@ -88,13 +88,13 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
     async def _serve(
         self,
         session: RouterSession,
-        told: CostModel,
+        known: CostModel,
         requests: AsyncIterator[pb.WorkRequest],
         stream: _Stream,
     ) -> None:
-        """Until the router hangs up or falls behind, or this worker closes the session."""
+        """Serve until the router hangs up or falls behind, or this worker closes the session."""
         reading = asyncio.create_task(self._read(session, requests, stream))
-        writing = asyncio.create_task(self._write(session, told, stream))
+        writing = asyncio.create_task(self._write(session, known, stream))
         falling_behind = asyncio.create_task(session.overflowed.wait())
         tasks: set[asyncio.Task[Any]] = {reading, writing, falling_behind}
         try:
@@ -119,20 +119,20 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
             except MalformedCommandError as error:
                 self._hub.refuse(session, error.handle, str(error))
 
-    async def _write(self, session: RouterSession, told: CostModel, stream: _Stream) -> None:
-        """`told` is what the router knows of this worker's costs; a report brings what is new."""
+    async def _write(self, session: RouterSession, known: CostModel, stream: _Stream) -> None:
+        """Write reports and heartbeats. A report includes the costs if they differ from the `known` ones."""
         while not session.is_finished:
             report = await session.take(HEARTBEAT_S)
             if report is not None:
                 cost = self._costs.model
-                news = None if cost is told else cost
-                told = cost
-                await stream.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=news))
+                changed = None if cost is known else cost
+                known = cost
+                await stream.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=changed))
             elif not session.is_finished:
                 await stream.write(self._heartbeat())
 
     def _heartbeat(self) -> pb.WorkResponse:
-        """From the event loop, which no step holds up."""
+        """Return a heartbeat; no step delays it, since it comes from the event loop."""
         return heartbeat_to_pb(self._hub.load, self._step_s(), draining=self._hub.draining.is_set())
 
     def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:

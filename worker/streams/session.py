@@ -1,4 +1,4 @@
-"""One router's stream: what waits to be written to it."""
+"""The reports that wait to be written to one router."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import deque
 from engine.core.report import Failure, Load, StepReport
 
 MAX_OUTBOUND = 1024
-"""Reports that wait for the router to read them; one this far behind does not read."""
+"""Reports that may wait for a router; one that is this far behind does not read."""
 
 
 class RouterSession:
-    """The hub puts reports in, the service takes them out. Bounded: a stalled router is let go."""
+    """A queue of reports: the hub puts them in, the service takes them out. A stalled router is dropped."""
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
@@ -24,11 +24,11 @@ class RouterSession:
 
     @property
     def is_finished(self) -> bool:
-        """Closed, and everything has been taken."""
+        """True once it is closed and everything has been taken."""
         return self._closing and not self._outbound
 
     def put(self, report: StepReport, now_s: float) -> None:
-        """A report whose handles are this router's."""
+        """Put a report whose handles are this router's."""
         self.last_put_s = now_s
         if len(self._outbound) >= MAX_OUTBOUND:
             self.overflowed.set()
@@ -40,12 +40,12 @@ class RouterSession:
         self.put(StepReport(load=load, failures=[failure]), now_s)
 
     def close(self) -> None:
-        """Nothing more will be put."""
+        """Close the queue: nothing more will be put."""
         self._closing = True
         self._changed.set()
 
     async def take(self, timeout_s: float) -> StepReport | None:
-        """The next report; None when there is none for `timeout_s`, or will be none any more."""
+        """Return the next report; None if none comes for `timeout_s`, or the queue is closed and empty."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._outbound and not self._closing:
