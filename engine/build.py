@@ -1,4 +1,4 @@
-"""Puts an engine together: a model over its pool, proven, measured and warm, in a step loop."""
+"""Builds an engine: a model over its pool, checked, measured and warmed up, in a step loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scheduling.policies import by_name
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine is built from; sizes in tokens where they do not say otherwise."""
+    """The settings that an engine is built from."""
 
     model: Path
     dtype: torch.dtype
@@ -40,23 +40,23 @@ class EngineSettings:
     num_blocks: int | None
     """None: as many as fit into `kv_memory_mb`."""
     kv_memory_mb: int | None
-    """None: CPU_MEBIBYTES on a CPU; on a GPU what is free."""
+    """None: CPU_MEBIBYTES on a CPU, the free memory on a GPU."""
     max_num_seqs: int
     token_budget: int
     policy: str
     deterministic: bool = False
     random_weights: int | None = None
-    """The seed that weights are drawn from; None: the checkpoint's are read."""
+    """The seed to draw weights from; None: the checkpoint's are read."""
     quantisation: Quantisation = Quantisation.NONE
     cuda_graphs: bool = True
-    """On a GPU decode-only steps are recorded at the start, and replayed."""
+    """Whether decode-only steps are recorded at the start, and replayed, on a GPU."""
     fusion: bool = True
-    """On a GPU the model's layers are fused, where they fit and rows may depend on each other."""
+    """Whether the model's layers are fused on a GPU, where they fit; never if `deterministic`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """Ready for its first step. `cost` is UNKNOWN_COST when `samples` were too few to fit."""
+    """An engine ready for its first step. `cost` is UNKNOWN_COST if `samples` were too few to fit."""
 
     runner: ModelRunner
     loop: StepLoop
@@ -64,19 +64,20 @@ class BuiltEngine:
     cost: CostModel
     samples: tuple[Sample, ...]
     determinism_digest: str
-    """Of a deterministic engine: what its logits for known tokens are, as a digest."""
+    """A digest of the logits of known tokens; empty unless the engine is deterministic."""
 
 
 Measure = Callable[[ModelRunner, str], Sweep]
-"""What steps of a runner cost, whose engine has this fingerprint."""
+"""Measures what steps of a runner cost, given the fingerprint of its engine."""
 
 
 def build(
     settings: EngineSettings, measure: Measure | None = None, on_progress: OnProgress = ignore_progress
 ) -> BuiltEngine:
-    """Raises ModelRefused for a model that cannot be served, ValueError for a setting that cannot be,
-    NotDeterministic for sameness that this machine does not keep. Without `measure` a sweep is run.
-    `on_progress` hears how far it is.
+    """Build an engine, and call `on_progress` on the way. Without `measure` a sweep is run.
+
+    Raises ModelRefused for a model that cannot be served, ValueError for a setting that is not valid, and
+    NotDeterministic if a deterministic engine does not give the same bits on this machine.
     """
     on_progress(Phase.READING, 0, 0)
     model = load_model(
@@ -95,7 +96,7 @@ def build(
     name = fingerprint(settings.model, layout, settings.random_weights, settings.quantisation)
     determinism_digest = check_determinism(runner, on_progress) if settings.deterministic else ""
     sizes = {"max_num_seqs": settings.max_num_seqs, "token_budget": settings.token_budget}
-    # The kernels do not compute float64; its references read tables on the host, which cannot be recorded.
+    # The kernels do not compute float64. Its references read tables on the host, which cannot be recorded.
     if settings.cuda_graphs and settings.device.type == "cuda" and settings.dtype != torch.float64:
         recording = partial(on_progress, Phase.RECORDING)
         runner.record_decodes(settings.max_num_seqs, CudaGraphs(settings.device), recording)
@@ -104,7 +105,7 @@ def build(
     warm_draws(settings.device, settings.dtype, model.facts.vocab_size)
     swept = sweep(runner, **sizes, on_progress=on_progress) if measure is None else measure(runner, name)
     cost = fit(swept.samples) or UNKNOWN_COST
-    if not swept.is_whole:  # nothing is known of large steps: none is planned by what small ones took
+    if not swept.is_whole:  # large steps were not measured: do not plan them by the cost of small ones
         cost = replace(cost, is_trusted=False)
     loop = StepLoop(
         runner,
@@ -126,7 +127,7 @@ def build(
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto`, `cpu` or `cuda`; raises ValueError for a GPU that is not there."""
+    """Return the device called `auto`, `cpu` or `cuda`. Raises ValueError if there is no such GPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -135,7 +136,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto`, or one of `engine.model.model.DTYPES`."""
+    """Return the dtype called `auto`, or one of `engine.model.model.DTYPES`."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[name]

@@ -1,9 +1,9 @@
-"""What can go wrong in the engine through no fault of its own.
+"""Errors of the engine that its model, settings or machine cause.
 
 EngineError
-├── FusionDiffers     a fused part gives something else than what it was to replace
-├── ModelRefused      a model directory that cannot be served as its makers meant it
-└── NotDeterministic  this machine gives a token other logits in other company
+├── FusionDiffers     a fused part computes something else than the part it replaces
+├── ModelRefused      a model directory that cannot be served correctly
+└── NotDeterministic  on this machine a token's logits depend on the rest of the step
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class EngineError(Exception):
 
 
 class FusionDiffers(EngineError):
-    """Fused, `part` gives something else than before, by `difference` relative to what it gave."""
+    """`part` gives other numbers once fused, by the relative `difference`."""
 
     def __init__(self, part: str, difference: float, tolerance: float) -> None:
         super().__init__(f"{part} differs by {difference:.1e} once fused; accepted: {tolerance:.0e}")
@@ -27,7 +27,7 @@ class FusionDiffers(EngineError):
 
 
 class ModelRefused(EngineError):
-    """`directory` cannot be served: `field` is not among what is `accepted`."""
+    """The model in `directory` cannot be served: `field` has a value that is not `accepted`."""
 
     def __init__(self, directory: Path, field: str, found: str, accepted: str) -> None:
         super().__init__(f"model {directory}: {field} {found}; accepted: {accepted}")
@@ -38,7 +38,7 @@ class ModelRefused(EngineError):
 
 
 class NotDeterministic(EngineError):
-    """Computed `way` instead of alone, rows `rows` of a sequence of `length` tokens came out otherwise."""
+    """The rows `rows` of a sequence of `length` tokens differ when computed `way` instead of alone."""
 
     def __init__(self, way: str, length: int, rows: Sequence[int]) -> None:
         super().__init__(

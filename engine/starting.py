@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Phase(enum.StrEnum):
-    """In this order; those that a worker does not need are left out."""
+    """The phases, in this order; a worker skips those that it does not need."""
 
     IMPORTING = "importing"
     READING = "reading weights"
@@ -25,4 +25,4 @@ OnProgress = Callable[[Phase, int, int], None]
 
 
 def ignore_progress(phase: Phase, done: int, total: int) -> None:
-    """Does nothing: for callers whose progress nobody watches."""
+    """Do nothing: for callers whose progress is not shown."""

@@ -1,8 +1,8 @@
-"""The start-up proof of a deterministic worker: its own model, steps cut in many ways, every bit the same.
+"""The start-up check of a deterministic worker: logits are the same bits however steps are cut.
 
-What a matrix library does inside a product is its own affair and another one's on the next machine. So a
-worker that promises sameness first computes a few sequences, each alone and in one piece, and then again in
-chunks, token by token and among each other. All logits have to be equal bit by bit.
+How a matrix library computes a product differs from machine to machine. So a deterministic worker first
+computes a few sequences, each alone and in one piece, and then again in chunks, token by token and together.
+All logits have to be equal bit by bit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
 
 LENGTHS = (150, 37, 9)
-"""Of the sequences, where the model and the pool have room: past a tile of positions, within one, a few.
-Where contexts are summed in spans, the first goes on so far past the second span."""
+"""Lengths of the sequences, if the model and the pool have room: more than a tile of positions, less than one,
+and a few. If contexts are summed in spans, the first sequence is two spans longer."""
 NUM_TAIL = 3
-"""The last tokens of a sequence, which are decoded one by one."""
+"""Number of last tokens of a sequence that are decoded one by one."""
 _STRIDE = 7919
 _CHUNKS = ((64, 16, 3), (50, 5, 2))
 
@@ -42,9 +42,10 @@ Steps = list[list[Piece]]
 
 
 def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_progress) -> str:
-    """A digest of the logits, equal on workers that may be taken for each other; raises NotDeterministic.
+    """Check that logits do not depend on how steps are cut; return a digest of the logits.
 
-    `on_progress` hears of each step. Writes all over the pool: nothing may be in it.
+    Workers with equal digests give equal logits. Overwrites the pool, and calls `on_progress` for each step.
+    Raises NotDeterministic if logits differ.
     """
     lengths = _lengths(runner)
     alone: Steps = [[Piece(sequence, 0, length)] for sequence, length in enumerate(lengths)]
@@ -70,9 +71,9 @@ def check_determinism(runner: ModelRunner, on_progress: OnProgress = ignore_prog
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors hold the same bytes: a zero's sign counts, and a NaN equals itself."""
-    one, other = first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
-    return first.dtype == second.dtype and torch.equal(one, other)
+    """Return whether two tensors have the same bytes: a zero's sign counts, and a NaN equals itself."""
+    left, right = first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
+    return first.dtype == second.dtype and torch.equal(left, right)
 
 
 def _lengths(runner: ModelRunner) -> list[int]:
@@ -81,7 +82,7 @@ def _lengths(runner: ModelRunner) -> list[int]:
     if room < 2:
         needed = len(LENGTHS) * -(-2 // size)
         raise ValueError(
-            f"num_blocks is {runner.pool.num_blocks}; accepted where sameness is proven: {needed} or more"
+            f"num_blocks is {runner.pool.num_blocks}; accepted with --deterministic: {needed} or more"
         )
     first, *others = LENGTHS
     lengths = (first + 2 * (runner.span or 0), *others)
@@ -89,7 +90,7 @@ def _lengths(runner: ModelRunner) -> list[int]:
 
 
 def _ways(lengths: Sequence[int]) -> Iterator[tuple[str, Steps]]:
-    """Ways to cut the same tokens into steps, by name."""
+    """Yield ways to cut the same tokens into steps, by name."""
     for sizes in _CHUNKS:
         named = ", ".join(map(str, sizes))
         cuts = [
@@ -105,7 +106,7 @@ def _ways(lengths: Sequence[int]) -> Iterator[tuple[str, Steps]]:
     one_by_one = [*heads, *(piece for tail in tails for piece in tail)]
     yield "token by token, alone", [[piece] for piece in one_by_one]
     yield "token by token, together", [heads, *_together(tails)]
-    # The longest is decoded while the others' prompts come in chunks, in the reverse order.
+    # The longest is decoded while the others' prompts are computed in chunks, in the reverse order.
     chunks = _together([tails[0], list(_cut(1, lengths[1], 20)), list(_cut(2, lengths[2], 4))])
     yield "decoded while chunks of others come", [[heads[0]], *(step[::-1] for step in chunks)]
 
@@ -120,7 +121,7 @@ def _cut(sequence: int, length: int, size: int) -> Iterator[Piece]:
 
 
 def _together(cuts: Sequence[Sequence[Piece]]) -> Steps:
-    """The next piece of every sequence in each step, as long as it has one."""
+    """Put the next piece of every sequence into each step, while it has one."""
     longest = max(len(pieces) for pieces in cuts)
     return [[pieces[index] for pieces in cuts if index < len(pieces)] for index in range(longest)]
 
@@ -128,7 +129,7 @@ def _together(cuts: Sequence[Sequence[Piece]]) -> Steps:
 def _run(
     runner: ModelRunner, lengths: Sequence[int], steps: Steps, step_done: Callable[[], None]
 ) -> list[Tensor]:
-    """Logits of every token of each sequence, [length, vocab]."""
+    """Run the steps; return the logits of every token of each sequence, [length, vocab]."""
     found: list[list[Tensor]] = [[] for _ in lengths]
     for pieces in steps:
         logits = runner.forward(_make_batch(runner, pieces))

@@ -1,4 +1,4 @@
-"""How many KV blocks an engine has: as many as it is told, or as many as fit."""
+"""How many KV blocks fit into an engine's memory."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from engine.model.model import Model
 
 MEBIBYTE = 1024 * 1024
 CPU_MEBIBYTES = 256
-"""Where a device's memory is also everybody else's, nobody takes what is free."""
+"""Default on a CPU, whose memory other processes need too."""
 KV_SHARE = 0.9
-"""Of what the weights and the largest step leave. The rest is for what comes later: recorded decode steps
-with their logits, what sampling makes of a batch's logits, penalties' counts, and memory in pieces."""
+"""Share of the memory that weights and the largest step leave. The rest is for recorded decode steps with
+their logits, for sampling and the counts of penalties, and for fragmentation."""
 
 
 class DeviceMemory(Protocol):
-    """What is known of a device's memory."""
+    """Measures a device's memory."""
 
     def free_bytes(self) -> int:
-        """What nobody has, on the whole device."""
+        """Return the bytes that are free on the whole device."""
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Runs `work`; the most that it had at any moment beyond what was there before."""
+        """Run `work`; return the most bytes that it had allocated at any moment."""
 
 
 class CudaMemory:
-    """`DeviceMemory` of a GPU, as the driver and torch count it."""
+    """The memory of a GPU, as the driver and torch count it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def free_bytes(self) -> int:
-        torch.cuda.empty_cache()  # torch keeps what was freed, and the driver counts it as taken
+        torch.cuda.empty_cache()  # torch keeps freed memory, which the driver counts as used
         free, _ = torch.cuda.mem_get_info(self._device)
         return free
 
@@ -51,7 +51,7 @@ class CudaMemory:
 
 
 def blocks_in(layout: BlockLayout, mebibytes: int) -> int:
-    """Blocks of `layout` in so much memory; ValueError if there is not one."""
+    """Return how many blocks fit into so much memory. Raises ValueError if none does."""
     num_blocks = mebibytes * MEBIBYTE // layout.block_bytes
     if num_blocks == 0:
         least = -(-layout.block_bytes // MEBIBYTE)
@@ -62,15 +62,15 @@ def blocks_in(layout: BlockLayout, mebibytes: int) -> int:
 def blocks_that_fit(
     model: Model, layout: BlockLayout, memory: DeviceMemory, *, max_num_seqs: int, token_budget: int
 ) -> int:
-    """Blocks in KV_SHARE of what is free beside the weights and the largest step; ValueError without any."""
+    """Return how many blocks fit into KV_SHARE of the memory that weights and the largest step leave."""
     step_bytes = _largest_step_bytes(model, layout, memory, max_num_seqs, token_budget)
     free_bytes = memory.free_bytes()
     num_blocks = int((free_bytes - step_bytes) * KV_SHARE) // layout.block_bytes
     if num_blocks < 1:
         raise ValueError(
-            f"--token-budget is {token_budget}, of which a step takes {step_bytes // MEBIBYTE} MiB; "
-            f"accepted: less, as there are {free_bytes // MEBIBYTE} MiB beside the weights, for KV blocks of "
-            f"{-(-layout.block_bytes // MEBIBYTE)} MiB too"
+            f"--token-budget is {token_budget}, and such a step takes {step_bytes // MEBIBYTE} MiB; "
+            f"accepted: less, as the weights leave {free_bytes // MEBIBYTE} MiB, which KV blocks of "
+            f"{-(-layout.block_bytes // MEBIBYTE)} MiB have to fit into as well"
         )
     return num_blocks
 
@@ -78,9 +78,9 @@ def blocks_that_fit(
 def _largest_step_bytes(
     model: Model, layout: BlockLayout, memory: DeviceMemory, max_num_seqs: int, token_budget: int
 ) -> int:
-    """Of a step of `token_budget` tokens that wants as many rows of logits as there can be.
+    """Measure a step of `token_budget` tokens with as many rows of logits as possible.
 
-    It runs over a pool of its own, just large enough for its chunk, which is gone afterwards.
+    It runs over a temporary pool, just large enough for its chunk.
     """
     num_decodes = min(max_num_seqs, token_budget) - 1
     chunk = min(token_budget - num_decodes, model.facts.max_context)

@@ -1,7 +1,7 @@
 """Time a grid of real steps at start-up, so that the first request is already judged by measured costs.
 
-A machine on which the largest step takes many seconds does not wait for it: the sweep takes the small steps
-first and stops when its time is over. The cost of larger steps is then learnt from those that are served.
+The sweep takes the small steps first and stops when its time is over, so a slow machine does not wait for its
+largest steps. Their cost is learnt later, from steps that are served.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from engine.starting import OnProgress, Phase, ignore_progress
 from scheduling.cost.cost_model import Sample
 
 SECONDS = 1.5
-"""For a sweep, where one round of the whole grid takes no longer."""
+"""Time for a sweep, if one round of the whole grid takes no longer."""
 MAX_SECONDS = 8.0
-"""For a sweep, and for a warm-up, however slow the machine is; one step may go beyond it."""
+"""Time for a sweep, and for a warm-up, on any machine; a single step may exceed it."""
 MAX_ROUNDS = 6
 
 
@@ -30,7 +30,7 @@ class Sweep:
 
     samples: list[Sample]
     is_whole: bool = True
-    """False where there was no time for the larger steps of the grid."""
+    """False if there was no time for the larger steps of the grid."""
 
 
 def sweep(
@@ -42,11 +42,11 @@ def sweep(
     max_seconds: float = MAX_SECONDS,
     on_progress: OnProgress = ignore_progress,
 ) -> Sweep:
-    """Run each step of the grid once uncounted, then round by round, as often as `seconds` allow.
+    """Run each step of the grid once uncounted, then in rounds, as often as `seconds` allow.
 
-    At most MAX_ROUNDS, at least one: in rounds, what disturbs the machine for a moment does not fall on one
-    step alone. Where half of `max_seconds` is too little to run every step once, only the steps that were
-    run are measured; the first always is. Writes all over the pool: nothing may be in it.
+    There are 1 to MAX_ROUNDS rounds; in rounds, a short disturbance of the machine does not fall on one step
+    alone. If half of `max_seconds` is too little to run every step once, only the steps that were run are
+    measured, which always includes the first. Overwrites the pool.
     """
     steps = sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size)
     batches: list[StepBatch] = []
@@ -104,7 +104,7 @@ def _longest(runner: ModelRunner) -> int:
 
 
 def make_batch(runner: ModelRunner, step: Step) -> StepBatch:
-    """The step over blocks taken in turn, with one row of logits for each sequence."""
+    """Return the batch of a step over blocks in turn, with one row of logits for each sequence."""
     sequences = [(step.decode_context - 1, 1)] * step.num_decodes
     if step.chunk is not None:
         sequences.append(step.chunk)
@@ -133,7 +133,7 @@ def make_batch(runner: ModelRunner, step: Step) -> StepBatch:
 
 
 def _run(runner: ModelRunner, batch: StepBatch) -> float:
-    """Seconds until the step's greedy tokens are on the host, which on a GPU is when it is over."""
+    """Run a step; return the seconds until its greedy tokens are on the host."""
     started = time.perf_counter()
     runner.forward(batch).argmax(dim=-1).tolist()
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Which steps a sweep times: sequences, contexts and chunks vary apart from each other."""
+"""The steps that a sweep times: sequences, contexts and chunks vary independently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Step:
 
 
 def grid(max_num_seqs: int, token_budget: int, max_context: int) -> list[Step]:
-    """Decodes alone, chunks alone and both; contexts vary apart from counts and from chunk lengths."""
+    """Return steps of decodes, of chunks and of both; contexts vary independently of counts and lengths."""
     counts = _up_to(DECODE_COUNTS, max_num_seqs)
     contexts = _up_to(DECODE_CONTEXTS, max_context)
     chunks = list(_chunks(token_budget, max_context))
@@ -38,7 +38,7 @@ def grid(max_num_seqs: int, token_budget: int, max_context: int) -> list[Step]:
 
 
 def _up_to(values: Sequence[int], most: int) -> list[int]:
-    """Those of `values` below `most`, and `most` where it cuts them short."""
+    """Return the `values` below `most`, and `most` itself if some are above it."""
     below = [value for value in values if value < most]
     return [*below, most] if len(below) < len(values) else below
 

@@ -1,4 +1,4 @@
-"""Where copies run beside the steps: on a CUDA stream of their own. On a CPU they are done when asked for."""
+"""Copies beside the steps, on a CUDA stream of their own. On a CPU they are done at once."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from engine.core.report import Mark
 
 
 class CopyStream(Protocol):
-    """Does what is put into it in that order, whichever thread puts it there."""
+    """Does its work in the order in which threads put it there."""
 
     @property
     def pointer(self) -> int:
-        """For CUDA's own calls."""
+        """The stream's address, for CUDA's own calls."""
         ...
 
     def behind(self, mark: Mark | None) -> AbstractContextManager[None]:
-        """What the block puts on the device goes here and waits for `mark`, of whichever stream."""
+        """Put the device work of a `with` block on this stream, after `mark`, of any stream."""
         ...
 
     def mark(self) -> Mark:
-        """Behind everything put here so far."""
+        """Return a mark behind everything put here so far."""
         ...
 
 
 def copy_stream(device: torch.device) -> CopyStream:
-    """A new one."""
+    """Return a new stream for copies on `device`."""
     return _CudaStream(device) if device.type == "cuda" else _NoStream()
 
 
 def mark_steps(device: torch.device) -> Mark:
-    """Behind everything that the calling thread, the one of the steps, has put on `device`."""
+    """Return a mark behind everything that the calling thread, which runs the steps, has put on `device`."""
     if device.type != "cuda":
         return _DoneMark()
     return _record(torch.cuda.current_stream(device))
 
 
 def hold_steps(device: torch.device, mark: Mark) -> None:
-    """What the calling thread puts on `device` from here on waits for `mark`; the thread itself does not."""
+    """Let later device work of the calling thread wait for `mark`; the thread itself does not wait."""
     if device.type == "cuda":
         assert isinstance(mark, torch.cuda.Event)
         torch.cuda.current_stream(device).wait_event(mark)
@@ -70,7 +70,7 @@ class _CudaStream:
 
 
 def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    # Blocking: a thread that spins until the device is done takes a core from those that compute.
+    # Blocking: a thread that spins until the device is done would take a core from threads that compute.
     event = torch.cuda.Event(  # type: ignore[no-untyped-call]  # torch's has no types
         enable_timing=True, blocking=True
     )
@@ -89,7 +89,7 @@ class _NoStream:
 
 
 class _DoneMark:
-    """On a CPU what is behind a mark was done before it was made."""
+    """A mark on a CPU: everything before it was done when it was made."""
 
     def __init__(self) -> None:
         self._made_s = time.perf_counter()

@@ -1,7 +1,7 @@
-"""A step's copies between host and device: one up and one down, and none that the host waits for awake.
+"""A step's copies between host and device: one up, one down, and no wait that keeps a core busy.
 
-A copy costs its call, some microseconds, whatever it carries; from pageable memory it also stops the host
-until everything before it has run. On a CPU there is nothing to copy.
+A copy costs some microseconds whatever its size, and from pageable memory it also stops the host until
+everything before it has run. On a CPU there is nothing to copy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MIN_BYTES = 1 << 16
 
 
 class Event(Protocol):
-    """A point in a stream's work."""
+    """A point in a stream's work, as `torch.cuda.Event`."""
 
     def record(self) -> None: ...
     def synchronize(self) -> None: ...
 
 
 def sleeping_event() -> Event:
-    """One whose waiter sleeps; by default it would spin, and take a core from the other threads."""
+    """Return an event whose waiter sleeps; by default it would spin, and take a core from other threads."""
     cuda: Any = torch.cuda
     event: Event = cuda.Event(blocking=True)
     return event
@@ -36,8 +36,8 @@ def sleeping_event() -> Event:
 class StepUpload:
     """Copies a step's columns to `device` in one piece.
 
-    Two staging buffers take turns, each with an event behind the last copy out of it: a step is packed while
-    the one before may still be on its way, and nothing is overwritten that is still read.
+    Two staging buffers take turns, each with an event behind the last copy out of it. So a step can be packed
+    while the previous one is on its way, without overwriting it.
     """
 
     def __init__(self, device: torch.device, new_event: Callable[[], Event] = sleeping_event) -> None:
@@ -45,7 +45,7 @@ class StepUpload:
         self._buffers = [_Staging(device, new_event()) for _ in range(2)]
 
     def __call__(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
-        """The columns as contiguous tensors of the same shapes and dtypes, ready in the current stream."""
+        """Return the columns as contiguous tensors of the same shapes and dtypes, in the current stream."""
         places, num_bytes = _places(columns)
         self._buffers.reverse()
         staging = self._buffers[0].writable(num_bytes)
@@ -71,7 +71,7 @@ _DTYPES = {
 
 
 def _places(columns: Sequence[NDArray[Any]]) -> tuple[list[int], int]:
-    """Each column's first byte, and the bytes of all."""
+    """Return the first byte of each column, and the number of bytes of all."""
     places, end = [], 0
     for column in columns:
         places.append(end)
@@ -86,13 +86,13 @@ class _Staging:
         self._is_pinned = device.type == "cuda"
         self._memory = torch.empty(0, dtype=torch.uint8)
         self.copied = copied
-        """Recorded behind each copy; one that never was counts as reached."""
+        """Recorded behind each copy; an event that was never recorded counts as reached."""
 
     def writable(self, num_bytes: int) -> Tensor:
-        """[num_bytes] uint8 whose last copy is over."""
+        """Return [num_bytes] uint8 once the last copy from it is over."""
         self.copied.synchronize()
         if len(self._memory) < num_bytes:
-            # By doubling: tables that grow must not ask for pinned memory at each step.
+            # By doubling: growing tables must not allocate pinned memory at each step.
             size = max(MIN_BYTES, 1 << (num_bytes - 1).bit_length())
             self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._is_pinned)
         return self._memory[:num_bytes]
@@ -114,20 +114,20 @@ def upload_ids(ids: Sequence[int], device: torch.device) -> Tensor:
 
 
 class Download:
-    """A tensor on its way to the host, as it is where the current stream stands now."""
+    """A tensor on its way to the host, with the value it has at this point of the current stream."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._there = tensor
         self._copied: Event | None = None
         if tensor.device.type != "cpu":
-            # torch keeps pinned memory for the next one who asks, once its copies are over.
+            # torch reuses pinned memory once its copies are over.
             self._there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._there.copy_(tensor, non_blocking=True)
             self._copied = sleeping_event()
             self._copied.record()
 
     def wait(self) -> NDArray[Any]:
-        """Its numbers, once they are here; of a tensor on the host, the tensor's own."""
+        """Wait, and return its numbers; for a tensor on the host they are the tensor's own memory."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._there.numpy()

@@ -15,7 +15,7 @@ class CudaGraphs:
 
     The work must not read from the device on the host, nor do anything that depends on values. All graphs
     share one pool of memory, since they run one after another: a result is valid until the next replay of any
-    of them.
+    graph.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -24,8 +24,9 @@ class CudaGraphs:
         self._pool = cuda.graph_pool_handle()
 
     def __call__(self, run: Run) -> Run:
-        """Runs `run` once for real, which compiles its kernels and makes its libraries' workspaces; then
-        records it, and answers what replays it in the stream that is current then.
+        """Run `run` once, which compiles its kernels and makes its libraries' workspaces; then record it.
+
+        The function that is returned replays it in the stream that is current at that time.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -33,7 +34,7 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(self._stream)
         cuda: Any = torch.cuda
         graph = cuda.CUDAGraph()
-        # Other threads of the process may use the device meanwhile, which is none of this capture's business.
+        # Other threads of the process may use the device meanwhile, without any effect on this capture.
         mode = "thread_local"
         with cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
             output = run()

@@ -1,9 +1,9 @@
 """Steps of decodes alone, recorded for a few batch sizes and replayed with one call each.
 
 A decode step is hundreds of launches of a few microseconds each, which the host cannot issue as fast as a GPU
-runs them. Recorded as a graph they cost one. A graph knows addresses and sizes, not values: so the inputs lie
-in fixed tensors that each step fills anew, and a step runs in the smallest recorded size that holds it, its
-last rows idle: a token 0 at position 0 that is stored nowhere and attends to nothing.
+runs them. Recorded as a CUDA graph they cost one launch. A graph fixes addresses and sizes, not values. So
+the inputs are in fixed tensors that each step fills anew, and a step runs in the smallest recorded size that
+holds it. The last rows are then idle: token 0 at position 0, stored nowhere, attending to nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from engine.model.step_batch import StepBatch
 
 Run = Callable[[], Tensor]
 Record = Callable[[Run], Run]
-"""From work over fixed tensors to what repeats it; answers its result, valid until anything is repeated."""
+"""Records work over fixed tensors; returns a function that replays it, whose result the next replay
+overwrites."""
 OnRecorded = Callable[[int, int], None]
-"""Told how many sizes are recorded, of how many."""
+"""Called with the number of sizes recorded so far, and of all."""
 
 
 def batch_sizes(max_num_seqs: int) -> list[int]:
-    """The sizes that are recorded, ascending; the last is `max_num_seqs`.
+    """Return the sizes to record, ascending; the last is `max_num_seqs`.
 
-    Each costs start-up time, and memory for its logits. Products of up to 16 rows take the same time, so
-    there the powers of two do. Beyond, at most 15 rows of a step are idle, of larger ones 31: up to some 200
-    rows (H200, 16 bits) a product still waits for its weights, and idle ones are next to free.
+    Each size costs start-up time, and memory for its logits. Products of up to 16 rows take the same time, so
+    powers of two suffice there. Beyond, at most 15 rows of a step are idle, and 31 above 128 rows: up to some
+    200 rows (H200, 16 bits) a product is bound by reading its weights, and idle rows cost next to nothing.
     """
     sizes = [1, 2, 4, 8, *range(16, 128, 16), *range(128, max_num_seqs, 32)]
     return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
@@ -38,8 +39,8 @@ def batch_sizes(max_num_seqs: int) -> list[int]:
 class DecodeGraphs:
     """Replays decode-only steps of up to `max_num_seqs` rows, tables of up to `max_blocks` blocks.
 
-    `forward` is what is recorded: it must do the same work whatever its batch's tensors hold. The largest is
-    recorded first: those after it find its memory free.
+    `forward` is recorded: it must do the same work whatever values the tensors of its batch have. The largest
+    size is recorded first, so the others can reuse its memory.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class DecodeGraphs:
         self._sizes = batch_sizes(max_num_seqs)
         self._inputs = idle_batch(max_num_seqs, max_blocks, max_context, device)
         self._num_filled = 0
-        """Rows of the inputs that are not idle."""
+        """Number of rows of the inputs that are not idle."""
         self._replays: dict[int, Run] = {}
         on_recorded(0, len(self._sizes))
         for size in reversed(self._sizes):
@@ -64,24 +65,24 @@ class DecodeGraphs:
             on_recorded(len(self._replays), len(self._sizes))
 
     def holds(self, batch: StepBatch) -> bool:
-        """Whether each sequence has one token, whose logits are wanted, and the sizes are recorded ones."""
+        """Return whether every sequence has one token with wanted logits, and a recorded size fits."""
         most_rows, most_blocks = self._inputs.block_tables.shape
         num_rows, num_blocks = batch.block_tables.shape
         is_decode = batch.max_query_len == 1 and len(batch.logit_rows) == num_rows
         return is_decode and 0 < num_rows <= most_rows and num_blocks <= most_blocks
 
     def forward(self, batch: StepBatch) -> Tensor:
-        """Logits [R, vocab_size] of a step that `holds`, valid until the next one is queued."""
+        """Return logits [R, vocab_size] of a step that `holds`; they are valid until the next step."""
         num_rows = len(batch.token_ids)
         self._fill(batch)
         size = self._sizes[bisect_left(self._sizes, num_rows)]
         return self._replays[size]()[:num_rows]
 
     def _fill(self, batch: StepBatch) -> None:
-        """Put a step's decodes into the first rows; those that were filled behind them become idle again.
+        """Put a step's decodes into the first rows; make rows filled behind them idle again.
 
-        Idle rows are all alike, so that in a mixture of experts they ask for the same few. What their tables
-        hold is never read, nor what is behind a row's own blocks.
+        Idle rows are all alike, so in a mixture of experts they choose the same few experts. Their block
+        tables are never read, nor is a table beyond its row's own blocks.
         """
         inputs = self._inputs
         num_rows, num_blocks = batch.block_tables.shape
@@ -99,7 +100,7 @@ class DecodeGraphs:
 
 
 def idle_batch(num_rows: int, max_blocks: int, max_context: int, device: torch.device) -> StepBatch:
-    """Decodes of which none has anything to read or to write."""
+    """Return a batch of decodes that read and write nothing."""
     indexes = torch.arange(num_rows + 1, device=device)
     return StepBatch(
         token_ids=torch.zeros(num_rows, dtype=torch.int64, device=device),
@@ -115,7 +116,7 @@ def idle_batch(num_rows: int, max_blocks: int, max_context: int, device: torch.d
 
 
 def first_rows(batch: StepBatch, num_rows: int) -> StepBatch:
-    """The first decodes of a batch of decodes, in the same memory."""
+    """Return the first decodes of a batch of decodes, in the same memory."""
     return StepBatch(
         token_ids=batch.token_ids[:num_rows],
         positions=batch.positions[:num_rows],

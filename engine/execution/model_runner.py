@@ -1,7 +1,7 @@
 """One forward pass of a ragged batch over the paged pool.
 
-A deterministic model's step is padded to whole row tiles on a CPU: with tokens that are stored nowhere and
-attended by nobody, and with rows of logits that are dropped.
+On a CPU a deterministic model's step is padded to whole row tiles: with tokens that are not stored and that
+no token attends to, and with rows of logits that are dropped.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         has_spans = model.is_deterministic and self._rows is None
         self.span = SPAN if has_spans else None
-        """Positions whose attention a row sums at a time, where kernels compute a deterministic model."""
+        """Positions that attention sums at a time, if kernels compute a deterministic model; else None."""
 
     def record_decodes(self, max_num_seqs: int, record: Record, on_recorded: OnRecorded) -> None:
-        """Have decode-only steps of up to `max_num_seqs` rows replayed from now on; changes no block.
+        """Record decode-only steps of up to `max_num_seqs` rows, to replay them from now on; change no block.
 
         Raises ModelRefused for a model whose step cannot be recorded.
         """
@@ -69,11 +69,11 @@ class ModelRunner:
             ) from error
 
     def forward(self, batch: StepBatch) -> Tensor:
-        """Write the step's keys and values to the pool; logits [R, vocab_size] of `batch.logit_rows`.
+        """Write the step's keys and values to the pool; return logits [R, vocab_size] of `batch.logit_rows`.
 
-        On a GPU it returns when the step is queued in the current stream. The logits have the model's dtype
-        and were made in inference mode: outside it they cannot be changed. They are valid until the next step
-        is queued.
+        On a GPU it returns once the step is queued in the current stream. The logits have the model's dtype,
+        are inference tensors, which cannot be changed outside inference mode, and are valid until the next
+        step is queued.
         """
         if self._graphs is not None and self._graphs.holds(batch):
             return self._graphs.forward(batch)
@@ -99,9 +99,9 @@ class ModelRunner:
 
 
 def pad_step(batch: StepBatch, vocab_size: int) -> StepBatch:
-    """The step in whole tiles of tokens, and of rows of logits."""
+    """Return the step padded to whole tiles of tokens and of rows of logits."""
     missing = padded_rows(len(batch.token_ids)) - len(batch.token_ids)
-    # With rows of odd length it takes two tiles until a whole number of vectors is full.
+    # Rows of odd length fill a whole number of vectors only in two tiles.
     multiple = BASE_ROWS * (1 + vocab_size % 2)
     num_logits = len(batch.logit_rows)
     last = batch.logit_rows[-1:] if num_logits else torch.zeros(1, dtype=torch.int64)

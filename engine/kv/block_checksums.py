@@ -1,4 +1,4 @@
-"""Checksums of a pool's blocks, taken where they lie and beside the steps."""
+"""Checksums of a pool's blocks, computed on their device beside the steps."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ UNSIGNED = (1 << 64) - 1
 
 
 class BlockChecksums:
-    """Of `pool` [num_blocks, ...], on any device. From any thread; what the blocks hold is there already."""
+    """Computes checksums of blocks of `pool` [num_blocks, ...], on any device, from any thread."""
 
     def __init__(self, pool: Tensor) -> None:
         self._pool = pool
         self._stream = copy_stream(pool.device)
-        self.of([0])  # on a GPU that compiles the kernel, before anybody waits for it
+        self.of([0])  # compiles the kernel on a GPU before a request waits for it
 
     def of(self, blocks: Sequence[int]) -> list[int]:
-        """In 64 bits, in the order of `blocks`; waits until they are known."""
+        """Return 64-bit checksums in the order of `blocks`, whose content must be complete; wait for them."""
         with self._stream.behind(None):
             found = checksum_blocks(self._pool, upload_ids(blocks, self._pool.device))
             host = torch.empty(found.shape, dtype=found.dtype, pin_memory=found.is_cuda)

@@ -1,7 +1,7 @@
-"""Blocks of a pool to host memory and back, beside the steps.
+"""Copies blocks of a pool to host memory and back, beside the steps.
 
-On a GPU scattered blocks are gathered into a buffer there, a few microseconds for what the bus then takes a
-millisecond for, and go over it in one copy for each run of neighbouring slots; the way back is the same.
+On a GPU scattered blocks are first gathered into a buffer, which is far quicker than the bus. They go over
+the bus in one copy for each run of neighbouring slots. The way back is the same.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from engine.device.host_copies import upload_ids
 from kernels.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 32 * 1024 * 1024
-"""On the device: what is gathered at a time. The bus is busy with it for over half a millisecond, which
-hides the gathering before and after."""
+"""Size of the buffer on the device. The bus is busy with it for over half a millisecond, which hides the
+gathering before and after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """Blocks on their way."""
+    """Blocks on their way, and marks of their progress."""
 
     num_blocks: int
     begun: Mark
     read: Mark
-    """From here on the source may be overwritten."""
+    """Once reached, the source may be overwritten."""
     ended: Mark
 
 
 class BlockCopies:
     """`pool` [num_blocks, ...] on any device; `slots` [num_slots, ...], blocks of the same bytes on the host.
 
-    Calls come from one thread at a time, and answer when the copies have been put in line, which on a CPU is
-    when they are done. They run in the order of the calls.
+    Calls must come from one thread at a time. They return once the copies are queued; on a CPU the copies are
+    done then. Copies run in the order of the calls.
     """
 
     def __init__(self, pool: Tensor, slots: Tensor) -> None:
         self._pool, self._slots = _words(pool), _words(slots)
         self._memory = slots
-        """Stays page-locked for as long as this lives."""
+        """Stays page-locked as long as this object lives."""
         self._stream = copy_stream(pool.device)
         if pool.device.type == "cuda":
             page_lock(slots)
@@ -55,7 +55,7 @@ class BlockCopies:
             self._warm_up()
 
     def store(self, blocks: Sequence[int], slots: Sequence[int], behind: Mark | None = None) -> Copying:
-        """Blocks of the pool to slots; waits for `behind`, by when they have their content."""
+        """Copy blocks of the pool to slots once `behind` is reached: the blocks have their content."""
         with self._stream.behind(behind):
             begun = read = self._stream.mark()
             for buffer, ids, places in self._pieces(blocks, slots):
@@ -66,7 +66,7 @@ class BlockCopies:
             return Copying(len(blocks), begun, read, self._stream.mark())
 
     def load(self, slots: Sequence[int], blocks: Sequence[int], behind: Mark | None = None) -> Copying:
-        """Slots to blocks of the pool; waits for `behind`, by when nothing touches those blocks any more."""
+        """Copy slots to blocks of the pool once `behind` is reached: nothing uses the blocks any more."""
         with self._stream.behind(behind):
             begun = self._stream.mark()
             for buffer, ids, places in self._pieces(blocks, slots):
@@ -77,7 +77,7 @@ class BlockCopies:
             return Copying(len(blocks), begun, ended, ended)
 
     def _warm_up(self) -> None:
-        """Compiles the kernels before anybody waits for them, on the buffer alone: the pool is in use."""
+        """Compile the kernels before a request waits for them; use only the buffer, as the pool is in use."""
         if self._pool.device.type == "cuda":
             first, block = upload_ids([0], self._pool.device), self._buffer[:1]
             gather_blocks(block, first, block)
@@ -86,7 +86,7 @@ class BlockCopies:
     def _pieces(
         self, blocks: Sequence[int], slots: Sequence[int]
     ) -> Iterator[tuple[Tensor, Tensor, Sequence[int]]]:
-        """As much of the buffer, block numbers on the device, and slots as go together."""
+        """Yield (part of the buffer, block numbers on the device, slots) for each piece that fits."""
         assert len(blocks) == len(slots), (len(blocks), len(slots))
         ids = upload_ids(blocks, self._pool.device)
         size = len(self._buffer)
@@ -96,7 +96,7 @@ class BlockCopies:
 
 
 def runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(position, slot, length) of each stretch in which every slot is its predecessor's neighbour."""
+    """Yield (position, slot, length) of each stretch of neighbouring slots."""
     begin = 0
     for end in range(1, len(slots) + 1):
         if end == len(slots) or slots[end] != slots[end - 1] + 1:
@@ -105,14 +105,14 @@ def runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def page_lock(memory: Tensor) -> None:
-    """Keeps host memory where it is until the tensor goes, so that copies to and from a GPU need no thread.
+    """Page-lock host memory as long as the tensor lives, so copies to and from a GPU need no thread.
 
-    Not torch's own pinned tensors: they come in powers of two, and cannot lie in a memfd.
+    torch's own pinned tensors do not fit: they come in powers of two, and cannot be in a memfd.
     """
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's has no types
     address = memory.data_ptr()
     torch.cuda.check_error(runtime.cudaHostRegister(address, memory.nbytes, 0))
-    # Not at exit: then the driver has gone, and has let go of everything.
+    # Not at exit: the driver is gone by then, and has released everything.
     weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
 

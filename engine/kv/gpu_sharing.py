@@ -1,8 +1,8 @@
 """A GPU's memory shared between processes of one host, by CUDA IPC.
 
-By NVIDIA's own bindings, which torch for CUDA brings along: torch's way of sharing tensors counts references
-in files that a killed process leaves behind. An allocation may hold more than the pool, so a handle says
-where the pool begins.
+It uses NVIDIA's own bindings, which torch for CUDA installs: torch's way of sharing tensors counts references
+in files that a killed process leaves behind. An allocation may be larger than the pool, so a handle includes
+the offset of the pool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.device.copy_stream import copy_stream
 
 _HANDLE = struct.Struct("<64sQ")
-"""CUDA's handle of the allocation; the pool's first byte in it."""
+"""CUDA's handle of the allocation, and the pool's first byte in it."""
 
 
 def gpu_uuid(device: torch.device) -> str:
@@ -27,7 +27,7 @@ def gpu_uuid(device: torch.device) -> str:
 
 
 def gpus_in_reach(device: torch.device) -> tuple[str, ...]:
-    """UUIDs of `device` itself and of those visible here that it can read from."""
+    """Return the UUIDs of `device` itself and of the visible GPUs that it can read from."""
     own = torch.empty(0, device=device).device  # with its index
     visible = (torch.device("cuda", index) for index in range(torch.cuda.device_count()))
     return tuple(
@@ -36,25 +36,25 @@ def gpus_in_reach(device: torch.device) -> tuple[str, ...]:
 
 
 def share(pool: Tensor) -> bytes:
-    """A handle of `pool`'s memory, for any number of processes; they must be done with it before it is freed.
+    """Return a handle of `pool`'s memory for other processes, which must close it before it is freed.
 
-    Raises RuntimeError where CUDA refuses, and ImportError where its bindings are missing.
+    Raises RuntimeError if CUDA refuses, and ImportError if its bindings are missing.
     """
     runtime, driver = _bindings(pool.device)
-    base, _ = _done(driver.cuMemGetAddressRange(pool.data_ptr()))
-    (handle,) = _done(runtime.cudaIpcGetMemHandle(int(base)))
+    base, _ = _checked(driver.cuMemGetAddressRange(pool.data_ptr()))
+    (handle,) = _checked(runtime.cudaIpcGetMemHandle(int(base)))
     return _HANDLE.pack(ctypes.string_at(handle.getPtr(), 64), pool.data_ptr() - int(base))
 
 
 class PeerBlocks:
-    """The blocks of another process, mapped, and copied to `blocks` [n, ...] on a GPU here.
+    """The blocks of another process, mapped, to be copied to `blocks` [n, ...] on a GPU here.
 
-    A block is a copy of its own or part of a longer one: the two megabytes that one of an 8B model has take
-    about as long as a launch on one GPU, and longer between two.
+    Each stretch of blocks is one copy. The two megabytes of a block of an 8B model take about as long as a
+    launch within one GPU, and longer between two.
     """
 
     def __init__(self, handle: bytes, num_blocks: int, blocks: Tensor) -> None:
-        """Raises ValueError for what is no handle or of a smaller pool, else as `share`."""
+        """Raise ValueError if `handle` is not valid, or its pool is smaller; else the errors of `share`."""
         if len(handle) != _HANDLE.size:
             raise ValueError(f"the handle has {len(handle)} bytes; accepted: {_HANDLE.size}")
         memory, offset = _HANDLE.unpack(handle)
@@ -63,16 +63,16 @@ class PeerBlocks:
         self._stream = copy_stream(blocks.device)
         self._runtime, driver = _bindings(blocks.device)
         self._base = self._open(memory)
-        _, size = _done(driver.cuMemGetAddressRange(self._base))
+        _, size = _checked(driver.cuMemGetAddressRange(self._base))
         if offset + num_blocks * self._block_bytes > size:
             self.close()
             raise ValueError(f"{num_blocks} blocks from {offset} on were announced; there are {size} bytes")
         self._first = self._base + offset
 
     def fetch(self, stretches: Sequence[tuple[int, int, int]]) -> None:
-        """Copies (place in `blocks`, block of theirs, blocks). From any thread.
+        """Copy stretches of (place in `blocks`, their block, number of blocks), from any thread.
 
-        However it ends, nothing is copied any more. Raises RuntimeError where CUDA fails.
+        Nothing is copied any more once this ends. Raises RuntimeError if CUDA fails.
         """
         runtime, _ = _bindings(self._blocks.device)
         kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
@@ -80,35 +80,35 @@ class PeerBlocks:
         try:
             for place, block, length in stretches:
                 target, source = ours + place * size, self._first + block * size
-                _done(runtime.cudaMemcpyAsync(target, source, length * size, kind, self._stream.pointer))
+                _checked(runtime.cudaMemcpyAsync(target, source, length * size, kind, self._stream.pointer))
         finally:
             self._stream.mark().synchronize()
 
     def close(self) -> None:
-        """Once, when nothing copies. The memory is then free as soon as its owner is gone or frees it."""
+        """Unmap the memory, once, when nothing copies; it is free when its owner has freed it or is gone."""
         _bindings(self._blocks.device)
-        _done(self._runtime.cudaIpcCloseMemHandle(self._base))
+        _checked(self._runtime.cudaIpcCloseMemHandle(self._base))
 
     def _open(self, memory: bytes) -> int:
         runtime = self._runtime
         handle = runtime.cudaIpcMemHandle_t()
         ctypes.memmove(handle.getPtr(), memory, len(memory))
         flags = runtime.cudaIpcMemLazyEnablePeerAccess
-        (base,) = _done(runtime.cudaIpcOpenMemHandle(handle, flags))
+        (base,) = _checked(runtime.cudaIpcOpenMemHandle(handle, flags))
         return int(base)
 
 
 def _bindings(device: torch.device) -> tuple[Any, Any]:
-    """The CUDA runtime and driver, with `device` current on this thread, for both and for torch."""
+    """Return CUDA's runtime and driver, with `device` current on this thread for both and for torch."""
     runtime: Any = importlib.import_module("cuda.bindings.runtime")
     driver: Any = importlib.import_module("cuda.bindings.driver")
-    _done(runtime.cudaSetDevice(device.index))
+    _checked(runtime.cudaSetDevice(device.index))
     return runtime, driver
 
 
-def _done(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a call answers besides its status, which every answer begins with."""
-    status, *found = answer
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a CUDA call without its status. Raises RuntimeError if the status is an error."""
+    status, *values = result
     if int(status) != 0:
         raise RuntimeError(f"CUDA: {status.name}")
-    return tuple(found)
+    return tuple(values)

@@ -7,12 +7,12 @@ With 8-bit KV a block is bytes, [num_blocks, block_bytes], and holds for each la
     values [2, block_size, num_kv_heads, head_dim] int8 or float8_e4m3fn
     scales [2, num_kv_heads, block_size] float32        a number is value · scale of its token and head
 
-each begun at a multiple of 16 bytes. A head's scales lie side by side, since that is how attention reads
-them: a row of heads for each token would cost a 32-byte access for every four bytes.
+each starting at a multiple of 16 bytes. A head's scales are adjacent, as attention reads them; with a row of
+heads for each token, every four bytes would cost a 32-byte access.
 
-A block's bytes, all layers together, are contiguous: what a handoff moves or verifies is one piece. On the
-CPU the tensor lies in a memfd: a peer that is passed the descriptor over a unix socket can read it, and the
-memory goes when the last process that holds it goes, however it ends.
+A block's bytes, over all layers, are contiguous: a handoff moves and verifies them as one piece. On a CPU the
+tensor is in a memfd. A peer that gets the descriptor over a unix socket can read it, and the memory is freed
+with the last process that holds it, however that ends.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from torch import Tensor
 from kernels.checks import KV_LIMITS
 
 ALIGNMENT = 16
-"""Bytes; the widest access of a GPU's thread."""
+"""In bytes: the widest access of a GPU's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """What one block holds; two workers can exchange blocks only if this is equal."""
+    """The content of a block. Two workers can exchange blocks only if their layouts are equal."""
 
     num_layers: int
     block_size: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
-    """In which attention computes; keys and values are kept in it too, unless `stored` is given."""
+    """The dtype of attention, and of keys and values unless `stored` is given."""
     stored: torch.dtype | None = None
     """An 8-bit dtype, one of KV_LIMITS, with a scale for each token, head, and key or value."""
 
@@ -65,12 +65,12 @@ class BlockLayout:
 
     @property
     def scales_offset(self) -> int:
-        """Where in a layer's bytes its scales begin, in a block of 8-bit KV."""
+        """The offset of the scales in a layer's bytes, in a block of 8-bit KV."""
         return _aligned(2 * self.block_size * self.num_kv_heads * self.head_dim)
 
     @property
     def layer_bytes(self) -> int:
-        """Of one layer's values and scales in a block of 8-bit KV."""
+        """Bytes of one layer's values and scales in a block of 8-bit KV."""
         scales = 2 * self.num_kv_heads * self.block_size
         return self.scales_offset + _aligned(scales * torch.float32.itemsize)
 
@@ -109,15 +109,18 @@ class KVPool:
         self._scales = [self._layer_scales(index) for index in range(layout.num_layers)]
 
     def layer(self, index: int) -> Tensor:
-        """View of one layer's numbers as stored, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
+        """Return a layer's numbers as stored, [num_blocks, 2, block_size, num_kv_heads, head_dim]."""
         return self._layers[index]
 
     def scales(self, index: int) -> Tensor | None:
-        """View of one layer's scales, [num_blocks, 2, num_kv_heads, block_size]; None but for 8-bit KV."""
+        """Return a layer's scales, [num_blocks, 2, num_kv_heads, block_size].
+
+        None unless 8-bit KV.
+        """
         return self._scales[index]
 
     def block_bytes_view(self, block: int) -> memoryview:
-        """Block `block`'s bytes, writable, without a copy; only where the pool is in host memory."""
+        """Return the writable bytes of a block, without a copy. Raises ValueError if the pool is on a GPU."""
         if self._bytes is None:
             raise ValueError(f"block_bytes_view: the pool is on {self.device}; accepted: a pool on the CPU")
         if not 0 <= block < self.num_blocks:
@@ -125,7 +128,7 @@ class KVPool:
         return self._bytes[block * self.block_bytes : (block + 1) * self.block_bytes]
 
     def close(self) -> None:
-        """Give back the descriptor; the memory follows when no view of it is left."""
+        """Close the descriptor; the memory is freed when no view of it is left."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -153,7 +156,7 @@ class KVPool:
         size = self.num_blocks * self.block_bytes
         self.fd = os.memfd_create("kv_pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
-        # Whoever maps it may rely on the size: a shrunk file would kill its readers with SIGBUS.
+        # Sealed, so that mappings can rely on the size: a shrunk file would kill its readers with SIGBUS.
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         mapped = mmap.mmap(self.fd, size)
         self._bytes = memoryview(mapped)

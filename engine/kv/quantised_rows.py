@@ -1,4 +1,4 @@
-"""8-bit KV on the CPU: quantised as it is stored, multiplied out as it is gathered."""
+"""8-bit KV on the CPU: quantised when stored, expanded when gathered."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kernels.store_kv import store_kv_reference
 
 
 class QuantisedRows:
-    """`KVRows` of a pool with scales, which lie between the rows of one layer and the next.
+    """The rows of a pool with scales.
 
-    So rows are no grid through the whole pool, and a row is called by its slot.
+    Scales are between the rows of one layer and the next. So rows are no regular grid through the whole pool,
+    and a row is named by its slot.
     """
 
     def __init__(self, pool: KVPool) -> None:
@@ -25,7 +26,7 @@ class QuantisedRows:
         self._scratch = Scratch(layout.dtype)
         self._numbers: Tensor | None = None
         if layout.stored is torch.float8_e4m3fn:
-            # torch converts fp8 number by number, which takes five times as long as looking them up by byte.
+            # torch converts fp8 number by number, which takes five times as long as a lookup by byte.
             self._numbers = torch.arange(256).byte().view(torch.float8_e4m3fn).to(layout.dtype)
 
     def of_slots(self, slots: Tensor) -> Tensor:
@@ -37,12 +38,12 @@ class QuantisedRows:
     def gather(self, layer: int, rows: Tensor) -> Tensor:
         values, scales = self._pool.layer(layer), self._pool.scales(layer)
         assert scales is not None
-        # Torch gathers int8 number by number, and the same bytes as fp8 four times as fast.
+        # torch gathers int8 number by number, and the same bytes as fp8 four times as fast.
         as_fp8 = values.view(torch.float8_e4m3fn)
         size, shape = self.layout.block_size, (2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)
         blocks = torch.div(rows, size, rounding_mode="floor")
         offsets = rows - blocks * size
-        found = self._scratch.take(2 * rows.numel() * self.width).view(shape)
+        found = self._scratch.reserve(2 * rows.numel() * self.width).view(shape)
         for kind in range(2):
             self._expand(as_fp8[blocks, kind, offsets].view(values.dtype), found[kind])
             found[kind].mul_(scales[blocks, kind, :, offsets][..., None])

@@ -21,7 +21,7 @@ class KVRows(Protocol):
 
     layout          the pool's
     width           num_kv_heads · head_dim, the numbers in a row
-    rows_per_block  from a row to the one of the same offset in the next block
+    rows_per_block  distance from a row to the row of the same offset in the next block
     """
 
     layout: BlockLayout
@@ -29,33 +29,34 @@ class KVRows(Protocol):
     rows_per_block: int
 
     def of_slots(self, slots: Tensor) -> Tensor:
-        """Rows of slots (block * block_size + offset)."""
+        """Return the rows of slots (block * block_size + offset)."""
 
     def store(self, layer: int, rows: Tensor, key: Tensor, value: Tensor) -> None:
         """Write key and value [n, num_kv_heads, head_dim] to rows [n]."""
 
     def gather(self, layer: int, rows: Tensor) -> Tensor:
-        """Keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], valid until the next gather."""
+        """Return keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], until the next call."""
 
 
 class Scratch:
-    """Memory that is kept, because buffers of this size come from the kernel page by page: allocating one
-    for each layer costs ten times what filling it does.
+    """A buffer that is kept, because one of this size comes from the kernel page by page.
+
+    To allocate one for each layer costs ten times what it costs to fill it.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._memory = torch.empty(0, dtype=dtype)
 
-    def take(self, size: int) -> Tensor:
-        """[size], valid until it is taken again."""
+    def reserve(self, size: int) -> Tensor:
+        """Return [size], valid until the next call."""
         if self._memory.numel() < size:
-            # By doubling: a context that grows by a token a step must not ask for a new buffer at each.
+            # By doubling: a context that grows by a token a step must not need a new buffer each time.
             self._memory = torch.empty(1 << (size - 1).bit_length(), dtype=self._memory.dtype)
         return self._memory[:size]
 
 
 class PoolRows:
-    """`KVRows` of a pool that is not quantised."""
+    """The rows of a pool that is not quantised."""
 
     def __init__(self, pool: KVPool) -> None:
         layout = pool.layout
@@ -77,7 +78,7 @@ class PoolRows:
 
     def gather(self, layer: int, rows: Tensor) -> Tensor:
         flat = rows.view(-1)
-        found = self._scratch.take(2 * flat.numel() * self.width).view(2, flat.numel(), self.width)
+        found = self._scratch.reserve(2 * flat.numel() * self.width).view(2, flat.numel(), self.width)
         torch.index_select(self._keys[layer], 0, flat, out=found[0])
         torch.index_select(self._values[layer], 0, flat, out=found[1])
         return found.view(2, *rows.shape, self.layout.num_kv_heads, self.layout.head_dim)

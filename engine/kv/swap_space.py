@@ -1,7 +1,7 @@
-"""Host memory for the KV blocks of sequences that wait for their place in the pool.
+"""Host memory for the KV blocks of preempted sequences.
 
-On a GPU the copies run beside the steps: nobody waits for them but the step that would write to blocks still
-being read, or read blocks still being written.
+On a GPU the copies run beside the steps. Only a step that would overwrite blocks still being read, or read
+blocks still being written, waits for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.device.copy_stream import hold_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 
-# Until something was swapped: what a copy between a GPU and pageable memory reaches.
+# Assumed until something was swapped: the speed of a copy between a GPU and pageable memory.
 _ASSUMED_BYTES_PER_S = 4e9
 _ASSUMED_BYTES = 64e6
 
@@ -22,7 +22,7 @@ _MAX_LOCKED_BYTES = 8 * 1024**3
 
 
 def default_slots(pool: Tensor) -> int:
-    """Half as many as the pool has blocks; where they are page-locked, 8 GiB at most, which takes seconds."""
+    """Return half the pool's blocks; on a GPU at most 8 GiB, since page-locking takes seconds."""
     most = len(pool) // 2
     if pool.device.type != "cuda":
         return most
@@ -30,9 +30,9 @@ def default_slots(pool: Tensor) -> int:
 
 
 class SwapSpace:
-    """`num_slots` places for blocks of `pool`, used by the thread of the steps alone.
+    """`num_slots` slots for blocks of `pool`, used by the thread of the steps alone.
 
-    On a CPU their memory is taken when the first is used; on a GPU at once, as page-locking takes seconds.
+    On a CPU their memory is allocated at first use; on a GPU at once, as page-locking takes seconds.
     """
 
     def __init__(self, pool: Tensor, num_slots: int) -> None:
@@ -41,13 +41,13 @@ class SwapSpace:
         self._pool = pool
         self._num_slots = num_slots
         self._free = list(range(num_slots - 1, -1, -1))
-        """Descending, so that neighbours are taken together."""
+        """Descending, so that neighbours are reserved together."""
         self._bytes = _ASSUMED_BYTES
         self._seconds = _ASSUMED_BYTES / _ASSUMED_BYTES_PER_S
         self._unobserved: list[Copying] = []
         self._copies: BlockCopies | None = None
         if num_slots and pool.device.type == "cuda":
-            self._copies = self._take_memory()
+            self._copies = self._allocate()
 
     @property
     def num_free(self) -> int:
@@ -59,7 +59,7 @@ class SwapSpace:
 
     @property
     def bytes_per_s(self) -> float:
-        """As measured, in either direction, of the copies that have ended."""
+        """The measured speed, in either direction, of copies that have ended."""
         while self._unobserved and self._unobserved[0].ended.query():
             copying = self._unobserved.pop(0)
             self._bytes += copying.num_blocks * self.block_bytes
@@ -67,10 +67,10 @@ class SwapSpace:
         return self._bytes / self._seconds
 
     def store(self, blocks: Sequence[int]) -> list[int]:
-        """Copy blocks of the pool out; answers their slots. The caller has seen that there is room."""
+        """Copy blocks of the pool out; return their slots. The caller checks that there is room."""
         assert len(blocks) <= self.num_free
         if self._copies is None:
-            self._copies = self._take_memory()
+            self._copies = self._allocate()
         slots = [self._free.pop() for _ in blocks]
         copying = self._copies.store(blocks, slots, mark_steps(self._pool.device))
         hold_steps(self._pool.device, copying.read)
@@ -78,7 +78,7 @@ class SwapSpace:
         return slots
 
     def load(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
-        """Copy slots back into blocks of the pool; they may be released at once."""
+        """Copy slots back into blocks of the pool; the slots may be released at once."""
         if not slots:
             return
         assert self._copies is not None, "nothing has been stored"
@@ -87,7 +87,7 @@ class SwapSpace:
         self._unobserved.append(copying)
 
     def release(self, slots: Sequence[int]) -> None:
-        """What is stored in them next comes behind what is still read from them."""
+        """Free slots. They may still be read: later copies into them run after that."""
         self._free.extend(slots)
         self._free.sort(reverse=True)
 
@@ -100,6 +100,6 @@ class SwapSpace:
         """Assert that no slot is lost or held twice, by their number."""
         assert sum(map(len, held)) + len(self._free) == self._num_slots
 
-    def _take_memory(self) -> BlockCopies:
+    def _allocate(self) -> BlockCopies:
         host = torch.empty((self._num_slots, *self._pool.shape[1:]), dtype=self._pool.dtype)
         return BlockCopies(self._pool, host)

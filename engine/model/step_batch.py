@@ -1,4 +1,4 @@
-"""The ragged batch of one step, flattened: what the model runner needs and nothing else."""
+"""The ragged batch of one step, flattened."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class StepBatch:
     max_context_len: int
 
     def with_newest(self, newest: torch.Tensor) -> StepBatch:
-        """The same, with token ids of -1 - p, which stand for `newest[p]`, looked up on the device.
+        """Return the batch with token ids of -1 - p replaced by `newest[p]`, on the device.
 
-        `newest` [rows] int64 is what the step before draws, behind which this one is launched.
+        `newest` [rows] int64 are the tokens that the previous step draws, behind which this one is launched.
         """
         places = (-1 - self.token_ids).clamp(min=0)
         return replace(self, token_ids=torch.where(self.token_ids < 0, newest[places], self.token_ids))

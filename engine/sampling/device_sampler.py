@@ -1,7 +1,7 @@
-"""Draws on a GPU: what rows ask for goes up in one copy, and their tokens stay there until they are fetched.
+"""Draws tokens on a GPU: parameters go up in one copy, and tokens stay there until they are fetched.
 
-What is drawn is what `engine.sampling.sampler` says, with logits in float32 and weights in whole numbers
-(`kernels/sample_rows`): a token differs where the noise, which is the same, comes within rounding of a
+It draws as `engine.sampling.sampler` does, but with logits in float32 and weights in whole numbers
+(`kernels/sample_rows`). A token differs only if the noise, which is the same, comes within rounding of a
 boundary.
 """
 
@@ -25,33 +25,37 @@ from kernels.selection.kernel import MAX_ITEMS
 from kernels.top_logits import top_logits
 
 WARM_ALTERNATIVES = (1, 2, 4, 8, 16, 32)
-"""Powers of two, as `top_logits` is compiled for, up to what a request may ask for."""
+"""Numbers of alternatives to compile `top_logits` for: powers of two, up to the most that a request may
+have."""
 
 LogprobColumns = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
-"""Rows of the table [r] that want them, the chosen tokens' [r], and the most likely tokens and theirs
-[r, most alternatives of any row].
+"""Rows of the table [r] that want log-probabilities; those of the chosen tokens [r]; the most likely tokens,
+and theirs, both [r, most alternatives of any row].
 """
 
 
 def is_drawn_on_device(device: torch.device, dtype: torch.dtype, vocab: int) -> bool:
-    """Of rows of such logits. float64 is for comparing implementations, wherever it runs."""
+    """Return whether rows of such logits are drawn on the device.
+
+    Float64 never is, to compare implementations.
+    """
     return device.type == "cuda" and dtype != torch.float64 and vocab <= MAX_ITEMS
 
 
 def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
-    """Compile what draws, so that neither the first request that samples nor its neighbours wait for it."""
+    """Compile the kernels that draw, so that no request waits for it."""
     if not is_drawn_on_device(device, dtype, vocab):
         return
     logits = torch.zeros(1, vocab, dtype=dtype, device=device)
     ways = torch.zeros(len(Way), 1, dtype=torch.float64, device=device)
     ways[[Way.TEMPERATURE, Way.TOP_P, Way.REPETITION]] = 1.0
     ways[Way.NOISE] = 0.5
-    one = torch.zeros(1, dtype=torch.int32, device=device)
-    edits = Edits(one, one.float(), torch.tensor([0, 1], dtype=torch.int32, device=device))
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+    edits = Edits(zero, zero.float(), torch.tensor([0, 1], dtype=torch.int32, device=device))
     seen = Seen(logits > 0, torch.zeros_like(logits, dtype=torch.int32))
-    for has_edits, has_seen, is_told in itertools.product((False, True), repeat=3):
+    for has_edits, has_seen, has_totals in itertools.product((False, True), repeat=3):
         sample_rows(
-            logits, ways, edits if has_edits else None, seen if has_seen else None, with_log_totals=is_told
+            logits, ways, edits if has_edits else None, seen if has_seen else None, with_log_totals=has_totals
         )
     for num in WARM_ALTERNATIVES:
         top_logits(logits, min(num, vocab))
@@ -60,8 +64,10 @@ def warm_draws(device: torch.device, dtype: torch.dtype, vocab: int) -> None:
 def draw_on_device(
     logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int
 ) -> tuple[Tensor, Tensor, Callable[[], LogprobColumns] | None]:
-    """Token ids and whether rows are broken, both [rows] on the device, and how to wait for log-probabilities
-    if somebody wants them; arguments as for `sampler.sample`. Nothing here waits for the device.
+    """Draw as `sampler.draw` does, without waiting for the device.
+
+    Returns token ids and whether rows are broken, both [rows] on the device, and a function that waits for
+    log-probabilities, or None if no row wants them.
     """
     rows = slice(first_row, first_row + logits.shape[0])
     wanted = np.flatnonzero(table.num_logprobs[rows] >= 0)
@@ -76,8 +82,8 @@ def draw_on_device(
     if tokens.log_totals is None:
         return tokens.token_ids, tokens.is_broken, None
     most = min(int(table.num_logprobs[rows].max()), logits.shape[1])
-    told = _logprobs(logits[places], tokens.token_ids[places], tokens.log_totals[places], most)
-    wait = told.numpy if told.device.type == "cpu" else Download(told).wait
+    logprobs = _logprobs(logits[places], tokens.token_ids[places], tokens.log_totals[places], most)
+    wait = logprobs.numpy if logprobs.device.type == "cpu" else Download(logprobs).wait
     return tokens.token_ids, tokens.is_broken, lambda: _columns(wait(), wanted + first_row, most)
 
 
@@ -97,7 +103,7 @@ def _ways(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> NDAr
 
 
 def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Tokens, values and offsets of `Edits`; nothing where no row has any."""
+    """Return tokens, values and offsets of `Edits`; an empty list if no row has any."""
     is_banning = indexes < table.min_tokens[rows]
     edited = np.flatnonzero(table.has_bias[rows] | is_banning | table.has_bad_words[rows])
     if not len(edited):
@@ -106,20 +112,20 @@ def _edits(table: SamplingTable, rows: slice, indexes: NDArray[np.int64]) -> lis
     edits = []
     for place in edited.tolist():
         row = rows.start + place
-        one = table.bias_and_banned[row] if is_banning[place] else table.bias[row]
+        row_edits = table.bias_and_banned[row] if is_banning[place] else table.bias[row]
         if table.has_bad_words[row] and table.banned_now[row]:
-            one = one.with_banned(table.banned_now[row])
-        edits.append(one)
-        lengths[place + 1] = len(one.token_ids)
+            row_edits = row_edits.with_banned(table.banned_now[row])
+        edits.append(row_edits)
+        lengths[place + 1] = len(row_edits.token_ids)
     return [
-        np.concatenate([one.token_ids for one in edits]).astype(np.int32),
-        np.concatenate([one.values for one in edits]).astype(np.float32),
+        np.concatenate([row_edits.token_ids for row_edits in edits]).astype(np.int32),
+        np.concatenate([row_edits.values for row_edits in edits]).astype(np.float32),
         np.cumsum(lengths, dtype=np.int32),
     ]
 
 
 def _logprobs(logits: Tensor, token_ids: Tensor, log_totals: Tensor, most: int) -> Tensor:
-    """[r, 1 + 2 · most] float64: the chosen tokens' log-probabilities, the likeliest tokens, and theirs."""
+    """Return [r, 1 + 2 · most] float64: log-probabilities of chosen tokens, likeliest tokens, and theirs."""
     chosen = logits.gather(-1, token_ids.unsqueeze(-1)).double() - log_totals.unsqueeze(-1)
     if most == 0:
         return chosen
@@ -127,5 +133,5 @@ def _logprobs(logits: Tensor, token_ids: Tensor, log_totals: Tensor, most: int) 
     return torch.cat((chosen, top.double(), values.double() - log_totals.unsqueeze(-1)), dim=-1)
 
 
-def _columns(told: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> LogprobColumns:
-    return rows, told[:, 0], told[:, 1 : 1 + most].astype(np.int64), told[:, 1 + most :]
+def _columns(logprobs: NDArray[np.float64], rows: NDArray[np.int64], most: int) -> LogprobColumns:
+    return rows, logprobs[:, 0], logprobs[:, 1 : 1 + most].astype(np.int64), logprobs[:, 1 + most :]

@@ -1,6 +1,6 @@
-"""Which tokens may be drawn: filters over rows of logits, each equal to transformers' warper of that name.
+"""Filters over rows of logits, each equal to transformers' warper of that name.
 
-Logits are [rows, vocab]; parameters are [rows, 1] on the same device. What is removed becomes -inf.
+Logits are [rows, vocab]; parameters are [rows, 1] on the same device. Removed tokens get -inf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REMOVED = float("-inf")
 
 
 def keep_top_k(logits: Tensor, top_k: Tensor) -> Tensor:
-    """Keep the `top_k` (int64, at least 1) largest of each row, and whatever equals the smallest of those.
+    """Keep the `top_k` (int64, at least 1) largest logits of each row, and ties with the smallest of them.
 
     Fan et al., "Hierarchical Neural Story Generation", ACL 2018.
     """
@@ -26,7 +26,7 @@ def keep_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
     """Keep the smallest set of most likely tokens whose probability reaches `top_p` (over 0, up to 1).
 
     Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020. Tokens equal
-    to the least likely one of the set are kept as well, so that the order of the vocabulary means nothing.
+    to the least likely one of the set are kept as well, so the order of the vocabulary does not matter.
     """
     ascending = _sorted(logits)
     cumulative = torch.softmax(ascending, dim=-1).cumsum(dim=-1)

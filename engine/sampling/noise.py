@@ -1,4 +1,4 @@
-"""Sampling noise as a pure function of (seed, choice, index), wherever and with whomever it is drawn.
+"""Sampling noise as a pure function of (seed, choice, index), on any device and in any batch.
 
 A counter-based generator (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) whose mixing
 function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
@@ -21,11 +21,11 @@ _SCALE = 2.0**-53
 def uniforms(
     seeds: NDArray[np.uint64], choices: NDArray[np.uint64], indexes: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """One number of (0, 1), ends excluded, for each row; all arguments and the result are [rows]."""
+    """Return one number in (0, 1), ends excluded, for each row; arguments and result are [rows]."""
     state = _mix(seeds + _GAMMA)
     state = _mix((state ^ choices) + _GAMMA)
     state = _mix((state ^ indexes) + _GAMMA)
-    # 53 bits, moved to the middle of their interval: neither 0 nor 1 can come out.
+    # 53 bits, moved to the middle of their interval, so the result is neither 0 nor 1.
     uniform: NDArray[np.float64] = ((state >> _SHIFT_11).astype(np.float64) + _HALF) * _SCALE
     # The topmost interval's middle rounds up to 1.
     return np.minimum(uniform, 1.0 - _SCALE, out=uniform)

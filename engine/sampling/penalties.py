@@ -1,4 +1,4 @@
-"""Which tokens each row has seen, kept as they come; and what that does to its logits."""
+"""Counts the tokens that each row has seen, and applies penalties to its logits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from engine.device.host_copies import upload_ids
 
 
 class TokenCounts:
-    """Per row of the batch: which tokens the prompt holds, and how often each was generated.
+    """For each row of the batch, which tokens are in the prompt, and how often each was generated.
 
-    Memory is [max_rows, vocab_size] of 5 bytes, taken when the first row with penalties joins.
+    The memory, [max_rows, vocab_size] of 5 bytes, is allocated when the first row with penalties joins.
     """
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class TokenCounts:
             self._counts = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
         self._in_prompt[row].zero_()
         self._in_prompt[row, upload_ids(prompt_token_ids, self._device)] = True
-        # Not bincount, which asks a GPU how long its result is.
+        # Not bincount, which waits for a GPU to learn the length of its result.
         tokens = upload_ids(output_token_ids, self._device)
         self._counts[row].zero_().index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
 
@@ -44,7 +44,7 @@ class TokenCounts:
     def penalise(
         self, logits: Tensor, rows: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor
     ) -> Tensor:
-        """The logits [r, vocab] of `rows` [r] after their penalties, each [r, 1] in the logits' dtype.
+        """Return the logits [r, vocab] of `rows` [r] after penalties, each [r, 1] in the logits' dtype.
 
         Repetition (Keskar et al., "CTRL", 2019) divides positive and multiplies negative logits of tokens in
         prompt or output; presence is subtracted once for tokens in the output, frequency once per occurrence.
@@ -56,5 +56,5 @@ class TokenCounts:
         return logits - presence * in_output - frequency * counts
 
     def seen(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Of `rows`: whether the prompt holds a token (bool), and its occurrences in the output (int32)."""
+        """Return, for `rows`, whether the prompt has a token (bool) and its count in the output (int32)."""
         return self._in_prompt[rows], self._counts[rows]

@@ -3,7 +3,7 @@
 Order: allowed tokens and logit bias, repetition, presence and frequency penalties, tokens banned until
 min_tokens or as the end of a bad word, temperature, top-k, top-p, min-p. The draw is the inverse of the
 distribution function, summed in vocabulary order in float64, at a number that depends on (seed, choice,
-index) alone; so a token does not depend on who else is in the batch. Log-probabilities are the log-softmax
+index) alone, so a token does not depend on the other rows of the batch. Log-probabilities are the log-softmax
 of the model's own logits, before temperature, bias and penalties.
 """
 
@@ -30,7 +30,7 @@ class Logprobs:
     """Log-probabilities of the rows that want them; meaningless where a row is broken."""
 
     rows: NDArray[np.int64]
-    """[r] of the table, ascending"""
+    """Rows of the table [r], ascending."""
     chosen: NDArray[np.float64]
     """[r]"""
     top_token_ids: NDArray[np.int64]
@@ -50,9 +50,9 @@ class Sampled:
 
 
 class Drawn:
-    """One token per row, on its way to the host. The next step can have it on the device before it is there.
+    """One token per row, on its way to the host; the next step can use it on the device before.
 
-    What is on its way is as the current stream has it when this is made.
+    The values are those at the point of the current stream where this is made.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Drawn:
         self._logprobs = logprobs
 
     def wait(self) -> Sampled:
-        """The tokens, once they are on the host."""
+        """Wait until the tokens are on the host, and return them."""
         logprobs = None if self._logprobs is None else self._logprobs()
         return Sampled(self._token_ids.wait(), self._is_broken.wait(), logprobs)
 
 
 def sample(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Sampled:
-    """As `draw`, for who waits for the tokens."""
+    """Draw a token for each row, as `draw` does, and wait for them."""
     return draw(logits, table, indexes, first_row).wait()
 
 
@@ -78,17 +78,17 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
     """Draw a token for each of the table's rows from `first_row`.
 
     `logits` [rows, vocab] are the model's, in any floating dtype, and are not changed; `indexes` [rows] are
-    the positions of the new tokens in their outputs. Counts for penalties are brought up to date.
+    the positions of the new tokens in their outputs. Counts for penalties are updated.
     """
     is_plain = table.is_plain[first_row : first_row + logits.shape[0]]
     if not is_plain.all() and is_drawn_on_device(logits.device, logits.dtype, logits.shape[-1]):
-        token_ids, is_broken, told = draw_on_device(logits, table, indexes, first_row)
-        return Drawn(token_ids, is_broken, None if told is None else lambda: Logprobs(*told()))
+        token_ids, is_broken, wait = draw_on_device(logits, table, indexes, first_row)
+        return Drawn(token_ids, is_broken, None if wait is None else lambda: Logprobs(*wait()))
     largest, token_ids = logits.max(dim=-1)
     is_broken = ~torch.isfinite(largest)
     if is_plain.all():
         return Drawn(token_ids, is_broken)
-    # Broken rows draw as well, whatever comes of it: only the device knows yet which ones are.
+    # Broken rows are drawn as well, with a meaningless result: only the device knows yet which are broken.
     special = np.flatnonzero(~is_plain)
     rows = special + first_row
     places = torch.from_numpy(special).to(logits.device)
@@ -100,8 +100,9 @@ def draw(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first
 def sample_each(
     logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0
 ) -> Sampled:
-    """As `sample`, but row by row: vector instructions round the rest of an array otherwise than its body, so
-    that in one array of all rows a probability's last bits would depend on where its row stands.
+    """Draw as `sample` does, but row by row, so that a row's bits do not depend on its place in the batch.
+
+    Vector instructions round the end of an array differently from its body.
     """
     if table.is_plain[first_row : first_row + logits.shape[0]].all():
         return sample(logits, table, indexes, first_row)
@@ -114,7 +115,7 @@ def sample_each(
 
 
 def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], first_row: int = 0) -> Drawn:
-    """As `draw`, by `sample_each` on a CPU; on a GPU rows are drawn alone anyway."""
+    """Draw as `draw` does; on a CPU by `sample_each`, on a GPU rows are independent anyway."""
     if logits.is_cuda:
         return draw(logits, table, indexes, first_row)
     sampled = sample_each(logits, table, indexes, first_row)
@@ -123,32 +124,32 @@ def draw_each(logits: Tensor, table: SamplingTable, indexes: NDArray[np.int64], 
 
 
 def _stack(rows: Sequence[Sampled]) -> Sampled:
-    told = [row.logprobs for row in rows if row.logprobs is not None]
+    wanted = [row.logprobs for row in rows if row.logprobs is not None]
     return Sampled(
         np.concatenate([row.token_ids for row in rows]),
         np.concatenate([row.is_broken for row in rows]),
-        _stack_logprobs(told) if told else None,
+        _stack_logprobs(wanted) if wanted else None,
     )
 
 
-def _stack_logprobs(told: Sequence[Logprobs]) -> Logprobs:
-    most = max(one.top_token_ids.shape[1] for one in told)
+def _stack_logprobs(parts: Sequence[Logprobs]) -> Logprobs:
+    most = max(part.top_token_ids.shape[1] for part in parts)
 
     def widened(columns: NDArray[Any]) -> NDArray[Any]:
         return np.pad(columns, ((0, 0), (0, most - columns.shape[1])))
 
     return Logprobs(
-        np.concatenate([one.rows for one in told]),
-        np.concatenate([one.chosen for one in told]),
-        np.concatenate([widened(one.top_token_ids) for one in told]),
-        np.concatenate([widened(one.top_logprobs) for one in told]),
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.chosen for part in parts]),
+        np.concatenate([widened(part.top_token_ids) for part in parts]),
+        np.concatenate([widened(part.top_logprobs) for part in parts]),
     )
 
 
 def _draw(
     logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
 ) -> Tensor:
-    """Tokens [r] of the table's `rows` from their logits [r, vocab] in float64, which may be overwritten."""
+    """Draw tokens [r] of the table's `rows` from their logits [r, vocab] in float64, which may change."""
     logits = _process(logits, table, rows, indexes)
     temperature = table.temperature[rows]
     is_random = temperature > 0
@@ -164,7 +165,7 @@ def _draw(
 def _process(
     logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
 ) -> Tensor:
-    """Logits that say what the caller wants, whether the choice is then greedy or random."""
+    """Apply bias, penalties and bans, which hold for greedy and random draws alike."""
     for place in np.flatnonzero(table.has_bias[rows]):
         edits = table.bias[rows[place]]
         values = torch.from_numpy(edits.values).to(logits.device, logits.dtype)
@@ -195,7 +196,7 @@ def _process(
 def _draw_random(
     logits: Tensor, table: SamplingTable, rows: NDArray[np.int64], indexes: NDArray[np.int64]
 ) -> Tensor:
-    # The largest becomes 0 first: no temperature, however small, can then make it infinite.
+    # The largest logit becomes 0 first, so that no small temperature can make it infinite.
     logits = (logits - logits.amax(dim=-1, keepdim=True)) / _column(table.temperature[rows], logits)
     for keep, parameter, is_used in (
         (keep_top_k, table.top_k[rows], table.top_k[rows] > 0),
@@ -212,19 +213,19 @@ def _draw_random(
 
 
 def _invert(logits: Tensor, noise: Tensor) -> Tensor:
-    """The first token whose cumulative probability exceeds `noise` [r, 1]."""
+    """Return the first token whose cumulative probability exceeds `noise` [r, 1]."""
     weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].clone()
-    # Rounding may leave no sum above the target: the last token that has any weight is meant then.
+    # Rounding may leave no sum above the target: take the last token that has any weight then.
     last = torch.searchsorted(cumulative, total)
     drawn = torch.searchsorted(cumulative, noise * total, right=True)
-    # Without any weight, where every token was banned, some token has to be drawn all the same.
+    # If every token was banned, there is no weight, but some token has to be drawn.
     return torch.minimum(drawn, last).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
 def _count(table: SamplingTable, rows: NDArray[np.int64], token_ids: Tensor) -> None:
-    """Take in the token [r] that each of `rows` drew."""
+    """Count the token [r] that each of `rows` drew."""
     is_penalised = table.has_penalties[rows]
     if is_penalised.any():
         places = torch.from_numpy(np.flatnonzero(is_penalised)).to(token_ids.device)
@@ -238,8 +239,9 @@ def _logprobs(
     rows: NDArray[np.int64],
     token_ids: Tensor,
 ) -> Callable[[], Logprobs] | None:
-    """Of `rows` of the table, whose logits and tokens are at places `special`, as far as they want them; once
-    they are on the host.
+    """Return a function that waits for the log-probabilities of `rows`; None if no row wants them.
+
+    `special` are the places of `rows` in `logits` and `token_ids`.
     """
     is_wanted = table.num_logprobs[rows] >= 0
     if not is_wanted.any():
@@ -255,5 +257,5 @@ def _logprobs(
 
 
 def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
-    """[r] numbers as [r, 1] on the device of `like`."""
+    """Return [r] numbers as [r, 1] on the device of `like`."""
     return torch.from_numpy(values).to(like.device).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""How each row of the batch wants its next token drawn, as columns."""
+"""The sampling parameters of each row of a batch, as columns."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class SamplingTable:
         self.has_bad_words = np.zeros(max_rows, dtype=np.bool_)
         """Some token is banned because of the tokens before it."""
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
-        """Greedy, and nothing else: the token is the largest logit's."""
+        """The row is greedy and nothing else: its token has the largest logit."""
         self._columns = [column for column in vars(self).values() if isinstance(column, np.ndarray)]
         self.bias = [NO_EDITS] * max_rows
         self.banned = [NO_EDITS] * max_rows
         """Tokens that may not be drawn while fewer than `min_tokens` are out."""
         self.bias_and_banned = [NO_EDITS] * max_rows
-        """Both in one."""
+        """Both of them."""
         self.bad_words = [NO_BAD_WORDS] * max_rows
         self.banned_now: dict[int, list[int]] = {}
         """By row: tokens that would complete a bad word with the next draw."""
@@ -144,7 +144,7 @@ class SamplingTable:
             self.counts.move(source, target)
 
     def upload(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
-        """What a step's draws need of the host, where the logits are; in one copy."""
+        """Copy columns that a step's draws need to the device of the logits, in one copy."""
         if self._upload is None:
             return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
         return self._upload(columns)
