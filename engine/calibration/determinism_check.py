@@ -21,8 +21,8 @@ from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
 
 LENGTHS = (150, 37, 9)
-"""Lengths of the sequences, if the model and the pool have room: more than a tile of positions, less than one,
-and a few. If contexts are summed in spans, the first sequence is two spans longer."""
+"""Lengths of the sequences, if the model and the pool have room: over a tile of positions, under one, and a
+few. If contexts are summed in spans, the first sequence is two spans longer."""
 NUM_TAIL = 3
 """Number of last tokens of a sequence that are decoded one by one."""
 _STRIDE = 7919

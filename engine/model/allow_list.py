@@ -1,7 +1,7 @@
-"""Which models are served: those whose logits were proven equal to transformers' own, and nothing else.
+"""The models that are served: only those whose logits were shown to equal transformers' own.
 
-Others may load and answer fluently and wrongly: ALiBi models never call the attention function, some RoPE
-types look at the longest position of the whole batch, a quantised checkpoint needs kernels that know it.
+Others might load and generate fluent but wrong text: ALiBi models never call the attention function, some
+RoPE types depend on the longest position of the whole batch, a quantised checkpoint needs kernels for it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ARCHITECTURES = (
     "qwen3",
     "qwen3_moe",
 )
-# `dynamic` and `longrope` choose their frequencies by the longest sequence of a step, whoever it belongs to.
+# `dynamic` and `longrope` choose their frequencies by the longest sequence of a step, whichever it is.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 Config = dict[str, Any]
 
 
 def read_config(directory: Path) -> Config:
-    """A servable model's config.json; ModelRefused names the first field that speaks against it."""
+    """Read a model's config.json. Raises ModelRefused, naming the first field that is not accepted."""
     if not directory.is_dir():
         raise ModelRefused(directory, "the path", "is not a directory", "a model directory with config.json")
     path = directory / "config.json"
@@ -69,7 +69,7 @@ def _check(directory: Path, config: Config) -> None:
 
 
 def _rope_types(config: Config) -> Iterator[tuple[str, object]]:
-    """Every RoPE type named, with its place: one for the model, or one for each kind of layer."""
+    """Yield every RoPE type with its field: one for the model, or one for each kind of layer."""
     for field in ("rope_scaling", "rope_parameters"):
         rope = config.get(field) or {}
         kinds = {field: rope} | {
@@ -87,7 +87,7 @@ def _absent(value: object) -> bool:
 
 _FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "use_bidirectional_attention": (_absent, "causal attention (false or absent)"),
-    # GPT-2's upcast attention has a code path of its own that no attention function sees.
+    # GPT-2's upcast attention bypasses the attention function.
     "reorder_and_upcast_attn": (_absent, "false or absent"),
     "is_encoder_decoder": (_absent, "false or absent"),
     "add_cross_attention": (_absent, "false or absent"),

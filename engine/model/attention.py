@@ -1,8 +1,9 @@
 """The attention function that transformers' models call, reading and writing the paged pool.
 
-transformers hands unknown keywords of `forward` down to the attention function in every architecture of the
-allow-list, so a step's context travels as the explicit keyword `step` and nothing is global: two models can
-run in one process, and one that loses the keyword fails at load instead of reading another step's context.
+In every architecture of the allow-list, transformers passes unknown keywords of `forward` down to the
+attention function. So the context of a step is the explicit keyword `step`, and nothing is global: two models
+can run in one process, and a model that drops the keyword fails at load instead of reading another step's
+context.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kernels.paged_decode import paged_decode
 from kernels.rope_store_kv import rope_store_kv
 from kernels.store_kv import store_kv
 
-# No mask is registered under this name, so transformers builds none: visibility is the step's business.
+# No mask is registered under this name, so transformers builds none: the step decides what is visible.
 ATTENTION = "baton_paged"
 
 
@@ -39,12 +40,15 @@ class AttentionStep(Protocol):
     """One step's attention, called once for each layer in order."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
-        """Store key and value [T, num_kv_heads, head_dim]; give query's [T, num_q_heads, head_dim] output."""
+        """Store key and value [T, num_kv_heads, head_dim].
+
+        Return the query's output [T, num_q_heads, head_dim].
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
-    """How a layer normalises each head before it is rotated; weights [head_dim], None where it does not."""
+    """How a layer normalises heads before they are rotated; weights [head_dim], None if it does not."""
 
     query: Tensor | None = None
     key: Tensor | None = None
@@ -53,7 +57,7 @@ class HeadNorms:
 
 
 class FusedStep(AttentionStep, Protocol):
-    """What the layers of a fused model (`engine.model.fusion`) call in place of `attend`."""
+    """The step of a fused model (`engine.model.fusion`), whose layers call it in place of `attend`."""
 
     def rotate_and_attend(
         self,
@@ -65,7 +69,7 @@ class FusedStep(AttentionStep, Protocol):
         norms: HeadNorms,
         softmax: Softmax,
     ) -> Tensor:
-        """As `attend`, of a query and a key that are yet to be normed and rotated by cos and sin [T, R]."""
+        """Norm and rotate query and key by cos and sin [T, R], then do as `attend` does."""
 
 
 def paged_attention(
@@ -82,7 +86,10 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_ignored: Any,
 ) -> tuple[Tensor, None]:
-    """From query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D] to [1, T, num_q_heads, D]."""
+    """Attend with query [1, num_q_heads, T, D], key and value [1, num_kv_heads, T, D].
+
+    Return [1, T, num_q_heads, D].
+    """
     assert attention_mask is None, "a model built a mask that the paged pool cannot honour"
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: Any = module.layer_idx
@@ -97,7 +104,7 @@ def paged_attention(
 
 
 class LayerOrder:
-    """Counts layers, so that one that is skipped, repeated or out of order cannot pass for a step."""
+    """Counts layers, so that a skipped, repeated or misplaced layer is noticed."""
 
     __slots__ = ("next_layer",)
 
@@ -110,11 +117,11 @@ class LayerOrder:
 
 
 class KernelAttention:
-    """`FusedStep` of one batch, as on a GPU: one launch stores, one attends.
+    """The attention of one batch on a GPU: one launch stores, one attends.
 
-    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token,
-    and so they are in all of a deterministic model, which sums each context in fixed spans of `span`
-    positions: its bits then do not depend on the kind of its step.
+    Decode-only steps use the kernel that splits the context. In mixed steps decodes are chunks of one token.
+    In a deterministic model they always are, and each context is summed in fixed spans of `span` positions,
+    so bits do not depend on the kind of step.
     """
 
     __slots__ = ("_batch", "_order", "_pool", "_span")

@@ -1,4 +1,4 @@
-"""What must be true of a checkpoint's files before a minute is spent on loading them."""
+"""Checks of a checkpoint's files before a minute is spent on loading them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def check_weights(directory: Path) -> None:
 
 
 def weight_bytes(directory: Path) -> int:
-    """The size of the files that the weights are in; they were checked before."""
+    """Return the size of the files with the weights, which must have been checked."""
     return sum(path.stat().st_size for path in _weight_files(directory))
 
 
 def tensor_names(directory: Path) -> set[str]:
-    """Of every tensor that the weights' files hold; they were checked before."""
+    """Return the name of every tensor in the files with the weights, which must have been checked."""
     return {name for path in _weight_files(directory) for name in _read_header(path)[1]} - {"__metadata__"}
 
 
@@ -61,7 +61,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _expected_bytes(directory: Path, path: Path) -> int:
-    """File size by its own header: 8 bytes of header length, the header, then the tensors it describes."""
+    """Return the file size by its header: 8 bytes of header length, the header, then its tensors."""
     try:
         length, header = _read_header(path)
         ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
@@ -73,7 +73,7 @@ def _expected_bytes(directory: Path, path: Path) -> int:
 
 
 def _read_header(path: Path) -> tuple[int, dict[str, Any]]:
-    """Its length in bytes, and what it says of each tensor."""
+    """Return a header's length in bytes, and its description of each tensor."""
     with path.open("rb") as file:
         length: int = struct.unpack("<Q", file.read(8))[0]
         if length > MAX_HEADER_BYTES:

@@ -8,8 +8,8 @@ For a linear layer of N outputs and K inputs a checkpoint holds, instead of `wei
     int-quantized    weight         int8 [N, K]
     both             weight_scale   [N, 1]
 
-and its `bias`, if it has one. Layers that are not quantised are stored as ever. Scales are read in the dtype
-that the model is: where a checkpoint has them in a wider one, they are rounded to it.
+and its `bias`, if it has one. Other layers are stored as usual. Scales are rounded to the model's dtype if a
+checkpoint has them in a wider one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCALE = ".weight_scale"
 
 
 class PackedLinear(nn.Module):
-    """Stands where a linear layer will be, to be filled with what the checkpoint has."""
+    """Takes the place of a linear layer while the tensors of the checkpoint are read."""
 
     weight_scale: Tensor
     bias: nn.Parameter | None
@@ -51,7 +51,7 @@ class PackedLinear(nn.Module):
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """What the checkpoint says, which words alone do not show."""
+        """The shape that the checkpoint states, since packed words do not show it."""
         return tuple(self.get_buffer("weight_shape").tolist()) if self._is_packed else self.shape
 
     def unpacked(self, device: torch.device) -> Int8Linear:
@@ -63,31 +63,31 @@ class PackedLinear(nn.Module):
 
 
 def unpack(words: Tensor, num_inputs: int) -> Tensor:
-    """int32 [N, ceil(K / 4)] -> int8 [N, K]"""
+    """Unpack int32 [N, ceil(K / 4)] to int8 [N, K]."""
     unsigned = words.contiguous().view(torch.uint8)[:, :num_inputs]
     return unsigned.bitwise_xor(OFFSET).view(torch.int8)
 
 
 def quantised_layers(tensor_names: Collection[str]) -> dict[str, bool]:
-    """The layers whose weights are quantised, by name; True where they are packed into words."""
+    """Return the layers whose weights are quantised, by name; True if they are packed into words."""
     layers = [name.removesuffix(_SCALE) for name in tensor_names if name.endswith(_SCALE)]
     return {layer: f"{layer}.weight_packed" in tensor_names for layer in layers}
 
 
 def loader(directory: Path, tensor_names: Collection[str]) -> tuple[Any, dict[str, Any]]:
-    """What has `from_pretrained` for this checkpoint of quantised layers, and that one's extra arguments."""
+    """Return a model class that can load this quantised checkpoint, and its extra arguments."""
     library: Any = transformers
     config = library.AutoConfig.from_pretrained(directory, local_files_only=True)
-    # transformers would ask for the package that knows it.
+    # Otherwise transformers would require the compressed-tensors package.
     del config.quantization_config
     model_class = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return _with_packed_linears(model_class, quantised_layers(tensor_names)), {"config": config}
 
 
 def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
-    """`model_class`, whose models have a PackedLinear in the place of each of these layers.
+    """Return a subclass whose models have a PackedLinear in the place of each of these layers.
 
-    They are put there as a model is made, so that no float weights are made for them.
+    They are replaced while the model is constructed, so no float weights are allocated for them.
     """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
         for name, is_packed in layers.items():
             linear = self.get_submodule(name)
             if not isinstance(linear, nn.Linear):
-                raise TypeError(f"{name} is quantised and no linear layer")
+                raise TypeError(f"{name} is quantised but not a linear layer")
             self.set_submodule(name, PackedLinear(linear, is_packed=is_packed))
 
     return type(
@@ -105,7 +105,7 @@ def _with_packed_linears(model_class: Any, layers: dict[str, bool]) -> Any:
 
 @torch.inference_mode()
 def unpack_linears(directory: Path, model: nn.Module, device: torch.device) -> None:
-    """Put an Int8Linear on `device` in the place of every PackedLinear, one after the other."""
+    """Replace every PackedLinear by an Int8Linear on `device`, one after the other."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, PackedLinear):
             continue

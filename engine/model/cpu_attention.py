@@ -1,13 +1,9 @@
 """A step's attention on the CPU: selective batching over the paged pool in plain torch.
 
 Each chunk attends alone; decodes of similar length attend together. For every such group the visible keys
-and values are gathered into a scratch buffer, row by row through the block tables, and one call does the
-rest. What depends on the step and the window alone (rows, masks) is made once and used by every layer.
-
-    row(layer, kind, slot) = (block · num_layers · 2 + layer · 2 + kind) · block_size + offset
-
-so with the pool seen as rows of num_kv_heads · head_dim numbers, a step's row indexes are the same for every
-layer and kind, counted from that layer's first row. `engine.kv.quantised_rows` gathers 8-bit KV.
+and values are gathered into a scratch buffer, row by row through the block tables, and one call attends.
+Rows and masks depend only on the step and the window, so they are made once and used by every layer
+(`engine.kv.rows`). Selective batching: Yu et al., "Orca", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ class Group:
 
 
 class CpuAttention:
-    """`AttentionStep` of one batch."""
+    """The attention of one batch."""
 
     __slots__ = ("_batch", "_groups", "_kept", "_lens", "_order", "_rows", "_slot_rows", "_starts")
 
@@ -127,10 +123,10 @@ class CpuAttention:
 def group_by_length(
     decodes: Sequence[tuple[int, int]], max_positions: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Split (length, sequence) pairs by length; yields each group's sequences and its longest length.
+    """Split (length, sequence) pairs by length; yield each group's sequences and its longest length.
 
-    A group of more than one holds at most `max_positions` positions, padding included, and pads at most
-    MAX_PADDING of them.
+    A group of several sequences has at most `max_positions` positions, padding included, and at most
+    MAX_PADDING padded ones.
     """
     group: list[int] = []
     longest = padding = 0
@@ -147,7 +143,7 @@ def group_by_length(
 
 
 def _attend_group(group: Group, query: Tensor, kv: Tensor, softmax: Softmax) -> Tensor:
-    """The group's output [b * q, num_q_heads, D]; query [T, num_q_heads, D], kv as gathered."""
+    """Return a group's output [b * q, num_q_heads, D] for query [T, num_q_heads, D] and gathered kv."""
     b, query_len = group.rows.shape[0], group.query_len
     keys, values = kv.transpose(2, 3)
     queries = query.index_select(0, group.tokens).view(b, query_len, *query.shape[1:])
@@ -167,9 +163,9 @@ def _attend_group(group: Group, query: Tensor, kv: Tensor, softmax: Softmax) -> 
 def _attend_by_scores(
     queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """What the fused call cannot do: soft caps and sinks.
+    """Attend with soft caps or sinks, which the fused call cannot do.
 
-    queries [b, q, num_q_heads, D], keys and values [b, num_kv_heads, N, D] -> as queries.
+    Takes queries [b, q, num_q_heads, D], keys and values [b, num_kv_heads, N, D]; the result is like queries.
     """
     b, query_len, num_q_heads, head_dim = queries.shape
     grouped = queries.transpose(1, 2).reshape(b, keys.shape[1], -1, head_dim)

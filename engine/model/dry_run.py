@@ -1,4 +1,4 @@
-"""What the layers of a loaded model ask of attention, seen by running one step without a pool."""
+"""Observes what each layer of a loaded model asks of attention, by one step without a pool."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DRY_RUN_TOKENS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The heads that all layers have, and each layer's softmax."""
+class LayerFacts:
+    """The heads of all layers, and each layer's softmax."""
 
     num_q_heads: int
     num_kv_heads: int
@@ -26,7 +26,7 @@ class Asked:
 
 
 class _Step:
-    """Stands in for a step: notes what each layer asks for and answers zeros."""
+    """Stands in for a step: records what each layer asks for and returns zeros."""
 
     def __init__(self) -> None:
         self.order = LayerOrder()
@@ -40,8 +40,8 @@ class _Step:
         return torch.zeros_like(query)
 
 
-def dry_run(directory: Path, module: Any, device: torch.device) -> Asked:
-    """ModelRefused unless every layer calls the attention function once, all with the same heads."""
+def dry_run(directory: Path, module: Any, device: torch.device) -> LayerFacts:
+    """Run one step. Raises ModelRefused unless every layer attends once, all with the same heads."""
     step = _Step()
     tokens = torch.zeros(1, DRY_RUN_TOKENS, dtype=torch.int64, device=device)
     positions = torch.arange(DRY_RUN_TOKENS, device=device)[None]
@@ -63,7 +63,7 @@ def dry_run(directory: Path, module: Any, device: torch.device) -> Asked:
         raise ModelRefused(
             directory, "attention heads", f"are {sorted(step.shapes)}", "the same sizes in all layers"
         )
-    return Asked(num_q_heads, num_kv_heads, head_dim, tuple(step.softmaxes))
+    return LayerFacts(num_q_heads, num_kv_heads, head_dim, tuple(step.softmaxes))
 
 
 def _bypassed(directory: Path, found: str) -> ModelRefused:

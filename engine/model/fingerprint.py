@@ -1,4 +1,4 @@
-"""Which weights and which block layout a worker serves, as one string: equal fingerprints may exchange KV."""
+"""A string for the weights and block layout of a worker; workers with equal ones may exchange KV."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from engine.kv.kv_pool import BlockLayout
 from engine.model.quantisation import Quantisation
 
-# Reading every byte of a 16 GB checkpoint would take as long as loading it. Up to this size a file is hashed
-# whole; above, its head (which holds every tensor's name, shape and place) and one page of each stretch are.
-# Two trainings differ in practically every page, so sampling tells them apart as surely as it must.
+# To read every byte of a 16 GB checkpoint would take as long as to load it. Up to this size a file is hashed
+# whole. Of a larger one, the head (with every tensor's name, shape and place) and one page of each stretch
+# are hashed: two trainings differ in practically every page.
 WHOLE_FILE_BYTES = 256 << 20
 HEAD_BYTES = 8 << 20
 STRETCH_BYTES = 4 << 20
@@ -23,10 +23,10 @@ def fingerprint(
     random_seed: int | None = None,
     quantisation: Quantisation = Quantisation.NONE,
 ) -> str:
-    """Digest of config.json, the weights' content, the dtype and the block layout; 32 hexadecimal digits.
+    """Return a digest of config.json, weights, dtype and block layout, as 32 hexadecimal digits.
 
-    What is kept in 8 bits counts too: it gives other KV. With a `random_seed` the weights were drawn from it,
-    and no file of weights counts.
+    Quantisation counts too, since it changes the KV. With a `random_seed`, weights were drawn from it, and no
+    file of weights counts.
     """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((layout.shape, str(layout.dtype), str(layout.stored))).encode())

@@ -1,13 +1,13 @@
 """Linear layers whose weights are int8, with one scale for each output: weight[n, k] = q[n, k] · scale[n].
 
-Only weights are quantised; activations and what is added up keep the model's dtype or a wider one (W8A16 of
-Dettmers et al., "LLM.int8()", NeurIPS 2022, without its outliers: these are in the activations). Rounding is
-to the nearest and symmetric, so that zero stays zero: each weight is off by half a step of its row's largest
-/ 127 at most.
+Only weights are quantised; activations and sums keep the model's dtype or a wider one (W8A16 of Dettmers et
+al., "LLM.int8()", NeurIPS 2022, without its outliers, which are in the activations). Rounding is to nearest
+and symmetric, so zero stays zero. A step is the largest weight of a row / 127; each weight is off by at most
+half a step.
 
 Embeddings and the layer that makes the logits keep their dtype. They often share one matrix, an embedding is
-read by rows and never multiplied, and an error in a logit is not averaged out by any layer after it. Experts
-keep theirs too: transformers holds a layer's experts as one tensor that its own functions multiply.
+read by rows and never multiplied, and no later layer averages out an error in a logit. Experts keep theirs
+too: transformers has a layer's experts as one tensor that its own functions multiply.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from engine.starting import OnProgress, Phase, ignore_progress
 from kernels.int8_linear import int8_linear, make_counters
 
 LARGEST = 127
-"""-128 is left out, so that a weight and its negative are rounded alike."""
+"""-128 is not used, so a weight and its negative are rounded alike."""
 PACKED_MAX_ROWS = 8
-"""On a CPU torch's int8 product computes row by row: faster in bfloat16 for so many rows, slower for 16."""
+"""On a CPU torch's int8 product computes row by row: in bfloat16 faster up to this many rows, slower for
+16."""
 PACKED_INPUTS = 32
-"""It reads past the end of rows that are not a multiple of its vectors."""
+"""torch's product reads past the end of rows that are not a multiple of this long."""
 CHUNK_ELEMENTS = 1 << 18
 """Weights are expanded this many at a time: 1 MiB in float32, which stays in a core's second-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What is int8 in a model, and what that spares."""
+    """The int8 weights of a model, and the memory that they save."""
 
     num_layers: int
-    """Linear layers that hold int8."""
+    """Number of linear layers with int8 weights."""
     num_float_experts: int
-    """Mixtures of experts that do not."""
+    """Number of mixtures of experts, which keep float weights."""
     num_bytes: int
-    """Of all weights, those that are not int8 included."""
+    """Bytes of all weights, int8 or not."""
     float_bytes: int
-    """What they would be without."""
+    """Bytes that they would have without quantisation."""
 
 
 class Int8Linear(nn.Module):
-    """Takes a linear layer's place: int8 weight [out, in]; scale and bias [out] in the model's dtype."""
+    """Replaces a linear layer: int8 weight [out, in]; scale and bias [out] in the model's dtype."""
 
     weight: Tensor
     scale: Tensor
@@ -58,16 +59,16 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
-        # Of its own, since layers may run side by side.
+        # Not shared, since layers may run side by side.
         self._counters = make_counters(weight.device) if weight.is_cuda else None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., in] -> [..., out]"""
+        """Multiply [..., in] to [..., out]."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         return self.multiply(rows).view(*hidden.shape[:-1], self.weight.shape[0])
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """[n, in] -> [n, out]"""
+        """Multiply [n, in] to [n, out]."""
         if rows.is_cuda:
             return int8_linear(rows, self.weight, self.scale, self.bias, self._counters)
         packed = rows.dtype == torch.bfloat16 and rows.shape[0] <= PACKED_MAX_ROWS
@@ -79,7 +80,7 @@ class Int8Linear(nn.Module):
 
 
 def _expanded_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Rows [n, in] @ weight.T, the weight [out, in] int8 expanded to the rows' dtype bit by bit."""
+    """Return rows [n, in] @ weight.T; the int8 weight [out, in] is expanded in parts to the rows' dtype."""
     num_outputs, num_inputs = weight.shape
     step = max(1, CHUNK_ELEMENTS // num_inputs)
     product = rows.new_empty(rows.shape[0], num_outputs)
@@ -92,9 +93,10 @@ def _expanded_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def quantise_linears(model: Any, device: torch.device, on_progress: OnProgress = ignore_progress) -> None:
-    """Put an Int8Linear on `device` in the place of every linear layer but the one that makes the logits.
+    """Replace every linear layer but the one that makes the logits by an Int8Linear on `device`.
 
-    One after the other, so that no more than one layer is held twice. What stays is not moved.
+    They are replaced one after the other, so at most one layer is in memory twice. Other modules stay where
+    they are.
     """
     logits = model.get_output_embeddings()
     linears = [
@@ -108,7 +110,7 @@ def quantise_linears(model: Any, device: torch.device, on_progress: OnProgress =
 
 
 def quantised_of(model: nn.Module) -> Quantised | None:
-    """None where nothing is int8."""
+    """Describe the int8 weights of a model; None if it has none."""
     linears = [module for module in model.modules() if isinstance(module, Int8Linear)]
     if not linears:
         return None
@@ -116,12 +118,14 @@ def quantised_of(model: nn.Module) -> Quantised | None:
     experts = {name.rpartition(".")[0] for name, tensor in model.named_parameters() if tensor.ndim == 3}
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     held = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    spared = sum(one.weight.numel() * (one.scale.element_size() - 1) - one.scale.nbytes for one in linears)
-    return Quantised(len(linears), len(experts), held, held + spared)
+    saved = sum(
+        linear.weight.numel() * (linear.scale.element_size() - 1) - linear.scale.nbytes for linear in linears
+    )
+    return Quantised(len(linears), len(experts), held, held + saved)
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [out, in] -> int8 [out, in] and scale [out] in the weight's dtype."""
+    """Quantise a weight [out, in]; return int8 [out, in] and scale [out] in the weight's dtype."""
     largest = weight.abs().amax(1).float()
     # A row of zeros has any scale.
     scale = (largest / LARGEST).clamp_min(torch.finfo(weight.dtype).tiny).to(weight.dtype)

@@ -20,7 +20,7 @@ from engine.model.compressed_tensors import loader, unpack_linears
 from engine.model.deterministic.invariant_rows import make_rows_invariant
 from engine.model.deterministic.row_tiles import tile_rows
 from engine.model.deterministic.tiled_experts import EXPERTS
-from engine.model.dry_run import Asked, dry_run
+from engine.model.dry_run import LayerFacts, dry_run
 from engine.model.fusion import NOT_FUSED, FusionReport, fuse
 from engine.model.int8_weights import Quantised, quantise_linears, quantised_of
 from engine.model.quantisation import Quantisation
@@ -33,7 +33,7 @@ _EXPERTS = {torch.float64: {"experts_implementation": "eager"}}
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the rest of the engine needs to know of a model."""
+    """The facts about a model that the rest of the engine needs."""
 
     directory: Path
     architecture: str
@@ -52,24 +52,24 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model: `forward` is run by `engine.execution.model_runner.ModelRunner`."""
+    """A loaded model, which `engine.execution.model_runner` runs."""
 
     facts: ModelFacts
     module: torch.nn.Module
     dtype: torch.dtype
     device: torch.device
     is_deterministic: bool = False
-    """Its products and norms reduce each row alone; on a CPU its steps have to be padded."""
+    """Whether products and norms reduce each row alone; on a CPU its steps have to be padded."""
     quantised: Quantised | None = None
-    """What of its weights is, if anything."""
+    """Its int8 weights, if it has any."""
     stored: torch.dtype | None = None
-    """What its keys and values are kept in, where that is not `dtype`."""
+    """The dtype that keys and values are stored in, if it is not `dtype`."""
     fusion: FusionReport = NOT_FUSED
-    """What of it was replaced by fused modules."""
+    """The modules that were replaced by fused ones."""
 
     @property
     def is_fused(self) -> bool:
-        """Its steps have to be a `FusedStep`."""
+        """Whether its steps have to be a `FusedStep`."""
         return bool(self.fusion.replaced)
 
     def block_layout(self, block_size: int) -> BlockLayout:
@@ -81,7 +81,7 @@ class Model:
     def forward(
         self, token_ids: Tensor, positions: Tensor, logit_rows: Tensor, step: AttentionStep
     ) -> Tensor:
-        """token_ids, positions [T], logit_rows [R] -> logits [R, vocab_size]."""
+        """Run token_ids and positions [T]; return logits [R, vocab_size] of logit_rows [R]."""
         output = self.module(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -104,12 +104,14 @@ def load_model(
     quantisation: Quantisation = Quantisation.NONE,
     on_progress: OnProgress = ignore_progress,
 ) -> Model:
-    """Load a model directory of the allow-list; ModelRefused names the field that speaks against it.
+    """Load a model directory of the allow-list.
 
-    A `deterministic` one gives a token the same logits whoever shares its step; on a GPU it has no experts.
-    Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were seen to do
-    the same. With a `random_seed`, weights are drawn on the device and none are read, for measuring.
-    `on_progress` hears how many bytes there are to read.
+    A `deterministic` model gives a token the same logits whatever else is in its step; on a GPU it cannot
+    have experts. Parts of a `fused` model are replaced by fused ones (`engine.model.fusion`) that were
+    checked to compute the same. With a `random_seed`, weights are drawn on the device and none are read, for
+    measuring. `on_progress` gets the number of bytes to read.
+
+    Raises ModelRefused, naming the field that is not accepted, and ValueError for settings that do not fit.
     """
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype is {dtype}; accepted: {', '.join(DTYPES)}")
@@ -141,20 +143,20 @@ def load_model(
         return load(fused=fused)
     except FusionDiffers as error:
         report = FusionReport(reason=str(error))
-    # What was merged is not what was read any more.
+    # The weights were merged: read them again.
     return replace(load(fused=False), fusion=report)
 
 
 def _check_int8(dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> None:
     if dtype == torch.float64:
         raise ValueError(f"dtype is {dtype} with int8 weights; accepted: float32 or bfloat16")
-    # The kernel's tiles, and how it splits a sum, depend on the number of rows.
+    # The kernel chooses its tiles, and how it splits a sum, by the number of rows.
     if deterministic and device.type != "cpu":
         raise ValueError(f"deterministic with int8 weights on {device}; accepted: on a CPU")
 
 
 def _check_fp8(device: torch.device) -> None:
-    """What Triton asks of a GPU."""
+    """Raise ValueError if Triton cannot compute fp8 on this GPU."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         found = ".".join(map(str, torch.cuda.get_device_capability(device)))
         raise ValueError(f"kvfp8 on {device} of compute capability {found}; accepted: 8.9 or higher")
@@ -177,7 +179,7 @@ def _load(
         module = _read_module(directory, dtype, experts, is_quantised=bool(config.get("quantization_config")))
     else:
         module = _draw_module(directory, dtype, device, experts, random_seed)
-    # Every token of a step is a token; some models would search each step for padding to warn about.
+    # Steps have no padding; some models would search each step for it, to warn.
     module.config.pad_token_id = None
     module.eval().requires_grad_(requires_grad=False)
     unpack_linears(directory, module, device)
@@ -189,9 +191,9 @@ def _load(
         tile_rows(module, on_progress)
     elif deterministic:
         make_rows_invariant(directory, module)
-    asked = dry_run(directory, module, device)
-    facts = _facts(directory, config, module, asked)
-    fusion = fuse(module, asked) if fused else NOT_FUSED
+    layers = dry_run(directory, module, device)
+    facts = _facts(directory, config, module, layers)
+    fusion = fuse(module, layers) if fused else NOT_FUSED
     stored = None if quantisation.kv is None else getattr(torch, quantisation.kv)
     return Model(facts, module, dtype, device, deterministic, quantised, stored, fusion)
 
@@ -223,7 +225,7 @@ def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *
         ) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if report.get(kind):
-            # transformers fills these with random numbers and goes on.
+            # transformers would fill these with random numbers.
             names = ", ".join(map(str, sorted(report[kind])[:3]))
             raise ModelRefused(
                 directory, "the weights", f"have {kind} ({names})", "every weight of the config"
@@ -234,7 +236,7 @@ def _read_module(directory: Path, dtype: torch.dtype, experts: dict[str, str], *
 def _draw_module(
     directory: Path, dtype: torch.dtype, device: torch.device, experts: dict[str, str], seed: int
 ) -> Any:
-    """As the config's own initialisation has it, on the device at once: 8e9 weights take a GPU seconds."""
+    """Draw weights by the config's own initialisation, on the device: 8e9 weights take a GPU seconds."""
     library: Any = transformers
     config = library.AutoConfig.from_pretrained(directory, local_files_only=True)
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]), device:
@@ -244,7 +246,7 @@ def _draw_module(
         )
 
 
-def _facts(directory: Path, config: Config, module: Any, asked: Asked) -> ModelFacts:
+def _facts(directory: Path, config: Config, module: Any, layers: LayerFacts) -> ModelFacts:
     loaded = module.config
     eos = module.generation_config.eos_token_id
     if eos is None:
@@ -255,9 +257,9 @@ def _facts(directory: Path, config: Config, module: Any, asked: Asked) -> ModelF
         architecture=config["model_type"],
         vocab_size=loaded.vocab_size,
         max_context=loaded.max_position_embeddings,
-        num_layers=len(asked.softmaxes),
-        num_q_heads=asked.num_q_heads,
-        num_kv_heads=asked.num_kv_heads,
-        head_dim=asked.head_dim,
+        num_layers=len(layers.softmaxes),
+        num_q_heads=layers.num_q_heads,
+        num_kv_heads=layers.num_kv_heads,
+        head_dim=layers.head_dim,
         eos_token_ids=eos_ids,
     )

@@ -1,8 +1,7 @@
-"""What of a worker is kept in 8 bits instead of the dtype it computes in: one setting for a whole fleet.
+"""The setting that says what is kept in 8 bits; it is the same in a whole fleet.
 
-Of the two ways to keep keys and values, `kv8` and `kvfp8`, which take the same memory, int8 is the one to
-choose: with a scale for each token and head it is the more exact (`kernels.store_kv.quantise`). fp8 is for
-comparing with what was measured or tuned elsewhere with an fp8 cache.
+`kv8` and `kvfp8` keep keys and values in the same memory. int8 is more exact, as it has a scale for each
+token and head (`kernels.store_kv.quantise`). fp8 allows comparison with systems that have an fp8 cache.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import enum
 
 
 class Quantisation(enum.Enum):
-    """Named as the flag `--quantisation` names it. Without torch: flags are parsed before it is loaded."""
+    """The values of `--quantisation`. Free of torch, since flags are parsed before torch is loaded."""
 
     NONE = "none"
     INT8 = "int8"
@@ -22,12 +21,12 @@ class Quantisation(enum.Enum):
 
     @property
     def weights(self) -> bool:
-        """Whether linear layers hold int8 weights (`engine.model.int8_weights`)."""
+        """Whether linear layers have int8 weights (`engine.model.int8_weights`)."""
         return "int8" in self._parts
 
     @property
     def kv(self) -> str | None:
-        """The 8-bit dtype of keys and values in the pool, as torch names it (`engine.kv.kv_pool`)."""
+        """Torch's name of the 8-bit dtype of keys and values in the pool; None if they are not quantised."""
         return next((_KV_DTYPES[part] for part in self._parts if part in _KV_DTYPES), None)
 
     @property

@@ -1,9 +1,8 @@
-"""Which quantised checkpoints are served: int8 weights of compressed-tensors with a scale for each output.
+"""The quantised checkpoints that are served: int8 weights of compressed-tensors with a scale for each output.
 
-That is what LLM Compressor calls W8A16. What else a checkpoint may hold, fewer bits, activations in 8 bits,
-scales for groups, would be read as something it is not; each is refused by the field that says so. So is a
-`kv_cache_scheme`: its scales are one for a tensor or a head, taken when the checkpoint was made, where
-`--quantisation kv8` and `kvfp8` take one for each token and head.
+LLM Compressor calls this W8A16. Fewer bits, 8-bit activations or scales for groups would be misread; each is
+refused by the field that declares it. So is a `kv_cache_scheme`, with one scale for a tensor or a head, set
+when the checkpoint was made: `--quantisation kv8` and `kvfp8` compute one for each token and head.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PACKED = "pack-quantized"
 PLAIN = "int-quantized"
 METHOD = "compressed-tensors"
 
-# Of a group's weights; None stands for a field that is absent or null, which counts as False too.
+# Accepted fields of a group's weights; None stands for a field that is absent or null.
 _WEIGHTS: dict[str, tuple[object, ...]] = {
     "num_bits": (8,),
     "type": ("int",),
@@ -30,17 +29,17 @@ _WEIGHTS: dict[str, tuple[object, ...]] = {
 
 
 def check_quantised(directory: Path, found: object) -> None:
-    """Raises ModelRefused for a config.json's `quantization_config` that says anything else."""
+    """Raise ModelRefused if a config.json has a `quantization_config` that is not served."""
     if found is None or found is False:
         return
     for field, value, accepted in _rules(found):
         if value not in accepted:
-            names = ", ".join("absent" if one is None else str(one) for one in accepted)
+            names = ", ".join("absent" if choice is None else str(choice) for choice in accepted)
             raise ModelRefused(directory, f"quantization_config{field}", f"is {value!r}", names)
 
 
 def _rules(found: object) -> Iterator[tuple[str, object, tuple[object, ...]]]:
-    """Field, what it holds and what it may hold."""
+    """Yield (field, found value, accepted values)."""
     config: dict[str, Any] = found if isinstance(found, dict) else {"quant_method": found}
     yield ".quant_method", config.get("quant_method"), (METHOD,)
     yield ".format", config.get("format"), (PACKED, PLAIN)

@@ -1,10 +1,10 @@
-"""A model on a GPU in which no row depends on the rows beside it.
+"""Makes a model on a GPU compute each row independently of the rows beside it.
 
-A matrix library chooses how it adds by the number of rows, and so do torch's reductions over a dimension.
-Here linear layers are `kernels/invariant_linear`, with one tile and one order of terms for any number of
-rows, and RMS norms `kernels/add_rms_norm`, a program for each row. torch's own LayerNorm takes a block for
-each row as well. All else that these models do with a row is elementwise. Mixtures of experts are refused:
-which rows an expert multiplies together depends on the company.
+A matrix library chooses the order of its sums by the number of rows, and so do torch's reductions over a
+dimension. Here linear layers are `kernels/invariant_linear`, with one tile and one order of terms for any
+number of rows, and RMS norms are `kernels/add_rms_norm`, with a program for each row. torch's own LayerNorm
+has a block for each row as well. All other operations of these models on a row are elementwise. Mixtures of
+experts are refused: which rows an expert multiplies together depends on the other rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kernels.invariant_linear import invariant_linear
 _ACCEPTED = "linear layers, norms and embeddings, where rows are deterministic on a GPU"
 _PROBE_ROWS = 4
 _TOLERANCE = 2**-5
-"""Of a norm's output, relative: several roundings to bfloat16, far below what another formula differs by."""
+"""Relative difference of a norm's output: several roundings to bfloat16, far less than by a wrong formula."""
 
 
 class InvariantLinear(nn.Module):
-    """Takes a linear layer's place; weight [out, in], bias [out] or None."""
+    """Replaces a linear layer; weight [out, in], bias [out] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class InvariantLinear(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
-        # The width is named: a step may want no logits, and what has no elements tells no size.
+        # The width is given: a step may want no logits, and -1 is ambiguous for an empty tensor.
         outputs = self.weight.shape[0]
         return invariant_linear(flat, self.weight, self.bias).view(*hidden.shape[:-1], outputs)
 
 
 class InvariantNorm(nn.Module):
-    """Takes an RMS norm's place."""
+    """Replaces an RMS norm."""
 
     def __init__(self, weight: Tensor, eps: float, *, unit_offset: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class InvariantNorm(nn.Module):
 
 @torch.inference_mode()
 def make_rows_invariant(directory: Path, model: nn.Module) -> None:
-    """Replace every module of `model` that reduces a row; ModelRefused names one that cannot be."""
+    """Replace every module that reduces a row. Raises ModelRefused, naming one that cannot be replaced."""
     for name, module in list(model.named_modules()):
         if not list(module.parameters(recurse=False)) or isinstance(module, (nn.Embedding, nn.LayerNorm)):
             continue
@@ -79,7 +79,7 @@ def _invariant(module: nn.Module) -> nn.Module | None:
 
 
 def _invariant_norm(module: nn.Module, weight: Tensor) -> InvariantNorm | None:
-    """What gives the same for some rows: whether weights count from 1 cannot be seen in a module."""
+    """Return a norm that gives the same for some rows: a module does not show if its weights count from 1."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not isinstance(eps, float):
         return None

@@ -1,9 +1,9 @@
 """Matrix products in tiles of fixed heights, so that a row's result does not depend on its neighbours.
 
-A matrix library chooses its kernel, and with it the order in which a product's terms are added, by the number
-of rows: a token computed alone differs in its last bits from the same token in a batch. Here every product
-has one of a few heights, and one that is left over is padded. The lowest height, the base, is always used;
-each higher one only where it was seen to give the base's bits with the very weights it is for.
+A matrix library chooses its kernel, and so the order in which a product's terms are added, by the number of
+rows. A token computed alone therefore differs in its last bits from the same token in a batch. Here every
+product has one of a few heights, and the rest is padded. The lowest height, the base, is always used; a
+higher one only if it was found to give the base's bits with the same weights.
 
 After He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines Lab, 2025.
 """
@@ -22,7 +22,7 @@ from engine.model.int8_weights import Int8Linear
 from engine.starting import OnProgress, Phase, ignore_progress
 
 BASE_ROWS = 16
-"""With fewer, products with the weights to be read for 16 rows take hardly less time."""
+"""With fewer rows, a product takes hardly less time, since it reads the same weights."""
 TALL_ROWS = (256, 64)
 
 
@@ -31,13 +31,13 @@ def padded_rows(num_rows: int, multiple: int = BASE_ROWS) -> int:
 
 
 def pad_rows(rows: Tensor, num_rows: int) -> Tensor:
-    """[n, ...] with zeros appended to `num_rows` rows."""
+    """Return [n, ...] with zeros appended, up to `num_rows` rows."""
     missing = num_rows - rows.shape[0]
     return rows if not missing else torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))
 
 
 class TiledProduct:
-    """A product of rows [n, in] and a matrix, whatever n is; `multiply` computes it for one tile."""
+    """A product of any number of rows [n, in] and a matrix; `multiply` computes it for one tile."""
 
     __slots__ = ("_heights", "_multiply")
 
@@ -49,11 +49,14 @@ class TiledProduct:
 
     @classmethod
     def of_weight(cls, weight: Tensor, bias: Tensor | None) -> TiledProduct:
-        """Product with weight.T [in, out], plus bias [out]; the weight [out, in] in any layout."""
+        """Return the product with weight.T [in, out], plus bias [out].
+
+        Weight [out, in] may have any layout.
+        """
         return cls(partial(F.linear, weight=weight, bias=bias), weight.shape[1], weight.dtype)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[n, in] -> [n, out]"""
+        """Multiply [n, in] to [n, out]."""
         num_rows = rows.shape[0]
         padded = pad_rows(rows, padded_rows(num_rows))
         total = padded.shape[0]
@@ -68,7 +71,7 @@ class TiledProduct:
         return torch.cat(tiles)[:num_rows]
 
     def _agrees(self, height: int, num_inputs: int, dtype: torch.dtype) -> bool:
-        """Whether tiles of this height give the base's bits, wherever in the tile a row is."""
+        """Return whether tiles of this height give the base's bits, wherever in the tile a row is."""
         generator = torch.Generator(device="cpu").manual_seed(height)
         rows = torch.randn((height, num_inputs), generator=generator, dtype=torch.float64).to(dtype)
         tall = self._multiply(rows)
@@ -76,7 +79,7 @@ class TiledProduct:
 
 
 class TiledLinear(nn.Module):
-    """Takes a linear layer's place, with its weights."""
+    """Replaces a linear layer, with its weights."""
 
     def __init__(self, weight: Tensor, product: TiledProduct) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class TiledModule(nn.Module):
         self._module = module
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Rows [n, in] -> the module's outputs, each [n, ...]"""
+        """Return the module's outputs, each [n, ...], for rows [n, in]."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         padded = pad_rows(rows, padded_rows(rows.shape[0]))
         outputs = [self._module(tile) for tile in padded.view(-1, BASE_ROWS, rows.shape[1]).unbind()]
@@ -105,7 +108,7 @@ class TiledModule(nn.Module):
 
 @torch.inference_mode()
 def tile_rows(model: nn.Module, on_progress: OnProgress = ignore_progress) -> None:
-    """Replace every module of `model` that multiplies rows by a matrix of its own, experts apart."""
+    """Replace every module of `model` that multiplies rows by its own matrix, except experts."""
     modules = list(model.named_modules())
     for number, (name, module) in enumerate(modules):
         on_progress(Phase.PREPARING, number, len(modules))

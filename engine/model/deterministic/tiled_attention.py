@@ -1,14 +1,14 @@
-"""A step's attention on the CPU whose every bit depends on one sequence's own tokens up to the query.
+"""A step's attention on the CPU whose bits depend only on a sequence's own tokens up to the query.
 
-Queries are cut into tiles of a fixed number of rows, where one token has a row for each query head that
-shares a KV head; keys and values into tiles of TILE_POSITIONS at absolute positions. Every product is of one
-tile with one tile. The sums over tiles are made in the order of positions, starting from 0; a tile that a
-query does not see has weights of exactly 0 and changes nothing. So it does not matter which chunk a token
-came in, who shared the step, or how long a sequence's neighbours are. A decode's tile holds one token, a
-chunk's many: heights of which it was seen that they give the same bits.
+Queries are cut into tiles of a fixed number of rows; one token has a row for each query head that shares a KV
+head. Keys and values are cut into tiles of TILE_POSITIONS at absolute positions. Every product is one tile by
+one tile. Sums over tiles are made in the order of positions, starting from 0; a tile that a query does not
+see has weights of exactly 0 and changes nothing. So the bits do not depend on the chunk that a token is in,
+nor on the other sequences of the step. A decode's tile has one token, a chunk's many; their heights were
+found to give the same bits.
 
-The largest score, which any order finds exactly, is known before the first weight is computed: a running
-maximum would depend on what else was visited.
+The largest score, which any order of visits finds exactly, is known before the first weight is computed: a
+running maximum would depend on the tiles visited so far.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from engine.model.attention import LayerOrder, Softmax
 from engine.model.cpu_attention import MAX_GATHER_BYTES, group_by_length
 from engine.model.step_batch import StepBatch
 
-# Shorter ones waste less on short contexts, and cost a few calls more on long ones.
+# Shorter tiles waste less on short contexts, and cost a few calls more on long ones.
 TILE_POSITIONS = 128
 TALL_ROWS = 64
 LOW_ROWS = (2, 4, 8, 16)
 MAX_SCORE_BYTES = 1 << 20
-"""Of a chunk's queries that are computed at once: beyond, scores fall out of the cache."""
+"""Scores of a chunk that are computed at once: more would not stay in the cache."""
 VECTOR = 64
-"""Numbers of which an elementwise operation leaves no rest to a scalar loop with other rounding."""
+"""Multiple at which an elementwise operation has no scalar tail, which would round differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heights:
-    """Rows of a query tile: of one token alone, and of as many as fit."""
+    """Rows of a query tile for one token alone, and for as many as fit."""
 
     low: int
     tall: int
 
     @classmethod
     def agreeing(cls, head_dim: int, share: int, dtype: torch.dtype) -> Heights:
-        """The cheapest that give the same bits; `share` query heads read one KV head."""
+        """Return the cheapest heights that give the same bits; `share` query heads read one KV head."""
         tall = -(-share // TALL_ROWS) * TALL_ROWS
         generator = torch.Generator().manual_seed(head_dim)
         shapes = ((tall, head_dim), (TILE_POSITIONS, head_dim), (tall, TILE_POSITIONS))
@@ -59,7 +59,7 @@ class Heights:
 
 
 def _agrees(rows: Tensor, low: int, matrix: Tensor) -> bool:
-    """Whether tiles of `low` rows give the bits of one of all rows, wherever in a tile a row is."""
+    """Return whether tiles of `low` rows give the bits of one tile, wherever in a tile a row is."""
     num_rows, inner = rows.shape
     shared = matrix.expand(num_rows // low, *matrix.shape)
 
@@ -90,7 +90,7 @@ class TileGroup:
 
 
 class TiledAttention:
-    """`AttentionStep` of one batch; the step's tokens may be followed by padding, which gets zeros."""
+    """The attention of one batch; the step's tokens may be followed by padding, which gets zeros."""
 
     __slots__ = (
         "_batch", "_groups", "_heights", "_kept", "_lens", "_order", "_rows", "_share", "_slot_rows",
@@ -139,7 +139,7 @@ class TiledAttention:
             yield self._decodes(seqs, num_tiles, window)
 
     def _chunk(self, seq: int, query_len: int, context_len: int, window: int | None) -> Iterator[TileGroup]:
-        """In parts of so many tokens that their scores stay small."""
+        """Yield a chunk in parts of so few tokens that their scores stay in the cache."""
         done, begin, height = context_len - query_len, self._starts[seq], self._heights.tall
         per_tile, layout = height // self._share, self._rows.layout
         row_bytes = layout.num_kv_heads * layout.dtype.itemsize * TILE_POSITIONS * _num_tiles(0, context_len)
@@ -174,7 +174,7 @@ class TiledAttention:
         return blocks * self._rows.rows_per_block + (positions - places * size)
 
     def _bias(self, positions: Tensor, queries: Tensor, window: int | None) -> Tensor:
-        """For positions [p, N] and queries' positions [p, t]."""
+        """Return the bias of positions [p, N] for queries at positions [p, t]."""
         places, own = positions[:, None], queries[:, :, None]
         hidden = places > own
         if window:
@@ -184,7 +184,7 @@ class TiledAttention:
         return tiled.permute(3, 0, 1, 2, 4).contiguous()
 
     def _attend_group(self, group: TileGroup, query: Tensor, kv: Tensor, softmax: Softmax) -> Tensor:
-        """Of the group's tokens, [p * t, num_q_heads, D]; query [T, num_q_heads, D], kv as gathered."""
+        """Return a group's output [p * t, num_q_heads, D] for query [T, num_q_heads, D] and gathered kv."""
         by_token = (group.per_tile, self._share)
         filled = group.per_tile * self._share
         num_sequences, _, num_heads, head_dim = kv.shape[1:]
@@ -208,7 +208,7 @@ class TiledAttention:
         return output.reshape(-1, *query.shape[1:])
 
     def _query_tiles(self, group: TileGroup, query: Tensor) -> Tensor:
-        """[num_kv_heads, p, height, D], zeros below the tokens' rows."""
+        """Return [num_kv_heads, p, height, D], with zeros below the tokens' rows."""
         num_heads, head_dim = self._rows.layout.num_kv_heads, query.shape[2]
         chosen = query.index_select(0, group.tokens)
         chosen = chosen.view(-1, group.per_tile, num_heads, self._share, head_dim).permute(2, 0, 1, 3, 4)
@@ -224,23 +224,23 @@ class TiledAttention:
 
 
 def _in_tokens(rows: Tensor, dimension: int, by_token: tuple[int, int]) -> Tensor:
-    """A tile's rows as [tokens, query heads]."""
+    """View a tile's rows as [tokens, query heads]."""
     shape = rows.shape
     return rows.view(*shape[:dimension], *by_token, *shape[dimension + 1 :])
 
 
 def _first_tile(position: int, window: int | None) -> int:
-    """The tile of the first position that a query at `position` sees."""
+    """Return the tile of the first position that a query at `position` sees."""
     return max(0, position + 1 - window) // TILE_POSITIONS if window else 0
 
 
 def _num_tiles(position: int, end: int, window: int | None = None) -> int:
-    """How many tiles hold what queries from `position` to before `end` see."""
+    """Return how many tiles queries from `position` to before `end` see."""
     return -(-end // TILE_POSITIONS) - _first_tile(position, window)
 
 
 def _products(queries: Tensor, keys: Tensor) -> Tensor:
-    """Queries [h, p, M, D], keys [h, b, n, N, D] -> [h, n, p, M, N]."""
+    """Multiply queries [h, p, M, D] by keys [h, b, n, N, D] to [h, n, p, M, N]."""
     h, p, height, head_dim = queries.shape
     b, n, length = keys.shape[1:4]
     if b < p:
@@ -258,7 +258,7 @@ def _products(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """Weights [h, n, p, M, N], values [h, b, n, N, D] -> [h, p, M, D]: tile after tile."""
+    """Multiply weights [h, n, p, M, N] by values [h, b, n, N, D], tile after tile, to [h, p, M, D]."""
     h, n, p, height, length = weights.shape
     b, head_dim = values.shape[1], values.shape[4]
     if b < p:
@@ -276,7 +276,7 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _in_order(parts: Tensor) -> Tensor:
-    """The sum over dimension 1, from 0 and in its order."""
+    """Sum over dimension 1, from 0 and in its order."""
     total = torch.zeros_like(parts[:, 0])
     for part in parts.unbind(1):
         total += part
@@ -284,5 +284,5 @@ def _in_order(parts: Tensor) -> Tensor:
 
 
 def _exp(numbers: Tensor) -> Tensor:
-    """Of each alone: in a short array some would be left to a loop with other rounding."""
+    """Return exp of each number, repeated to VECTOR: the tail of a short array would round differently."""
     return numbers[..., None].expand(*numbers.shape, VECTOR).exp()[..., 0]

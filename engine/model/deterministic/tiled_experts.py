@@ -35,11 +35,11 @@ def _products(module: Any, weights: Tensor, bias_name: str) -> list[TiledProduct
 
 
 _experts_of: WeakKeyDictionary[nn.Module, _Experts] = WeakKeyDictionary()
-"""Made at a layer's first step, which is the model's dry run."""
+"""The products of each layer, made at its first step, which is the model's dry run."""
 
 
 def tiled_experts(module: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """From rows [T, H], the experts that each chose and their shares [T, k]; answers [T, H]."""
+    """Return [T, H] from rows [T, H], the experts that each row chose [T, k] and their weights [T, k]."""
     experts = _experts_of.get(module)
     if experts is None:
         experts = _experts_of[module] = _Experts(module)
@@ -47,7 +47,7 @@ def tiled_experts(module: Any, hidden: Tensor, top_k_index: Tensor, top_k_weight
     for expert in torch.unique(top_k_index).tolist():
         tokens, places = torch.where(top_k_index == expert)
         rows = pad_rows(hidden[tokens], padded_rows(len(tokens)))
-        inner = module._apply_gate(experts.gates_up[expert](rows))  # noqa: SLF001 - what transformers' own experts functions call
+        inner = module._apply_gate(experts.gates_up[expert](rows))  # noqa: SLF001 - transformers' own experts functions call it
         result = experts.downs[expert](inner)[: len(tokens)]
         shares = top_k_weights[tokens, places, None]
         output.index_add_(0, tokens, (result * shares).to(output.dtype))

@@ -20,13 +20,13 @@ from kernels.add_rms_norm import add_rms_norm
 from kernels.gated_activation import gated_activation
 
 Product = nn.Linear | Int8Linear
-"""Weight, scale and bias have an entry for each output first, so that several can be merged."""
+"""A linear layer. Outputs are the first dimension of weight, scale and bias, so layers can be merged."""
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of each token, [T, R]."""
 
 
 class Norm(nn.Module):
-    """An RMS norm; given a residual, of that after `hidden` was added to it, in place."""
+    """An RMS norm. Given a residual, it adds `hidden` to it in place, and norms the sum."""
 
     def __init__(self, weight: nn.Parameter, eps: float, *, unit_offset: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Norm(nn.Module):
 
 
 class Scale(nn.Module):
-    """What a layer's part gives, times a constant, in place."""
+    """Multiplies the output of a layer's part by a constant, in place."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Scale(nn.Module):
 
 
 class Attention(nn.Module):
-    """`qkv` gives a token's query heads, then its key heads, then its value heads."""
+    """Attention whose `qkv` gives a token's query heads, then its key heads, then its value heads."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         norms: HeadNorms,
         softmax: Softmax,
     ) -> None:
-        """`num_heads`: of the queries, and of the keys."""
+        """`num_heads` are those of the queries and those of the keys."""
         super().__init__()
         self.layer = layer
         self.qkv = qkv
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """`gate_up` gives a token's gate, then what it lets through."""
+    """A gated MLP whose `gate_up` gives a token's gate, then the values that the gate scales."""
 
     def __init__(self, gate_up: Product, activation: str, down: nn.Module) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class GatedMlp(nn.Module):
 
 
 class OwnMlp(nn.Module):
-    """A family's own, such as a mixture of experts: it takes [1, T, H], and may give scores besides."""
+    """A model's own MLP, such as a mixture of experts; it takes [1, T, H], and may return scores as well."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class OwnMlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """One decoder layer, up to the norm that the next one begins with (the model's own after the last).
+    """One decoder layer, with the norm that the next layer begins with; the last has the model's own norm.
 
-    `after_attention` and `after_mlp` change what is added to the residual: a norm, a factor or nothing.
+    `after_attention` and `after_mlp` change what is added to the residual, by a norm, a factor or not at all.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Layer(nn.Module):
         self.next_norm = next_norm
 
     def forward(self, hidden: Tensor, residual: Tensor, rotation: Rotation, step: FusedStep) -> Tensor:
-        """`hidden` [T, H] is the norm of `residual`, to which the layer adds; so is what is returned."""
+        """Add to `residual`, whose norm is `hidden` [T, H]; return the norm of the sum."""
         hidden = self.after_attention(self.attention(hidden, rotation, step))
         hidden = self.mlp_norm(hidden, residual)
         hidden = self.after_mlp(self.mlp(hidden))
@@ -159,7 +159,7 @@ class Rotations(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Takes the place of the model in transformers' `...ForCausalLM`, which chooses rows and makes logits."""
+    """Replaces the model in transformers' `...ForCausalLM`, which chooses rows and makes logits."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Decoder(nn.Module):
         layers: nn.ModuleList,
         kinds: Sequence[str],
     ) -> None:
-        """`kinds`: of each layer, as `rotations` knows them."""
+        """`kinds` are the names of each layer's kind in `rotations`."""
         super().__init__()
         self.embed_tokens = embed_tokens
         self.embedding_multiplier = embedding_multiplier
@@ -193,13 +193,13 @@ class Decoder(nn.Module):
         return MoeModelOutputWithPast(last_hidden_state=whole)
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """[T] -> [T, H], a new tensor: it is what layers add to."""
+        """Embed [T] to [T, H], a new tensor, to which the layers add."""
         embedded: Tensor = self.embed_tokens(token_ids)
         return embedded if self.embedding_multiplier == 1.0 else embedded * self.embedding_multiplier
 
 
 def merged(products: Sequence[Product]) -> Product:
-    """One product that gives what these do, side by side; alone, one stays as it is."""
+    """Merge products into one that gives their outputs side by side; a single one stays as it is."""
     first = products[0]
     if len(products) == 1:
         return first
@@ -208,7 +208,7 @@ def merged(products: Sequence[Product]) -> Product:
     bias = torch.cat(biases) if biases else None
     if isinstance(first, Int8Linear):
         return Int8Linear(weight, torch.cat([cast(Int8Linear, product).scale for product in products]), bias)
-    # On the "meta" device nothing is allocated that the weights would then replace.
+    # On the "meta" device no memory is allocated for weights that are replaced at once.
     whole = nn.Linear(first.in_features, len(weight), bias=bias is not None, device="meta")
     whole.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

@@ -1,7 +1,7 @@
-"""Runs a model, or one layer of it, on a few tokens of its own, and compares before with after.
+"""Runs a model, or one of its layers, on a few tokens before and after fusion, and compares the results.
 
-The step is a real one, with the ops that serve, over a pool of two blocks. What is compared is what a layer
-adds to the residual: beside a large residual a wrong layer would look right.
+The step uses the same ops as in service, over a pool of two blocks. What a layer adds to the residual is
+compared, since beside a large residual a wrong layer would look right.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from engine.model.step_batch import StepBatch
 
 NUM_TOKENS = 12
 SMALL = 1 / 64
-"""What random rows are multiplied by, so that a layer adds more to them than they are."""
+"""Factor for random rows: it makes them smaller than what a layer adds to them."""
 
-# Fused ops round in fewer places, by up to 2^-9 in bfloat16; large biases and massive activations amplify
-# that some ten times, and so do many layers. A part that is left out, or put in the wrong place, differs by
-# about as much as there is, 1. transformers rounds a float64 norm to float32, ours does not.
+# Fused ops round in fewer places, which differs by up to 2^-9 in bfloat16. Large biases, massive activations
+# and many layers amplify that some ten times. A missing or misplaced part differs by about 1, the whole
+# value. transformers rounds a float64 norm to float32; ours does not.
 LAYER_TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2}
 MODEL_TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.5}
 
 
 class Probe:
-    """One sequence of NUM_TOKENS random tokens and what it needs to be computed."""
+    """One sequence of NUM_TOKENS random tokens, with the pool and batch to compute it."""
 
     def __init__(self, pool: KVPool, vocab_size: int, hidden_size: int) -> None:
         """`pool` has NUM_TOKENS slots in its second block."""
@@ -53,7 +53,7 @@ class Probe:
         )
 
     def added_by_stock(self, layer: Any, index: int, rotation: Rotation) -> Tensor:
-        """What transformers' decoder layer adds to random rows, [NUM_TOKENS, hidden_size]."""
+        """Return what transformers' decoder layer adds to random rows, [NUM_TOKENS, hidden_size]."""
         output = layer(
             self._rows[None],
             attention_mask=None,
@@ -69,9 +69,9 @@ class Probe:
         return self._added(residual)
 
     def before_layers(self, module: Any) -> Tensor:
-        """What enters the first layer of a `...ForCausalLM`, [NUM_TOKENS, hidden_size].
+        """Return the input of the first layer of a `...ForCausalLM`, [NUM_TOKENS, hidden_size].
 
-        A norm takes off what is wrong with it by a factor, so logits would hardly show it.
+        The norms remove a wrong factor, so logits would hardly show it.
         """
         entered: list[Tensor] = []
         hook = module.model.layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0][0]))
@@ -83,7 +83,7 @@ class Probe:
         return decoder.embed(self._batch.token_ids)
 
     def logits(self, module: Any) -> Tensor:
-        """Of a `...ForCausalLM`, fused or not: [NUM_TOKENS, vocab_size], each row's mean taken off."""
+        """Return a `...ForCausalLM`'s logits [NUM_TOKENS, vocab_size], fused or not, less each row's mean."""
         batch = self._batch
         logits: Tensor = module(
             input_ids=batch.token_ids[None],
@@ -104,12 +104,12 @@ class Probe:
 
 
 def check_same(part: str, got: Tensor, want: Tensor, tolerance: float) -> None:
-    """Raises FusionDiffers where most rows are further apart than `tolerance`, relative to their lengths.
+    """Raise FusionDiffers if most rows are further apart than `tolerance`, relative to their lengths.
 
-    Rounding takes a row now and then to another expert of a mixture; what is wrong is wrong for most of them.
+    Rounding may send a single row to another expert of a mixture; a wrong fusion changes most rows.
     """
     got, want = got.double(), want.double()
     lengths = torch.linalg.vector_norm(want, dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
     difference = float((torch.linalg.vector_norm(got - want, dim=-1) / lengths).median())
-    if not difference <= tolerance:  # so that NaN is a difference
+    if not difference <= tolerance:  # NaN counts as a difference
         raise FusionDiffers(part, difference, tolerance)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from engine.kv.kv_pool import BlockLayout, KVPool
-from engine.model.dry_run import Asked
+from engine.model.dry_run import LayerFacts
 from engine.model.fusion.modules import Decoder
 from engine.model.fusion.probe import LAYER_TOLERANCES, MODEL_TOLERANCES, Probe, check_same
 from engine.model.fusion.structure import StockRotary, activation_of, fused_layer, fused_norm, misfit
@@ -20,7 +20,7 @@ PROBE_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class FusionReport:
-    """How many modules of each class gave way to fused ones; where none did, why."""
+    """How many modules of each class were replaced by fused ones; if none, the reason."""
 
     replaced: dict[str, int] = field(default_factory=dict)
     reason: str = ""
@@ -34,23 +34,25 @@ NOT_FUSED = FusionReport(reason="not asked for")
 
 
 @torch.no_grad()
-def fuse(module: Any, asked: Asked) -> FusionReport:
-    """Fuse what fits of a loaded `...ForCausalLM`, in place; `asked` is what its layers were seen to ask for.
+def fuse(module: Any, layers: LayerFacts) -> FusionReport:
+    """Fuse the parts that fit of a loaded `...ForCausalLM`, in place; `layers` were observed by a dry run.
 
-    At most one layer's weights are in memory twice. Raises FusionDiffers where a fused part gives something
-    else than its original: the module is then of no more use.
+    At most one layer's weights are in memory twice. Raises FusionDiffers if a fused part computes something
+    else than its original; the module cannot be used then.
     """
-    reason = misfit(module, asked)
+    reason = misfit(module, layers)
     if reason:
         return FusionReport(reason=reason)
     before = _classes(module)
     weight = module.model.embed_tokens.weight
-    layout = BlockLayout(len(asked.softmaxes), PROBE_BLOCK, asked.num_kv_heads, asked.head_dim, weight.dtype)
+    layout = BlockLayout(
+        len(layers.softmaxes), PROBE_BLOCK, layers.num_kv_heads, layers.head_dim, weight.dtype
+    )
     pool = KVPool(layout, 2, weight.device)
     try:
         probe = Probe(pool, *weight.shape)
         embedded, logits = probe.before_layers(module), probe.logits(module)
-        module.model = _fused_decoder(module.model, module.config, asked, probe)
+        module.model = _fused_decoder(module.model, module.config, layers, probe)
         check_same("the embedding", probe.embedded(module.model), embedded, LAYER_TOLERANCES[weight.dtype])
         check_same("the model's output", probe.logits(module), logits, MODEL_TOLERANCES[weight.dtype])
     finally:
@@ -58,7 +60,7 @@ def fuse(module: Any, asked: Asked) -> FusionReport:
     return FusionReport(dict(before - _classes(module)))
 
 
-def _fused_decoder(stock: Any, config: Any, asked: Asked, probe: Probe) -> Decoder:
+def _fused_decoder(stock: Any, config: Any, layers: LayerFacts, probe: Probe) -> Decoder:
     rotary = StockRotary(stock, config)
     rotations = rotary.tables(config.max_position_embeddings)
     in_probe = rotations(probe.positions)
@@ -66,17 +68,17 @@ def _fused_decoder(stock: Any, config: Any, asked: Asked, probe: Probe) -> Decod
     norms = [fused_norm(norm) for norm in (*(layer.input_layernorm for layer in stock.layers), stock.norm)]
     for index, kind in enumerate(rotary.kinds):
         want = probe.added_by_stock(stock.layers[index], index, rotary(probe.positions, kind))
-        layer = fused_layer(stock.layers[index], index, asked, activation_of(config), norms[index + 1])
+        layer = fused_layer(stock.layers[index], index, layers, activation_of(config), norms[index + 1])
         got = probe.added_by_fused(layer, index, norms[index], in_probe[kind])
         check_same(f"layer {index}", got, want, tolerance)
         stock.layers[index] = layer
-        _give_back(stock.embed_tokens.weight.device)
+        _release_cached(stock.embed_tokens.weight.device)
     factor = getattr(stock, "embedding_multiplier", 1.0)
     return Decoder(stock.embed_tokens, factor, rotations, norms[0], stock.layers, rotary.kinds)
 
 
-def _give_back(device: torch.device) -> None:
-    """The originals' memory: pieces too small for the next layer's products, or for the KV pool."""
+def _release_cached(device: torch.device) -> None:
+    """Give the originals' memory back: its pieces do not fit the next layer's products, nor the KV pool."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

@@ -1,8 +1,8 @@
-"""Which of transformers' models have the parts that are fused, and where.
+"""Finds the parts that are fused in transformers' models.
 
-Nothing is inferred from a family's name: a part counts as what it is called only if it has the type, the
-children and the sizes of one. What names and sizes cannot show, such as the order of operations, is seen by
-running both (`engine.model.fusion.probe`).
+Nothing is inferred from a model's name: a part counts only if it has the expected type, children and sizes.
+What names and sizes cannot show, such as the order of operations, is compared by running both
+(`engine.model.fusion.probe`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from engine.model.attention import HeadNorms
-from engine.model.dry_run import Asked
+from engine.model.dry_run import LayerFacts
 from engine.model.fusion.modules import (
     Attention,
     GatedMlp,
@@ -35,12 +35,12 @@ SEPARATE_QKV, MERGED_QKV = ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)
 HEAD_NORMS = {"q_norm", "k_norm"}
 SEPARATE_GATE, MERGED_GATE = ("gate_proj", "up_proj"), ("gate_up_proj",)
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_pytorch_tanh"}
-"""By transformers' name, as `kernels.gated_activation` calls it."""
+"""Maps transformers' names to those of `kernels.gated_activation`."""
 EVERY_LAYER = "all"
 
 
-def misfit(module: Any, asked: Asked) -> str:
-    """Why nothing of this `...ForCausalLM` can be fused; empty if its layers can be."""
+def misfit(module: Any, layers: LayerFacts) -> str:
+    """Return why nothing of this `...ForCausalLM` can be fused; empty if its layers can be."""
     decoder = getattr(module, "model", None)
     if decoder is None or _children(decoder) != DECODER:
         return f"its parts are not {_listed(DECODER)}"
@@ -50,7 +50,7 @@ def misfit(module: Any, asked: Asked) -> str:
         if children not in (PRE_NORM, BOTH_NORMS):
             return f"a layer's parts are {_listed(children)}"
         norms += [getattr(layer, name) for name in sorted(children) if name.endswith("layernorm")]
-        fault = _attention_misfit(layer.self_attn, asked)
+        fault = _attention_misfit(layer.self_attn, layers)
         if fault:
             return fault
     hidden_size = decoder.embed_tokens.embedding_dim
@@ -59,7 +59,7 @@ def misfit(module: Any, asked: Asked) -> str:
     return ""
 
 
-def _attention_misfit(attention: Any, asked: Asked) -> str:
+def _attention_misfit(attention: Any, layers: LayerFacts) -> str:
     children = _children(attention)
     products = _present(attention, SEPARATE_QKV, MERGED_QKV)
     if children - HEAD_NORMS != {*products, "o_proj"}:
@@ -67,16 +67,16 @@ def _attention_misfit(attention: Any, asked: Asked) -> str:
     if not are_mergeable([getattr(attention, name) for name in products]):
         return "its query, key and value products cannot be merged"
     rows = sum(len(getattr(attention, name).weight) for name in products)
-    if rows != (asked.num_q_heads + 2 * asked.num_kv_heads) * asked.head_dim:
+    if rows != (layers.num_q_heads + 2 * layers.num_kv_heads) * layers.head_dim:
         return f"its query, key and value products have {rows} rows"
     norms = [getattr(attention, name) for name in sorted(children & HEAD_NORMS)]
-    if norms and not (len(norms) == 2 and all(_is_rms_norm(norm, asked.head_dim) for norm in norms)):
+    if norms and not (len(norms) == 2 and all(_is_rms_norm(norm, layers.head_dim) for norm in norms)):
         return "its query and key norms are not of one head"
     return ""
 
 
 def is_gated(mlp: Any, activation: str) -> bool:
-    """Whether it is a product with gate and up, an activation that the op has, and one product down."""
+    """Return whether an MLP has products for gate, up and down, and an activation that the op supports."""
     names = _present(mlp, SEPARATE_GATE, MERGED_GATE)
     products = [getattr(mlp, name) for name in names]
     return (
@@ -88,18 +88,18 @@ def is_gated(mlp: Any, activation: str) -> bool:
 
 
 def activation_of(config: Any) -> str:
-    """As the config calls it; empty if it does not."""
+    """Return the config's name of the activation; empty if it has none."""
     name: str = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None) or ""
     return name
 
 
-def fused_layer(stock: Any, index: int, asked: Asked, activation: str, next_norm: Norm) -> Layer:
-    """What replaces one layer that fits; `next_norm` is what the layer after it begins with."""
+def fused_layer(stock: Any, index: int, layers: LayerFacts, activation: str, next_norm: Norm) -> Layer:
+    """Return the fused layer for one that fits; `next_norm` is the norm that the next layer begins with."""
     factor = getattr(stock, "residual_multiplier", 1.0)
     after = nn.Identity() if factor == 1.0 else Scale(factor)
     both = _children(stock) == BOTH_NORMS
     return Layer(
-        attention=_fused_attention(stock.self_attn, index, asked),
+        attention=_fused_attention(stock.self_attn, index, layers),
         after_attention=fused_norm(stock.post_attention_layernorm) if both else after,
         mlp_norm=fused_norm(stock.pre_feedforward_layernorm if both else stock.post_attention_layernorm),
         mlp=_fused_mlp(stock.mlp, activation),
@@ -109,13 +109,13 @@ def fused_layer(stock: Any, index: int, asked: Asked, activation: str, next_norm
 
 
 def fused_norm(stock: Any) -> Norm:
-    # Gemma's norms, whose weights count from 1, call their eps so; everybody else's `variance_epsilon`.
+    # Gemma's norms, whose weights count from 1, name it `eps`; all others `variance_epsilon`.
     unit_offset = hasattr(stock, "eps")
     return Norm(stock.weight, stock.eps if unit_offset else stock.variance_epsilon, unit_offset=unit_offset)
 
 
 class StockRotary:
-    """A model's own cos and sin; some families have them by kind of layer."""
+    """A model's own cos and sin; some models have them by kind of layer."""
 
     def __init__(self, decoder: Any, config: Any) -> None:
         by_kind = hasattr(decoder.rotary_emb, "layer_types")
@@ -125,7 +125,7 @@ class StockRotary:
         self._like = decoder.embed_tokens.weight[:0]
 
     def __call__(self, positions: torch.Tensor, kind: str) -> Rotation:
-        """As the family's layers take them, [1, N, R]."""
+        """Return cos and sin as the model's own layers take them, [1, N, R]."""
         cos, sin = self._module(self._like, positions[None], *([kind] if self._by_kind else []))
         return cos, sin
 
@@ -134,14 +134,14 @@ class StockRotary:
         return Rotations({kind: _whole(*self(positions, kind)) for kind in sorted(set(self.kinds))})
 
 
-def _fused_attention(stock: Any, index: int, asked: Asked) -> Attention:
+def _fused_attention(stock: Any, index: int, layers: LayerFacts) -> Attention:
     norms = HeadNorms()
     if _children(stock) >= HEAD_NORMS:
         query, key = fused_norm(stock.q_norm), fused_norm(stock.k_norm)
         norms = HeadNorms(query.weight, key.weight, query.eps, query.unit_offset)
     products = [getattr(stock, name) for name in _present(stock, SEPARATE_QKV, MERGED_QKV)]
-    num_heads = (asked.num_q_heads, asked.num_kv_heads)
-    return Attention(index, merged(products), stock.o_proj, num_heads, norms, asked.softmaxes[index])
+    num_heads = (layers.num_q_heads, layers.num_kv_heads)
+    return Attention(index, merged(products), stock.o_proj, num_heads, norms, layers.softmaxes[index])
 
 
 def _fused_mlp(stock: Any, activation: str) -> nn.Module:
@@ -152,7 +152,7 @@ def _fused_mlp(stock: Any, activation: str) -> nn.Module:
 
 
 def _whole(cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
-    """Of [1, N, R] each; some families give one half of R, which holds for both."""
+    """Return cos and sin [N, R] from [1, N, R]; some models give one half of R, which is valid for both."""
     first, second = cos[0].chunk(2, dim=-1)
     if first.shape == second.shape and torch.equal(first, second):
         return cos[0], sin[0]
@@ -160,7 +160,7 @@ def _whole(cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
 
 
 def _children(module: nn.Module) -> set[str]:
-    """What a module is made of; dropout does nothing in a model that serves."""
+    """Return the names of a module's children, without dropout, which does nothing in a model that serves."""
     return {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
 
 
@@ -170,14 +170,14 @@ def _present(module: nn.Module, *groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def are_mergeable(products: Sequence[Any]) -> bool:
-    """Products of one class with the same rows, all with a bias or none."""
+    """Return whether products have one class and input size, and either all a bias or none."""
     known = all(type(product) in (nn.Linear, Int8Linear) for product in products)
     alike = {(type(product), product.weight.shape[1], product.bias is None) for product in products if known}
     return len(alike) == 1
 
 
 def _is_rms_norm(norm: Any, size: int) -> bool:
-    """One weight of this size, and the eps of `fused_norm`."""
+    """Return whether a norm has one weight of this size, and the eps of `fused_norm`."""
     weights = [tuple(weight.shape) for weight in norm.parameters()]
     has_eps = hasattr(norm, "eps") or hasattr(norm, "variance_epsilon")
     return type(norm).__name__.endswith("RMSNorm") and weights == [(size,)] and has_eps
