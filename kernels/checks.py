@@ -1,4 +1,4 @@
-"""What every op asks of its arguments: each error names the field, its value and what is accepted."""
+"""Checks of the arguments of all ops: errors name the field, its value and the accepted ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class KVLayerShape:
 
 
 def check_kv_layer(kv_layer: Tensor, kv_scales: Tensor | None = None) -> KVLayerShape:
-    """`kv_scales[num_blocks, 2, num_kv_heads, block_size]` float32 where `kv_layer` is quantised."""
+    """Check a layer, and `kv_scales[num_blocks, 2, num_kv_heads, block_size]` float32 if it is quantised."""
     check_shape("kv_layer", kv_layer, "num_blocks", 2, "block_size", "num_kv_heads", "head_dim")
     check_dtype("kv_layer", kv_layer, *(FLOAT_DTYPES if kv_scales is None else KV_LIMITS))
     check_rows("kv_layer", kv_layer)
@@ -43,12 +43,12 @@ def check_kv_layer(kv_layer: Tensor, kv_scales: Tensor | None = None) -> KVLayer
 
 
 def scales_strides(kv_scales: Tensor | None) -> tuple[int | None, ...]:
-    """Of a block, a kind and a head; within a head, scales lie side by side."""
+    """Return the strides of a block, a kind and a head; scales within a head are adjacent."""
     return (None, None, None) if kv_scales is None else kv_scales.stride()[:3]
 
 
 def check_shape(field: str, tensor: Tensor, *expected: int | str) -> None:
-    """`expected` gives each dimension's size, or the name of one that may have any size."""
+    """Check a shape. `expected` gives each dimension's size, or the name of one that may have any size."""
     sizes = tensor.shape
     if len(sizes) == len(expected):
         for size, want in zip(sizes, expected, strict=True):
@@ -66,7 +66,7 @@ def check_dtype(field: str, tensor: Tensor, *accepted: torch.dtype) -> None:
 
 
 def check_rows(field: str, tensor: Tensor) -> None:
-    """Kernels step through the last dimension by one; every other stride is free."""
+    """Check that the last dimension is contiguous; every other stride is free."""
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"{field} has stride {tensor.stride(-1)} in its last dimension; accepted: 1")
 
@@ -78,8 +78,9 @@ def check_same_device(device: torch.device, fields: Sequence[tuple[str, Tensor |
 
 
 def check_block_ids(block_ids: Tensor, pool: Tensor) -> None:
-    """`block_ids[n]` int64 beside `pool[num_blocks, ...]`; of what they say only on the CPU: on a GPU looking
-    would stall the stream, and they are the block manager's to get right.
+    """Check `block_ids[n]` int64 for `pool[num_blocks, ...]`; their values only on the CPU.
+
+    On a GPU to read them would stall the stream; the block manager has to get them right.
     """
     check_shape("block_ids", block_ids, "n")
     check_dtype("block_ids", block_ids, torch.int64)

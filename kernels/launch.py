@@ -1,4 +1,4 @@
-"""Whether and how a kernel can run for the tensors at hand."""
+"""Whether a kernel can run on given tensors, and how."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from triton.runtime.interpreter import InterpretedFunction
 
 
 def is_interpreted(kernel: Any) -> bool:
-    """True if TRITON_INTERPRET was set when `kernel` was defined (later changes have no effect on it)."""
+    """Return whether TRITON_INTERPRET was set when `kernel` was defined; later changes have no effect."""
     return isinstance(kernel, InterpretedFunction)
 
 
 def can_launch(kernel: Any, device: torch.device) -> bool:
-    """Whether `kernel` runs on tensors of this device; where not, the op's reference does."""
+    """Return whether `kernel` runs on tensors of this device; if not, the op's reference does."""
     return device.type == "cuda" or is_interpreted(kernel)
 
 
 def dot_in_fp32(kernel: Any, dtype: torch.dtype) -> bool:
-    """The interpreter multiplies bfloat16 operands of `tl.dot` as if their bits were integers."""
+    """Return whether dots need float32: the interpreter multiplies the bits of bfloat16 as integers."""
     return is_interpreted(kernel) and dtype == torch.bfloat16
 
 
 def num_sms(device: torch.device) -> int:
-    """Multiprocessors that programs can be spread over; 1 where there is no GPU."""
+    """Return the number of multiprocessors of a device; 1 for a CPU."""
     if device.type != "cuda":
         return 1
     properties: Any = torch.cuda.get_device_properties(device)
@@ -31,7 +31,7 @@ def num_sms(device: torch.device) -> int:
 
 
 def pad_to_dot(size: int) -> int:
-    """The power of two that holds `size`, and at least 16, the smallest side a tensor core takes."""
+    """Return the power of two from `size` up, at least 16, the smallest side that a tensor core takes."""
     return max(16, next_power_of_2(size))
 
 

@@ -31,7 +31,7 @@ MAX_WARPS = 16
 
 @triton.jit
 def weighted(normed, weight, UNIT_OFFSET: tl.constexpr):
-    """Float32 `normed` times the norm's weight, in the dtype of the weight."""
+    """Return float32 `normed` times the norm's weight, in the weight's dtype."""
     if UNIT_OFFSET:
         product = normed * (1.0 + weight.to(tl.float32))
     else:
@@ -56,7 +56,7 @@ def _add_rms_norm_kernel(
     cols = tl.arange(0, SIZE_PAD)
     real = cols < SIZE
     x = tl.load(x_ptr + token * stride_x + cols, mask=real, other=0.0)
-    weight = tl.load(weight_ptr + cols, mask=real, other=0.0)  # here, so that it is on its way with the row
+    weight = tl.load(weight_ptr + cols, mask=real, other=0.0)  # loaded here, together with the row
     if residual_ptr is not None:
         target = residual_ptr + token * stride_residual + cols
         residual = tl.load(target, mask=real, other=0.0)
@@ -70,7 +70,7 @@ def _add_rms_norm_kernel(
 def add_rms_norm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, unit_offset: bool = False
 ) -> Tensor:
-    """The norm of x, or of `residual` after x was added to it in place; a new contiguous tensor.
+    """Return the norm of x, or of `residual` after adding x to it in place, as a new contiguous tensor.
 
     `residual` shares no memory with x. float64 is computed by the reference.
     """

@@ -1,4 +1,4 @@
-"""What `add_rms_norm` means, in plain PyTorch."""
+"""The reference of `add_rms_norm` in plain PyTorch."""
 
 import torch
 from torch import Tensor

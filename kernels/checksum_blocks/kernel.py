@@ -1,4 +1,4 @@
-"""Checksums of KV blocks where they lie, for handoffs that never touch the host's memory.
+"""Checksums of KV blocks on their device, for handoffs that do not touch host memory.
 
 pool [num_blocks, ...] contiguous, of any dtype, a block being whole 32-bit words; block_ids [n] int64 on the
 pool's device. A program sums up a piece of one block, with 15 integer operations for each word and sum: on an
@@ -58,9 +58,9 @@ def _checksum_blocks_kernel(
 
 
 def checksum_blocks(pool: Tensor, block_ids: Tensor) -> Tensor:
-    """[n] int64, whose bits are the 64-bit checksums of these blocks; what they are is in `reference.py`.
+    """Return [n] int64, the bits of the 64-bit checksums of blocks, which `reference.py` defines.
 
-    On the CPU an id past the pool's end is refused; on a GPU that check would stall the stream.
+    On the CPU an id beyond the pool raises ValueError; on a GPU that check would stall the stream.
     """
     _check(pool, block_ids)
     if not can_launch(_checksum_blocks_kernel, pool.device):

@@ -1,4 +1,4 @@
-"""What `checksum_blocks` means, in plain PyTorch.
+"""The reference of `checksum_blocks` in plain PyTorch.
 
 A block is n 32-bit words w, lowest byte first. Multilinear hashing (Lemire & Kaser, "Strongly universal
 string hashing is fast", 2014), twice with multipliers of its own, as the lower half of such a sum is weak:
@@ -31,7 +31,7 @@ def upper_halves(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _multipliers(places: Tensor) -> Tensor:
-    """SplitMix64's outputs; int64, whose products wrap as those of unsigned numbers do."""
+    """Return SplitMix64's outputs as int64, whose products wrap like those of unsigned numbers."""
     mixed = (places + 1) * _signed(0x9E37_79B9_7F4A_7C15)
     mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58_476D_1CE4_E5B9)
     mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D0_49BB_1331_11EB)

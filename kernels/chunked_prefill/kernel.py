@@ -47,7 +47,7 @@ NUM_STAGES = 2
 
 @triton.jit(do_not_specialize=["num_seqs"])
 def _find_sequence(cu_ptr, num_seqs, tile, Q: tl.constexpr):
-    """The last sequence whose tiles begin at or before `tile`."""
+    """Return the last sequence whose tiles begin at or before `tile`."""
     low = 0
     high = num_seqs
     while high - low > 1:
@@ -230,7 +230,7 @@ def chunked_prefill(
     span: int | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """Causal attention of each sequence's last tokens, its chunk, over its whole context.
+    """Attend causally with each sequence's last tokens, its chunk, over its whole context.
 
     The chunk's own keys and values are in the pool already. cu_seqlens_q begins with 0, never falls, ends
     with num_tokens, and gives no sequence more tokens than its context; on the CPU this is checked. float64

@@ -1,4 +1,4 @@
-"""What `chunked_prefill` means, in plain PyTorch."""
+"""The reference of `chunked_prefill` in plain PyTorch."""
 
 from itertools import pairwise
 

@@ -17,15 +17,15 @@ class Tiling:
 
 
 def choose_tiling(group: int, head_pad: int, element_size: int, *, in_spans: bool) -> Tiling:
-    """Of queries of so many bytes a number.
+    """Return the tiling for queries with numbers of `element_size` bytes.
 
-    64 rows are a Hopper warpgroup's instruction, and two groups can share what is loaded. That they should:
+    64 rows are a Hopper warpgroup's instruction, and two groups share loaded keys and values. They need to:
     64 products for each byte that comes through the L2 cache, at some 5.5 TB/s, are less than half of what
-    the tensor cores multiply. With 128 keys at a time a warp issues 300 instructions for each 64 of them
-    where it issued 415, while the tensor cores take 512 cycles; all registers are used, hardly any spilt.
+    the tensor cores can multiply. With 128 keys at a time a warp issues 300 instructions for each 64 keys
+    instead of 415, while the tensor cores take 512 cycles; all registers are used, with hardly any spilling.
 
-    In float32 it is not the tensor cores that multiply. Rows that are summed in spans have one tiling
-    whatever their chunk, and a decode's, of one group, would leave more of a larger one idle.
+    Tensor cores do not multiply float32. Rows that are summed in spans have one tiling for all chunks, and a
+    larger one would leave more of a decode's single group idle.
     """
     if element_size > 2 or in_spans:
         least_rows, num_warps, most_keys = 64, 4, MAX_TILE

@@ -48,8 +48,8 @@ def _copy_blocks_kernel(
 def gather_blocks(pool: Tensor, block_ids: Tensor, out: Tensor) -> None:
     """Write block `block_ids[i]` of `pool` to `out[i]`.
 
-    On the CPU an id past the pool's end is refused; on a GPU that check would stall the step, and ids are
-    the block manager's to get right. The same holds for `scatter_blocks`.
+    On the CPU an id beyond the pool raises ValueError. On a GPU that check would stall the step; the block
+    manager has to get ids right. The same holds for `scatter_blocks`.
     """
     _check(pool, block_ids, "out", out)
     if can_launch(_copy_blocks_kernel, pool.device):
@@ -86,7 +86,7 @@ def _launch(source: Tensor, target: Tensor, block_ids: Tensor, *, gather: bool) 
 
 
 def _word(block_bytes: int, source: Tensor, target: Tensor) -> torch.dtype:
-    """The widest word that divides a block and both addresses."""
+    """Return the widest word that divides a block and both addresses."""
     common = block_bytes | source.data_ptr() | target.data_ptr()
     return next(word for word in WORDS if common % word.itemsize == 0)
 

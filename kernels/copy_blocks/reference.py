@@ -1,4 +1,4 @@
-"""What `gather_blocks` and `scatter_blocks` mean, in plain PyTorch."""
+"""The reference of `gather_blocks` and `scatter_blocks` in plain PyTorch."""
 
 from torch import Tensor
 

@@ -46,7 +46,7 @@ def _gated_activation_kernel(
 
 
 def gated_activation(gate_up: Tensor, activation: str) -> Tensor:
-    """act(gate) · up, contiguous, for gate = gate_up[:, :size] and up = gate_up[:, size:].
+    """Return act(gate) · up, contiguous, for gate = gate_up[:, :size] and up = gate_up[:, size:].
 
     `activation` is "silu", "gelu_pytorch_tanh" or "gelu". float64 is computed by the reference.
     """

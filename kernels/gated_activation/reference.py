@@ -1,4 +1,4 @@
-"""What `gated_activation` means, in plain PyTorch."""
+"""The reference of `gated_activation` in plain PyTorch."""
 
 from collections.abc import Callable
 from functools import partial

@@ -9,7 +9,7 @@ The weights' tile is the dot's left operand: on Hopper that one may come from re
 needs no way back through shared memory, and the few rows of a decode fill the narrow side of the instruction
 (8 at least) instead of the wide one (64). Where tiles of out are fewer than the device runs at once, the sum
 over K is split among programs; the last of them to come adds up what all have left, in their order, so that
-results do not depend on who was first.
+results do not depend on which was first.
 """
 
 # mypy: disallow-incomplete-defs=False
@@ -100,7 +100,7 @@ def _int8_linear_kernel(
     else:
         part = num_rows.to(tl.int64) * num_outputs
         tl.store(partial_ptr + split * part + places, acc, mask=real)
-        # All of this program's threads have written before one of them says so.
+        # All threads of this program have written before one of them counts.
         tl.debug_barrier()
         if tl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == num_splits - 1:
             total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
@@ -114,7 +114,7 @@ def _int8_linear_kernel(
 
 
 def make_counters(device: torch.device) -> Tensor:
-    """For `int8_linear`'s `counters`: one of these serves calls that do not run at the same time."""
+    """Return `counters` for `int8_linear`, for calls that do not run at the same time."""
     return torch.zeros(MAX_SPLIT_TILES, dtype=torch.int32, device=device)
 
 
@@ -125,9 +125,9 @@ def int8_linear(
     bias: Tensor | None = None,
     counters: Tensor | None = None,
 ) -> Tensor:
-    """Of x [T, K] float, weight int8 [N, K], scale and bias [N] in x's dtype -> [T, N] in x's dtype.
+    """Multiply x [T, K] float by weight int8 [N, K]; scale and bias [N], and the result [T, N], in x's dtype.
 
-    x may be a view with rows apart; weight is contiguous. `counters` spare a fill for each call that splits.
+    x may have any row stride; weight is contiguous. `counters` save a fill for each call that splits.
     """
     _check(x, weight, scale, bias)
     if x.dtype == torch.float64 or not can_launch(_int8_linear_kernel, x.device):

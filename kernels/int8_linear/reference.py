@@ -1,4 +1,4 @@
-"""What `int8_linear` means, in plain PyTorch."""
+"""The reference of `int8_linear` in plain PyTorch."""
 
 from torch import Tensor
 

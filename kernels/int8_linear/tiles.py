@@ -1,12 +1,12 @@
-"""How the work of `int8_linear` is cut: by the number of rows, and for devices that would else stand idle."""
+"""How the work of `int8_linear` is cut, by the number of rows, and to keep the whole device busy."""
 
 from dataclasses import dataclass
 
 MIN_STEPS = 4
-"""Of a split's loop: with fewer, filling its pipeline is most of the work."""
+"""Smallest number of steps in a split's loop: with fewer, it would mostly fill its pipeline."""
 MAX_SPLITS = 16
 MAX_SPLIT_TILES = 1024
-"""Tiles of out that may be split, each of which has a counter."""
+"""Most tiles of the output that may be split; each has a counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ _DECODE = tuple(Tiles(rows, 64, 128, 4, 4, 2) for rows in (16, 32, 64))
 # From about a hundred rows on the tensor cores are the bound. Weights are converted once for each tile of
 # rows. Wider ones would share that among more, but need every register there is.
 _CHUNK = Tiles(128, 128, 64, 8, 4, 1)
-# Tensor cores have no fp32, and what multiplies instead unrolls a whole tile.
+# Tensor cores have no fp32, and the units that multiply instead unroll a whole tile.
 _FP32 = Tiles(16, 32, 32, 4, 3, 2)
 
 

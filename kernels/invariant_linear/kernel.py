@@ -89,10 +89,10 @@ def _invariant_linear_kernel(
 
 
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X · weightᵀ + bias, contiguous; a row's bits are the same alone and among any others.
+    """Return x · weightᵀ + bias, contiguous; a row's bits are the same alone and among any others.
 
-    Bits do differ between devices, and from the reference, which runs where the kernel does not and computes
-    float64.
+    Bits differ between devices, and from the reference, which computes float64 and runs where the kernel
+    cannot.
     """
     _check(x, weight, bias)
     if x.dtype == torch.float64 or not can_launch(_invariant_linear_kernel, x.device):
@@ -126,7 +126,7 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def choose_tile(out_size: int, dtype: torch.dtype) -> Tile:
-    """64 tokens are the fewest that Hopper's matrix instruction takes.
+    """Choose the tile; 64 tokens are the fewest that Hopper's matrix instruction takes.
 
     A decode step is bound by reading the weight: a wide one is spread over more programs than an H100 has
     processors with tiles of 128, a narrower one needs 64. Four stages of 128 terms keep 48 or 96 KiB of it on

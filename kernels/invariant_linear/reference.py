@@ -1,4 +1,4 @@
-"""What `invariant_linear` means, in plain PyTorch."""
+"""The reference of `invariant_linear` in plain PyTorch."""
 
 import torch
 from torch import Tensor

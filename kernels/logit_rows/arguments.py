@@ -1,4 +1,4 @@
-"""What each row asks of its draw, and what is accepted of it."""
+"""The parameters of each row's draw, and their checks."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,7 +14,7 @@ class Way(IntEnum):
     """Rows of the tensor `ways` [len(Way), num_rows] float64: how each row's token is drawn."""
 
     TEMPERATURE = 0
-    """0 takes the largest logit, and nothing below but penalties counts."""
+    """0 takes the largest logit; of the other parameters only penalties count then."""
     TOP_K = 1
     """A whole number; 0 keeps all."""
     TOP_P = 2
@@ -23,10 +23,10 @@ class Way(IntEnum):
     PRESENCE = 5
     FREQUENCY = 6
     NOISE = 7
-    """Of (0, 1): where in the distribution function the token is."""
+    """A number in (0, 1): the token's place in the distribution function."""
     OTHERS = 8
-    """Added to logits without an edit: 0, or -inf where only tokens with edits may be drawn. It does not
-    count without any edits."""
+    """Added to logits without an edit: 0, or -inf if only tokens with edits may be drawn. Ignored without any
+    edits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Loads logits of one row as its draw sees them.
+"""Loads the logits of a row, edited for its draw.
 
     x = logit + edit                           edits are found by bisection
     x = x · repetition where x < 0, x / repetition elsewhere, if prompt or output hold the token
@@ -32,7 +32,7 @@ def load_way(ways_ptr, num_rows, row, which: tl.constexpr):
 
 @triton.jit
 def load_scale(ways_ptr, num_rows, row):
-    """log2(e) / temperature; 0 where the draw is greedy."""
+    """Return log2(e) / temperature; 0 if the draw is greedy."""
     temperature = load_way(ways_ptr, num_rows, row, TEMPERATURE)
     inverse = LOG2_E / tl.where(temperature > 0, temperature, 1.0)
     return tl.where(temperature > 0, tl.minimum(inverse, LARGEST), 0.0).to(tl.float32)
@@ -47,7 +47,7 @@ def is_penalised(ways_ptr, num_rows, row):
 
 @triton.jit
 def _edit(x, token, tokens_ptr, values_ptr, begin, end, others):
-    """Add what is said of the tokens among the edits from `begin` to `end`, and `others` to the rest."""
+    """Add the edits from `begin` to `end` to their tokens, and `others` to all other tokens."""
     low = tl.zeros_like(token) + begin
     high = tl.zeros_like(token) + end
     size = end - begin
@@ -65,7 +65,7 @@ def _edit(x, token, tokens_ptr, values_ptr, begin, end, others):
 
 @triton.jit
 def _penalise(x, token, real, ways_ptr, in_prompt_ptr, counts_ptr, num_rows, row):
-    """`in_prompt_ptr` and `counts_ptr` are the row's own."""
+    """Apply penalties; `in_prompt_ptr` and `counts_ptr` point to the row."""
     if is_penalised(ways_ptr, num_rows, row):
         # A penalty beyond float32 is as large as one can be.
         repetition = tl.minimum(load_way(ways_ptr, num_rows, row, REPETITION), LARGEST).to(tl.float32)
@@ -97,7 +97,7 @@ def load_logits(
     token,  # int32
     real,
 ):
-    """The model's own logits, and x; float32, and -inf where not `real`."""
+    """Return the model's own logits, and the edited ones x; float32, -inf where not `real`."""
     logit = tl.load(logits_ptr + row * stride + token, mask=real, other=float("-inf")).to(tl.float32)
     x = logit
     if edit_tokens_ptr is not None:

@@ -1,4 +1,4 @@
-"""What `paged_decode` and `chunked_prefill` share.
+"""The parts that `paged_decode` and `chunked_prefill` share.
 
 arguments  their common arguments, and the checks of these
 kernel     the loop over a tile's KV

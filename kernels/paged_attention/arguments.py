@@ -1,4 +1,4 @@
-"""The arguments that both attention ops take, and what is accepted of them."""
+"""The arguments that both attention ops take, and their checks."""
 
 import math
 from dataclasses import dataclass

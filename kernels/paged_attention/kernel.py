@@ -25,7 +25,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def tile_len(head_pad: int, element_size: int, longest: int = MAX_TILE) -> int:
-    """`longest` KV rows of up to ROW_BYTES, fewer of longer ones."""
+    """Return `longest` KV rows if they have up to ROW_BYTES, fewer if longer."""
     return max(MIN_TILE, min(longest, longest * ROW_BYTES // (head_pad * element_size)))
 
 
@@ -55,9 +55,9 @@ def attend_tiles(
     TILE: tl.constexpr,
     DOT_IN_FP32: tl.constexpr,
 ):
-    """Returns float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has -inf, 0 and zeros.
+    """Return float32 (m [M], total [M], acc [M, HEAD_PAD]); a row that saw no key has -inf, 0 and zeros.
 
-    `whole_first` is None where no tile is known to be seen by all; then each is masked.
+    `whole_first` is None if no tile is known to be visible to all rows; then each tile is masked.
     """
     m = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -117,7 +117,7 @@ def _attend_tile(
     DOT_IN_FP32: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """m, total and acc with the tile from `start` on. Masks cost as much as the exponentials do."""
+    """Return m, total and acc with the tile from `start` on. Masks cost as much as the exponentials."""
     n = start + tl.arange(0, TILE)
     readable = None
     if MASKED:
@@ -156,7 +156,7 @@ def _attend_tile(
 
 @triton.jit
 def _load_rows(rows_ptr, readable, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr):
-    """[rows, HEAD_PAD]; what is not readable as zeros: a NaN left in a free slot must not reach a product."""
+    """Load [rows, HEAD_PAD]; unreadable rows are zeros, as a NaN in a free slot must not reach a product."""
     dims = tl.arange(0, HEAD_PAD)
     real = None
     if HEAD_DIM < HEAD_PAD:
@@ -170,7 +170,7 @@ def _load_rows(rows_ptr, readable, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexp
 
 @triton.jit
 def _load(ptr, mask):
-    """Zeros where `mask`, unless it is None, says no."""
+    """Load, with zeros where `mask` is False; None masks nothing."""
     return tl.load(ptr) if mask is None else tl.load(ptr, mask=mask, other=0.0)
 
 
@@ -178,7 +178,7 @@ def _load(ptr, mask):
 def normalise(m, total, acc, sink):
     """Divide acc by the softmax denominator, to which `sink` [M] (or None) adds one logit per row.
 
-    What is fused is written down, so that every kernel that calls this rounds alike.
+    Fused operations are explicit, so all kernels that call this round alike.
     """
     if sink is not None:
         sink = sink.to(tl.float32)

@@ -34,9 +34,7 @@ NUM_STAGES = 5
 
 @triton.jit
 def _share_out(context_len, window, num_splits, least_split_len, TILE: tl.constexpr):
-    """One sequence's splits: its first visible position, where the first split begins, how long each is, and
-    how many have something to read.
-    """
+    """Return a sequence's first visible position, its first split's begin, the splits' length and number."""
     first = tl.zeros_like(context_len)
     if window is not None:
         first = tl.maximum(context_len - window, 0)
@@ -163,9 +161,9 @@ def _combine_kernel(
     HEAD_PAD: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Sum acc and total of the splits that had something to read, each times 2^(m_split - m).
+    """Sum acc and total of the splits that read something, each times 2^(m_split - m).
 
-    Where one split had everything, it has written the output itself.
+    A split that had everything has written the output itself.
     """
     seq = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -211,7 +209,7 @@ def paged_decode(
     kv_scales: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """Attention of sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
+    """Attend with sequence s's token at position context_lens[s] - 1 over positions 0 to itself.
 
     A sequence of length 0 gives zeros. float64, which exists to compare implementations with each other, is
     always computed by the reference. Entries of `block_tables` that no visible position needs are never
@@ -317,7 +315,7 @@ def _launch(
 
 
 def _partials(query: Tensor, num_splits: int) -> tuple[Tensor | None, Tensor | None]:
-    """Where splits leave (m, total) and acc for `_combine_kernel`; None where one split covers everything."""
+    """Return buffers for the splits' (m, total) and acc; None if one split covers everything."""
     if num_splits == 1:
         return None, None
     num_seqs, num_q_heads, head_dim = query.shape

@@ -1,4 +1,4 @@
-"""What `paged_decode` means, in plain PyTorch."""
+"""The reference of `paged_decode` in plain PyTorch."""
 
 import torch
 from torch import Tensor

@@ -203,7 +203,7 @@ def rope_store_kv(
     eps: float = 1e-6,
     unit_offset: bool = False,
 ) -> Tensor:
-    """The rotated query, new and contiguous; each token's rotated key and its value go to its slot.
+    """Return the rotated query, contiguous; store each token's rotated key and its value in its slot.
 
     A token with a negative slot is rotated and not stored. Slots are distinct, and checked as by `store_kv`.
     `query_norm` and `key_norm` [head_dim] are weights, `eps` and `unit_offset` as in `add_rms_norm`. float64

@@ -1,4 +1,4 @@
-"""What `rope_store_kv` means, in plain PyTorch."""
+"""The reference of `rope_store_kv` in plain PyTorch."""
 
 import torch
 from torch import Tensor

@@ -117,13 +117,13 @@ def _scan_kernel(
 
 @triton.jit
 def _in_units_of(tops, masses, top, scale):
-    """Masses [n] of tiles, each in units of its own top's weight, in those of `top`'s."""
+    """Convert masses [n] of tiles from units of their own top's weight to those of `top`'s."""
     return (masses.to(tl.float64) * tl.exp2((tops - top) * scale).to(tl.float64)).to(tl.int64)
 
 
 @triton.jit
 def _bound(group_tops_ptr, num_groups, vocab, top, scale, mass, top_k, top_p, min_p, BLOCK: tl.constexpr):
-    """A key such that the filters need nothing of a lower one, neither to keep nor to weigh it."""
+    """Return a key such that the filters need no token with a lower one, neither to keep nor to weigh."""
     lowest = tl.full([], LOWEST_KEY, tl.int64)
     if top_k > 0:
         # All of these have to be weighed before top-p can cut any of them.
@@ -149,7 +149,7 @@ def _gather(
     num_rows, vocab, row, group_tops_ptr, groups_ptr, x_ptr, token_ptr, bound,
     GROUP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write x and token of everything whose key is `bound` or above, in the vocabulary's order; how many."""
+    """Write x and token of all keys from `bound` up, in the vocabulary's order; return their number."""
     num_groups = tl.cdiv(vocab, GROUP)
     num_found = 0
     for begin in range(0, num_groups, BLOCK):
@@ -289,14 +289,14 @@ def _draw_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What was drawn; all on the device."""
+    """The drawn tokens; all columns are on the device."""
 
     token_ids: Tensor
     """[num_rows] int64; in the vocabulary, but meaningless where a row is broken"""
     is_broken: Tensor
     """[num_rows] bool; the row's largest logit is NaN or infinite, so there is nothing to draw from"""
     log_totals: Tensor | None
-    """[num_rows] float64, if asked for: log Σ exp of the model's own logits"""
+    """[num_rows] float64: log Σ exp of the model's own logits; None unless requested"""
 
 
 def sample_rows(
@@ -307,9 +307,9 @@ def sample_rows(
     *,
     with_log_totals: bool = False,
 ) -> Tokens:
-    """Draw a token of each row of `logits` [num_rows, vocab], as its column of `ways` says.
+    """Draw a token of each row of `logits` [num_rows, vocab], by its column of `ways`.
 
-    Vocabularies hold up to 2^18 tokens. Counts of rows with penalties are brought up to date; without `seen`
+    Vocabularies hold up to 2^18 tokens. Counts of rows with penalties are updated; without `seen`
     no row may have any. Where noise or a threshold's share comes within rounding of a boundary, some 2^-19 of
     the row's weight, the token may be the one beyond. float64 is always computed by the reference.
     """

@@ -1,4 +1,4 @@
-"""What `sample_rows` means, in plain PyTorch: each row by itself, sorted, in float64."""
+"""The reference of `sample_rows` in plain PyTorch: each row by itself, sorted, in float64."""
 
 import torch
 from torch import Tensor

@@ -32,14 +32,14 @@ LOWEST_TOKEN_KEY = tl.constexpr(-(1 << 18))
 
 @triton.jit
 def order_key(x):
-    """int32 numbers that are ordered as the float32 numbers x are; both zeros have one."""
+    """Return int32 numbers in the order of the float32 numbers x; both zeros have the same."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def weigh(x, top, scale):
-    """int64: 2^((x - top) · scale) in units of 2^-44, rounded down; `top` is finite and at least x."""
+    """Return int64 2^((x - top) · scale) in units of 2^-44, rounded down; `top` is finite and at least x."""
     return (tl.exp2((x - top) * scale) * ONE).to(tl.int64)
 
 
@@ -47,7 +47,7 @@ def weigh(x, top, scale):
 def _amounts(
     x_ptr, token_ptr, begin, count, top, scale, floor, least, MODE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Keys and amounts [BLOCK] of the items from `begin`; as for `select`."""
+    """Load keys and amounts [BLOCK] of the items from `begin`; arguments as for `select`."""
     place = begin + tl.arange(0, BLOCK)
     real = place < count
     x = tl.load(x_ptr + place, mask=real, other=float("-inf"))
@@ -65,7 +65,7 @@ def _amounts(
 
 @triton.jit
 def add_up(x_ptr, token_ptr, count, top, scale, floor, least, MODE: tl.constexpr, BLOCK: tl.constexpr):
-    """The amounts of all items, as for `select`."""
+    """Sum the amounts of all items; arguments as for `select`."""
     total = tl.zeros([BLOCK], tl.int64)
     for begin in range(0, count, BLOCK):
         _, amount = _amounts(x_ptr, token_ptr, begin, count, top, scale, floor, least, MODE, BLOCK)
@@ -86,8 +86,9 @@ def select(
     MODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """int64: the largest key v such that amounts of items with keys ≥ v reach `target`; the lowest possible
-    one where nothing does.
+    """Return the largest key v, int64, such that amounts of items with keys ≥ v reach `target`.
+
+    It is the lowest possible key if none does.
     """
     LOWEST: tl.constexpr = LOWEST_TOKEN_KEY if MODE == TOKEN else LOWEST_KEY
     BITS: tl.constexpr = 18 if MODE == TOKEN else 32

@@ -1,4 +1,4 @@
-"""Sums over fixed spans of a context, for rows whose bits may not depend on how they were launched.
+"""Sums over fixed spans of a context, for rows whose bits must not depend on how they were launched.
 
 A row sums each span of positions by itself and then adds the spans up, in their order. Spans lie at absolute
 positions, so they are the same in any chunk. A chunk goes over its spans in one program; those of a decode,
@@ -24,7 +24,7 @@ AT_ONCE = tl.constexpr(8)
 
 
 def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
-    """Where the sums of single spans lie, (m, total) and acc in float32; hardly anything if there is one.
+    """Return float32 buffers for sums of single spans, (m, total) and acc; tiny ones if there is one span.
 
     [2, num_tokens, num_q_heads, num_spans] and [num_tokens, num_q_heads, num_spans, head_dim]
     """
@@ -36,9 +36,9 @@ def make_partials(query: Tensor, num_spans: int) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def add_span(m, total, acc, m_span, total_span, acc_span):
-    """The sums of a row with one more span; one in which it sees nothing changes none of them.
+    """Return the sums of a row with one more span; a span in which it sees nothing changes none of them.
 
-    What is fused is written down: a compiler that chose would be free to choose otherwise elsewhere.
+    Fused operations are explicit: a compiler might choose differently in different kernels.
     """
     m_next = tl.maximum(m, m_span)
     m_finite = tl.where(m_next == float("-inf"), 0.0, m_next)
@@ -63,7 +63,7 @@ def _add_spans_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
 ):
-    """The output of one query head of a sequence whose spans had programs of their own."""
+    """Write the output of one query head of a sequence whose spans had programs of their own."""
     seq = tl.program_id(0)
     head = tl.program_id(1)
     token = tl.load(cu_ptr + seq).to(tl.int64)
@@ -111,8 +111,9 @@ def add_spans(
     span: int,
     out: Tensor,
 ) -> None:
-    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums lie in `stats` and `acc`, those of
-    chunks of one token that see more than one span.
+    """Write the rows of `out` [num_seqs, num_q_heads, head_dim] whose sums are in `stats` and `acc`.
+
+    These are chunks of one token that see more than one span.
     """
     num_seqs, num_q_heads, head_dim = out.shape
     _add_spans_kernel[(num_seqs, num_q_heads)](

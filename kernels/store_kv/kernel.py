@@ -46,8 +46,9 @@ E4M3_ROUNDER = tl.constexpr((20 << 23) + (1 << 22))
 
 @triton.jit
 def quantise_rows(x, dtype: tl.constexpr, LIMIT: tl.constexpr):
-    """What `quantise` makes of a tile [rows, dims], zeros where there is no dimension: numbers that the 8-bit
-    dtype has, as float32, and scales [rows].
+    """Quantise a tile [rows, dims], padded with zeros, as `quantise` does.
+
+    Returns float32 numbers that the 8-bit dtype can represent, and scales [rows].
     """
     scales = tl.div_rn(largest(x), LIMIT)
     return in_steps(x, scales, dtype, LIMIT), scales
@@ -55,14 +56,14 @@ def quantise_rows(x, dtype: tl.constexpr, LIMIT: tl.constexpr):
 
 @triton.jit
 def largest(x):
-    """Of each row of a tile the largest magnitude, [rows] float32; infinite where one is no number."""
+    """Return the largest magnitude of each row, [rows] float32; infinite if the row contains a NaN."""
     x = tl.abs(x.to(tl.float32))
     return tl.max(tl.where(x <= float("inf"), x, float("inf")), axis=1)
 
 
 @triton.jit
 def in_steps(x, scales, dtype: tl.constexpr, LIMIT: tl.constexpr):
-    """The numbers of a tile whose rows have these scales: such as the 8-bit dtype has, as float32."""
+    """Divide a tile by its rows' scales, and round to numbers of the 8-bit dtype, as float32."""
     usable = ((scales > 0.0) & (scales < float("inf")))[:, None]
     values = tl.div_rn(x.to(tl.float32), tl.where(usable, scales[:, None], 1.0))
     values = tl.where(usable, values, 0.0)
@@ -71,9 +72,9 @@ def in_steps(x, scales, dtype: tl.constexpr, LIMIT: tl.constexpr):
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """The nearest numbers that the 8-bit dtype has, halves to the even one, of float32 within its limit.
+    """Round float32 within the 8-bit dtype's limit to its nearest numbers, halves to even.
 
-    So casting them is exact. To e4m3 casting would round as well, but in the interpreter a carry is lost.
+    A cast is then exact. A cast to e4m3 would round as well, but loses a carry in the interpreter.
     """
     if dtype == tl.int8:
         x = (x + ROUNDER) - ROUNDER
@@ -139,8 +140,8 @@ def store_kv(
 ) -> None:
     """Write each token's key and value to its slot of `kv_layer`, in place; a negative slot is skipped.
 
-    Slots of one call are distinct. On the CPU a slot past the pool's end is refused; on a GPU that check
-    would stall the step, and slots are the block manager's to get right.
+    Slots of one call are distinct. On the CPU a slot beyond the pool raises ValueError. On a GPU that check
+    would stall the step; the block manager has to get slots right.
     """
     shape = check_store(key, value, kv_layer, slot_mapping, kv_scales)
     num_tokens = slot_mapping.shape[0]

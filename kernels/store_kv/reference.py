@@ -1,4 +1,4 @@
-"""What `store_kv` means, in plain PyTorch."""
+"""The reference of `store_kv` in plain PyTorch."""
 
 from torch import Tensor
 

@@ -49,9 +49,9 @@ def _top_logits_kernel(
 
 
 def top_logits(logits: Tensor, num: int) -> tuple[Tensor, Tensor]:
-    """Values in float32, and tokens in int64, both [num_rows, num]; `num` is 1 to the vocabulary's size.
+    """Return float32 values and int64 tokens, both [num_rows, num]; `num` is 1 to the vocabulary's size.
 
-    float64, whose values stay what they are, is always computed by the reference.
+    float64 is always computed by the reference, whose values stay float64.
     """
     check_shape("logits", logits, "num_rows", "vocab")
     check_dtype("logits", logits, *FLOAT_DTYPES)
@@ -62,7 +62,7 @@ def top_logits(logits: Tensor, num: int) -> tuple[Tensor, Tensor]:
     if logits.dtype == torch.float64 or not can_launch(_top_logits_kernel, logits.device):
         return top_logits_reference(logits, num)
     num_tiles = triton.cdiv(vocab, TILE)
-    # A power of two: each number that is asked for would be compiled, while somebody waits.
+    # A power of two: otherwise each new number would be compiled while a request waits.
     width = next_power_of_2(num)
     numbers = torch.empty((num_rows, num_tiles * width), dtype=torch.int64, device=logits.device)
     if num_rows:

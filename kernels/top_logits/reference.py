@@ -1,4 +1,4 @@
-"""What `top_logits` means, in plain PyTorch."""
+"""The reference of `top_logits` in plain PyTorch."""
 
 import torch
 from torch import Tensor
