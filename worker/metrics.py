@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from engine.core.report import StepReport
@@ -18,12 +20,8 @@ class WorkerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._step = Histogram(
-            "engine_step_seconds",
-            "One step: packing, model, sampling and post-processing",
-            buckets=STEP_SECONDS,
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self._step = self._histogram(
+            "engine_step_seconds", "One step: packing, model, sampling and post-processing", STEP_SECONDS
         )
         self._running = self._gauge("running_sequences", "Choices that are decoding")
         self._waiting = self._gauge(
@@ -35,98 +33,46 @@ class WorkerMetrics:
         self._free = self._gauge("kv_free_blocks", "KV blocks that no sequence uses, cached ones included")
         self._cached = self._gauge("kv_cached_blocks", "Free KV blocks that hold a cached prefix")
         self._context = self._gauge("kv_context_tokens", "Tokens whose KV belongs to running sequences")
-        self.tokens = Counter(
-            "output_tokens", "Tokens sampled and reported", namespace=NAMESPACE, registry=self.registry
+        self.tokens = self._counter("output_tokens", "Tokens sampled and reported")
+        self.preempted = self._counter(
+            "preempted_sequences", "Sequences preempted because KV blocks ran short"
         )
-        self.preempted = Counter(
-            "preempted_sequences",
-            "Sequences preempted because KV blocks ran short",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.recomputed = Counter(
-            "recomputed_tokens",
-            "Tokens computed again after a preemption",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.step_errors = Counter(
-            "step_errors",
-            "Steps that failed for their whole batch",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "refused_commands",
-            "Commands that this worker refused",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
+        self.recomputed = self._counter("recomputed_tokens", "Tokens computed again after a preemption")
+        self.step_errors = self._counter("step_errors", "Steps that failed for their whole batch")
+        self.refused = self._counter("refused_commands", "Commands that this worker refused")
         self._cost_trusted = self._gauge(
             "worker_cost_trusted", "1 while steps are packed by the cost model, 0 while by a fixed budget"
         )
         self._cost_q95 = self._gauge(
             "worker_cost_ratio_q95", "95th percentile of actual divided by predicted step time"
         )
-        self.cost_distrusts = Counter(
-            "worker_cost_distrusts",
-            "Times that the cost model was found too inaccurate to use",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.cost_distrusts = self._counter(
+            "worker_cost_distrusts", "Times that the cost model was found too inaccurate to use"
         )
-        self.cost_fits = Counter(
-            "worker_cost_fits",
-            "Cost models fitted while serving",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.cost_fits = self._counter("worker_cost_fits", "Cost models fitted while serving")
+        self.loop_errors = self._counter(
+            "loop_errors", "Unexpected errors, by the place that caught them", ["where"]
         )
-        self.loop_errors = Counter(
-            "loop_errors",
-            "Unexpected errors, by the place that caught them",
-            ["where"],
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.handoff = Histogram(
+        self.handoff = self._histogram(
             "kv_handoff_seconds",
             "Duration of a handoff, from first fetch to acknowledgement",
-            buckets=HANDOFF_SECONDS,
-            namespace=NAMESPACE,
-            registry=self.registry,
+            HANDOFF_SECONDS,
         )
-        self.handoff_exposed = Histogram(
+        self.handoff_exposed = self._histogram(
             "kv_handoff_exposed_seconds",
             "Part of a handoff after the sender had computed the whole prompt",
-            buckets=HANDOFF_SECONDS,
-            namespace=NAMESPACE,
-            registry=self.registry,
+            HANDOFF_SECONDS,
         )
-        self.kv_bytes = Counter(
-            "kv_bytes",
-            "Bytes of KV fetched, by transport: shm, grpc, nixl, cuda_ipc",
-            ["transport"],
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.kv_bytes = self._counter(
+            "kv_bytes", "Bytes of KV fetched, by transport: shm, grpc, nixl, cuda_ipc", ["transport"]
         )
-        self.corrupt = Counter(
-            "kv_blocks_corrupt",
-            "Fetched blocks that did not verify and were recomputed",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.corrupt = self._counter(
+            "kv_blocks_corrupt", "Fetched blocks that did not verify and were recomputed"
         )
-        self.skipped = Counter(
-            "kv_blocks_skipped",
-            "Blocks not sent because the receiver had them cached",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.skipped = self._counter(
+            "kv_blocks_skipped", "Blocks not sent because the receiver had them cached"
         )
-        self.handoffs = Counter(
-            "kv_handoffs",
-            "Handoffs by how they ended",
-            ["outcome"],
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
+        self.handoffs = self._counter("kv_handoffs", "Handoffs by how they ended", ["outcome"])
 
     def observe(self, report: StepReport) -> None:
         if report.step_seconds:
@@ -149,3 +95,9 @@ class WorkerMetrics:
 
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(name, documentation, namespace=NAMESPACE, registry=self.registry)
+
+    def _counter(self, name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, documentation, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, documentation, namespace=NAMESPACE, registry=self.registry, buckets=buckets)

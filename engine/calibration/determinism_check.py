@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -143,26 +143,15 @@ def _run(
 
 
 def _make_batch(runner: ModelRunner, pieces: Sequence[Piece]) -> StepBatch:
-    size = runner.pool.layout.block_size
+    """Return the batch of a step, with logits of every token."""
     width = runner.pool.num_blocks // len(LENGTHS)
-    firsts = torch.tensor([piece.sequence for piece in pieces]) * width
-    tables = firsts[:, None] + torch.arange(width)
-    own = [torch.arange(piece.begin, piece.end) for piece in pieces]
-    slots = [table[places // size] * size + places % size for table, places in zip(tables, own, strict=True)]
-    vocab = runner.model.facts.vocab_size
-    token_ids = [
-        (places * _STRIDE + piece.sequence) % vocab for places, piece in zip(own, pieces, strict=True)
-    ]
-    ends = torch.tensor([0, *(len(places) for places in own)]).cumsum(0)
+    tables = torch.tensor([piece.sequence for piece in pieces])[:, None] * width + torch.arange(width)
+    chunks = [(piece.begin, piece.end - piece.begin) for piece in pieces]
+    sequences = [torch.tensor([piece.sequence]).expand(piece.end - piece.begin) for piece in pieces]
+
+    def token_ids(positions: Tensor) -> Tensor:
+        return (positions * _STRIDE + torch.cat(sequences)) % runner.model.facts.vocab_size
+
     device = runner.model.device
-    return StepBatch(
-        token_ids=torch.cat(token_ids).to(device),
-        positions=torch.cat(own).to(device),
-        slot_mapping=torch.cat(slots).to(device),
-        block_tables=tables.int().to(device),
-        context_lens=torch.tensor([piece.end for piece in pieces], dtype=torch.int32, device=device),
-        cu_seqlens_q=ends.int().to(device),
-        logit_rows=torch.arange(int(ends[-1]), device=device),
-        max_query_len=max(len(places) for places in own),
-        max_context_len=max(piece.end for piece in pieces),
-    )
+    batch = StepBatch.of_chunks(chunks, tables, runner.pool.layout.block_size, token_ids, device)
+    return replace(batch, logit_rows=torch.arange(len(batch.token_ids), device=device))

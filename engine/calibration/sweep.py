@@ -105,30 +105,14 @@ def _longest(runner: ModelRunner) -> int:
 
 def make_batch(runner: ModelRunner, step: Step) -> StepBatch:
     """Return the batch of a step over blocks in turn, with one row of logits for each sequence."""
-    sequences = [(step.decode_context - 1, 1)] * step.num_decodes
+    chunks = [(step.decode_context - 1, 1)] * step.num_decodes
     if step.chunk is not None:
-        sequences.append(step.chunk)
-    block_size, num_blocks = runner.pool.layout.block_size, runner.pool.num_blocks
-    width = max(-(-(before + tokens) // block_size) for before, tokens in sequences)
-    tables = torch.arange(len(sequences) * width).view(len(sequences), width) % num_blocks
-    positions = [torch.arange(before, before + tokens) for before, tokens in sequences]
-    slots = [
-        table[place // block_size] * block_size + place % block_size
-        for table, place in zip(tables, positions, strict=True)
-    ]
-    ends = torch.tensor([tokens for _, tokens in sequences]).cumsum(0)
-    position = torch.cat(positions)
-    device = runner.model.device
-    return StepBatch(
-        token_ids=(position % runner.model.facts.vocab_size).to(device),
-        positions=position.to(device),
-        slot_mapping=torch.cat(slots).to(device),
-        block_tables=tables.to(device, torch.int32),
-        context_lens=torch.tensor([sum(lengths) for lengths in sequences]).to(device, torch.int32),
-        cu_seqlens_q=torch.cat((torch.zeros(1), ends)).to(device, torch.int32),
-        logit_rows=(ends - 1).to(device),
-        max_query_len=max(tokens for _, tokens in sequences),
-        max_context_len=max(before + tokens for before, tokens in sequences),
+        chunks.append(step.chunk)
+    block_size, vocab_size = runner.pool.layout.block_size, runner.model.facts.vocab_size
+    width = max(-(-sum(chunk) // block_size) for chunk in chunks)
+    tables = torch.arange(len(chunks) * width).view(len(chunks), width) % runner.pool.num_blocks
+    return StepBatch.of_chunks(
+        chunks, tables, block_size, lambda positions: positions % vocab_size, runner.model.device
     )
 
 

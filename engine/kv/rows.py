@@ -38,6 +38,14 @@ class KVRows(Protocol):
         """Return keys and values [2, b, N, num_kv_heads, head_dim] of rows [b, N], until the next call."""
 
 
+def rows_at(kv: KVRows, tables: Tensor, positions: Tensor) -> Tensor:
+    """Return the rows [b, N] of positions [b, N] by block tables [b, max_blocks]."""
+    size = kv.layout.block_size
+    places = torch.div(positions, size, rounding_mode="floor")
+    blocks = tables.long().gather(1, places)
+    return blocks * kv.rows_per_block + (positions - places * size)
+
+
 class Scratch:
     """A buffer that is kept, because one of this size comes from the kernel page by page.
 

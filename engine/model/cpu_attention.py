@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kv.rows import KVRows
+from engine.kv.rows import KVRows, rows_at
 from engine.model.attention import LayerOrder, Softmax
 from engine.model.step_batch import StepBatch
 
@@ -95,7 +95,7 @@ class CpuAttention:
         if window:
             hidden |= positions <= queries - window
         tokens = torch.arange(self._starts[seq], self._starts[seq + 1])
-        rows = self._rows_of(self._batch.block_tables[seq : seq + 1], positions[None])
+        rows = rows_at(self._rows, self._batch.block_tables[seq : seq + 1], positions[None])
         return Group(tokens, rows, self._bias(hidden[None, None]), query_len)
 
     def _decodes(self, seqs: list[int], longest: int, window: int | None) -> Group:
@@ -107,14 +107,8 @@ class CpuAttention:
         bias = self._bias(hidden[:, None, None]) if bool(hidden.any()) else None
         positions = torch.minimum(positions, context_lens - 1)
         tokens = self._batch.cu_seqlens_q[seq_index].long()
-        rows = self._rows_of(self._batch.block_tables[seq_index], positions)
+        rows = rows_at(self._rows, self._batch.block_tables[seq_index], positions)
         return Group(tokens, rows, bias, query_len=1)
-
-    def _rows_of(self, tables: Tensor, positions: Tensor) -> Tensor:
-        size = self._rows.layout.block_size
-        places = torch.div(positions, size, rounding_mode="floor")
-        blocks = tables.long().gather(1, places)
-        return blocks * self._rows.rows_per_block + (positions - places * size)
 
     def _bias(self, hidden: Tensor) -> Tensor:
         return torch.zeros(hidden.shape, dtype=self._rows.layout.dtype).masked_fill_(hidden, float("-inf"))

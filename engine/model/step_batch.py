@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,6 +31,38 @@ class StepBatch:
     """[R] int64, indexes into the T tokens whose logits are wanted, ascending"""
     max_query_len: int
     max_context_len: int
+
+    @classmethod
+    def of_chunks(
+        cls,
+        chunks: Sequence[tuple[int, int]],
+        block_tables: torch.Tensor,
+        block_size: int,
+        token_ids: Callable[[torch.Tensor], torch.Tensor],
+        device: torch.device,
+    ) -> StepBatch:
+        """Return the batch of one chunk (context before it, its tokens) for each row of `block_tables`.
+
+        `token_ids` gives the tokens at positions [T]. Logits are wanted of each chunk's last token.
+        """
+        positions = [torch.arange(before, before + tokens) for before, tokens in chunks]
+        slots = [
+            table[own // block_size] * block_size + own % block_size
+            for table, own in zip(block_tables, positions, strict=True)
+        ]
+        ends = torch.tensor([0, *(tokens for _, tokens in chunks)]).cumsum(0)
+        position = torch.cat(positions)
+        return cls(
+            token_ids=token_ids(position).to(device),
+            positions=position.to(device),
+            slot_mapping=torch.cat(slots).to(device),
+            block_tables=block_tables.to(device, torch.int32),
+            context_lens=torch.tensor([sum(chunk) for chunk in chunks]).to(device, torch.int32),
+            cu_seqlens_q=ends.to(device, torch.int32),
+            logit_rows=(ends[1:] - 1).to(device),
+            max_query_len=max(tokens for _, tokens in chunks),
+            max_context_len=max(map(sum, chunks)),
+        )
 
     def with_newest(self, newest: torch.Tensor) -> StepBatch:
         """Return the batch with token ids of -1 - p replaced by `newest[p]`, on the device.

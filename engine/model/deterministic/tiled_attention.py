@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kv.rows import KVRows
+from engine.kv.rows import KVRows, rows_at
 from engine.model.attention import LayerOrder, Softmax
 from engine.model.cpu_attention import MAX_GATHER_BYTES, group_by_length
 from engine.model.step_batch import StepBatch
@@ -153,7 +153,9 @@ class TiledAttention:
             first = _first_tile(done + at, window) * TILE_POSITIONS
             num_tiles = _num_tiles(done + at, last + 1, window)
             positions = torch.arange(first, first + num_tiles * TILE_POSITIONS)
-            rows = self._rows_of(self._batch.block_tables[seq : seq + 1], positions[None].clamp(max=last))
+            rows = rows_at(
+                self._rows, self._batch.block_tables[seq : seq + 1], positions[None].clamp(max=last)
+            )
             queries = (done + own).view(-1, per_tile)
             bias = self._bias(positions.expand(len(queries), -1), queries, window)
             yield TileGroup(begin + own, places, rows, bias, per_tile, height)
@@ -163,15 +165,9 @@ class TiledAttention:
         last = self._batch.context_lens[which, None].long() - 1
         firsts = torch.tensor([_first_tile(self._lens[seq] - 1, window) for seq in seqs])
         positions = firsts[:, None] * TILE_POSITIONS + torch.arange(num_tiles * TILE_POSITIONS)
-        rows = self._rows_of(self._batch.block_tables[which], torch.minimum(positions, last))
+        rows = rows_at(self._rows, self._batch.block_tables[which], torch.minimum(positions, last))
         tokens = self._batch.cu_seqlens_q[which].long()
         return TileGroup(tokens, None, rows, self._bias(positions, last, window), 1, self._heights.low)
-
-    def _rows_of(self, tables: Tensor, positions: Tensor) -> Tensor:
-        size = self._rows.layout.block_size
-        places = torch.div(positions, size, rounding_mode="floor")
-        blocks = tables.long().gather(1, places)
-        return blocks * self._rows.rows_per_block + (positions - places * size)
 
     def _bias(self, positions: Tensor, queries: Tensor, window: int | None) -> Tensor:
         """Return the bias of positions [p, N] for queries at positions [p, t]."""
