@@ -13,7 +13,7 @@ In reading order:
     execution    one step: launched, replayed from graphs, post-processed, in a loop
     calibration  block counts, step costs and determinism, found out before the first request
 
-Imports run one way: build → calibration → execution → model → kv → device → core. `execution` and `build` also
-import `sampling`, which imports `device` and `core`. Every room but `core` may import `errors`, `starting` and
-`kernels`; none imports a service.
+Imports run one way: build → calibration → execution → model → kv → device → core. `execution` and `build`
+also import `sampling`, which imports `device` and `core`. Every room but `core` may import `errors`,
+`starting` and `kernels`; none imports a service.
 """

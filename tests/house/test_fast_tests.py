@@ -14,7 +14,7 @@ LEFT_OUT = {
     "demo_model": "trains and runs a model",
     "docs": "copies the checkout",
     "engine/calibration": "runs models",
-    "engine/determinism": "runs models",
+    "engine/device": "copies between memories",
     "engine/execution": "runs models",
     "engine/kv": "runs models",
     "engine/model": "runs models",

@@ -267,8 +267,8 @@ FAILURES = (
             ),
             Guard(
                 "worker/streams/service.py",
-                "news = None if cost is told else cost",
-                "news = None",
+                "changed = None if cost is known else cost",
+                "changed = None",
                 "tests/worker/test_costs.py::test_no_router_is_left_with_old_costs",
             ),
         ),
