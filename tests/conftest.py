@@ -1,4 +1,4 @@
-"""What every test process needs, whichever package it tests."""
+"""Settings that every test process needs."""
 
 import os
 import signal

@@ -230,7 +230,7 @@ def load_stock(directory: Path) -> Any:
 
 @torch.inference_mode()
 def stock_generate(directory: Path, prompt: Sequence[int], num_tokens: int) -> Generated:
-    """What transformers' `generate` answers to `prompt` alone, greedily, the end of sequence ignored."""
+    """Return what transformers' `generate` makes of `prompt` alone, greedily, the end of sequence ignored."""
     model = load_stock(directory)
     ids = torch.tensor([list(prompt)])
     sequence = model.generate(

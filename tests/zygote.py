@@ -32,7 +32,7 @@ WARM = (
     "grpc_reflection.v1alpha.reflection",
     "transformers.models.llama.modeling_llama",
 )
-"""What takes time to import; importing starts no thread, so that forking is safe."""
+"""Modules that take time to import; importing them starts no thread, so forking is safe."""
 MOST_BYTES = 65536
 
 

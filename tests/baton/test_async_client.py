@@ -80,7 +80,7 @@ async def test_a_prompt_is_text_a_chat_or_token_ids() -> None:
         ([ChatMessage("user", 5)], Sampling(), Stop(), "chat.messages[0].content"),  # type: ignore[arg-type]
     ],
 )
-async def test_what_the_contract_cannot_carry_is_refused_by_field_before_anything_is_sent(
+async def test_what_the_contract_cannot_carry_is_refused_unsent(
     prompt: Prompt, sampling: Sampling, stop: Stop, field: str
 ) -> None:
     async with AsyncClient("127.0.0.1:1") as client:

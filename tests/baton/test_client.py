@@ -113,7 +113,7 @@ def test_out_of_reach_raises_as_in_the_async_client() -> None:
         client.models()
 
 
-def test_the_blocking_client_has_every_call_of_the_async_one_with_the_same_arguments() -> None:
+def test_the_blocking_client_has_every_call_of_the_async_one() -> None:
     for name, method in inspect.getmembers(AsyncClient, inspect.isfunction):
         if name.startswith("_") or name == "close":
             continue

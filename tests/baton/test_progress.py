@@ -31,7 +31,7 @@ def test_what_comes_in_order_is_received_whole(events: list[Tokens]) -> None:
 
 
 @given(deliveries(), st.data())
-def test_leaving_out_or_repeating_any_run_is_noticed_at_the_next_of_its_choice(
+def test_a_missing_or_repeated_run_is_noticed_at_the_next_one(
     events: list[Tokens], data: st.DataObject
 ) -> None:
     victim = data.draw(st.integers(0, len(events) - 1))

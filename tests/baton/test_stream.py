@@ -87,7 +87,7 @@ TOO_SLOW = Fail(
 
 
 @pytest.mark.parametrize("end", [BREAK, Silence(), Fail(grpc.StatusCode.CANCELLED), TOO_SLOW])
-async def test_a_broken_stream_is_resumed_by_index_without_the_caller_noticing(end: Step) -> None:
+async def test_a_broken_stream_is_resumed_by_index_unnoticed(end: Step) -> None:
     first = (accepted(), queued(), tokens(0, 10, 11), end)
     rest = (accepted(), tokens(2, 12), ended(3), finished())
     async with ScriptedRouter(first, rest) as router, AsyncClient(router.address) as client:
@@ -101,7 +101,7 @@ async def test_a_broken_stream_is_resumed_by_index_without_the_caller_noticing(e
     assert [(part.choice, list(part.token_ids)) for part in resume.received] == [(0, [10, 11])]
 
 
-async def test_a_stream_that_breaks_again_and_again_raises_the_session_each_time() -> None:
+async def test_each_break_of_a_stream_raises_the_session() -> None:
     scripts = (
         (accepted(), tokens(0, 10), BREAK),
         (tokens(1, 11), BREAK),
@@ -130,7 +130,7 @@ async def test_the_next_router_is_told_how_many_attempts_have_failed() -> None:
     assert [resume.failed_attempts for resume in router.calls("Resume")] == [0, 2, 1]
 
 
-async def test_choices_without_tokens_are_left_out_and_ended_ones_are_sent_whole() -> None:
+async def test_choices_without_tokens_are_left_out_of_a_resumption() -> None:
     scripts = (
         (accepted(), tokens(0, 10, choice=1), ended(1, choice=1), BREAK),
         (accepted(), ended(1, choice=1), tokens(0, 20), ended(1), finished()),
@@ -173,7 +173,7 @@ async def test_before_any_event_the_same_request_is_sent_again() -> None:
     assert router.calls("Resume") == []
 
 
-async def test_a_seed_is_drawn_here_so_that_every_router_continues_the_same_noise() -> None:
+async def test_the_client_draws_the_seed_so_all_routers_share_the_noise() -> None:
     async with ScriptedRouter() as router, AsyncClient(router.address) as client:
         await client.complete("hello")
         await client.complete("hello", sampling=Sampling(seed=0))

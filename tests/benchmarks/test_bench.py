@@ -1,4 +1,4 @@
-"""What the command accepts, and what it makes of it before a fleet is started."""
+"""The command checks its arguments before it starts a fleet."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def parsed(*argv: str) -> argparse.Namespace:
 
 
 def test_every_policy_meets_every_placement() -> None:
-    found = [one.name for one in arms(["slack", "chunked"], ["aggregated", "conditional"])]
+    found = [arm.name for arm in arms(["slack", "chunked"], ["aggregated", "conditional"])]
     assert found == ["slack/aggregated", "slack/conditional", "chunked/aggregated", "chunked/conditional"]
-    assert [one.name for one in arms([], [])] == ["default"]
+    assert [arm.name for arm in arms([], [])] == ["default"]
 
 
 def test_aggregated_fleets_are_as_large_as_the_others() -> None:

@@ -36,7 +36,7 @@ def repetition(number: int, live: float, recorded: float, fitted: float) -> Repe
     return Repetition(number, *(Medians(value, value / 10) for value in (live, recorded, fitted)))
 
 
-def test_errors_are_relative_and_the_live_range_is_left_by_what_is_beyond_it() -> None:
+def test_errors_are_relative_and_leave_out_what_is_out_of_range() -> None:
     close = [repetition(1, 1.0, 1.01, 1.05), repetition(2, 1.1, 1.1, 1.0)]
     assert errors(close)[0] == (pytest.approx(0.01), pytest.approx(0.01))
     assert outside(close, "ttft_s") == 0.0

@@ -96,7 +96,7 @@ def test_a_search_from_nothing_is_refused(guess: float, precision: float) -> Non
 # Tables
 
 
-def test_ratios_are_taken_seed_by_seed_and_nothing_by_nothing_is_left_out() -> None:
+def test_ratios_are_taken_seed_by_seed_without_zero_by_zero() -> None:
     assert ratios([1.0, 3.0, 0.0, 2.0], [2.0, 1.0, 0.0, 0.0]) == (0.5, 3.0, math.inf)
 
 
@@ -137,7 +137,7 @@ def test_seeds_are_stated_once_each() -> None:
 
 
 @pytest.mark.parametrize("spell", slow_spell.spells(random.Random(1)), ids=lambda one: one.name)
-def test_after_a_slow_spell_an_idle_fleet_serves_every_request_in_time(spell: slow_spell.Spell) -> None:
+def test_after_a_slow_spell_an_idle_fleet_serves_all_in_time(spell: slow_spell.Spell) -> None:
     found = slow_spell.after(spell, seed=1)
     assert found.sent == 21
     assert (found.refused, found.broken, found.over_after_s) == (0, 0, 0.0)
@@ -148,7 +148,7 @@ def test_after_a_slow_spell_an_idle_fleet_serves_every_request_in_time(spell: sl
 
 def test_a_grid_has_nine_cells_from_the_tightest_on() -> None:
     cells = list(grid(H200, "chat"))
-    asked = [(one.promises.tpot_ms, one.promises.ttft_ms) for one in cells]
+    asked = [(entry.promises.tpot_ms, entry.promises.ttft_ms) for entry in cells]
     assert len(set(asked)) == 9
     assert asked == sorted(asked, key=lambda pair: (pair[0] or 0, pair[1] or 0))
     assert cells[0].name == "chat, TPOT 1.5 D, TTFT 5 ×"
@@ -163,7 +163,7 @@ def test_more_is_carried_under_looser_promises_and_by_more_workers() -> None:
 # Judging runs
 
 
-def test_a_request_is_good_within_both_promises_and_with_one_token_within_the_first() -> None:
+def test_a_good_request_keeps_both_promises_or_the_only_one() -> None:
     one = played(
         request(),
         request(ttft_s=0.3),
@@ -178,7 +178,7 @@ def test_a_request_is_good_within_both_promises_and_with_one_token_within_the_fi
     assert goodput(one, asked) == pytest.approx(0.2)
 
 
-def test_what_is_carried_keeps_gaps_and_queues_short_and_serves_nearly_all() -> None:
+def test_a_carried_rate_keeps_gaps_and_queues_short() -> None:
     served = [request() for _ in range(200)]
     assert is_carried(played(*served), 10)
     assert not is_carried(played(*served), 9)
@@ -201,7 +201,7 @@ def test_where_nothing_was_promised_no_promise_was_broken() -> None:
     assert figures(played(*[request(end=End.REFUSED)] * DECILES), Promises(200, 20)).kept == 1.0
 
 
-def test_each_class_is_judged_by_its_own_promise_whatever_the_fleet_hears_of_it() -> None:
+def test_each_class_is_judged_by_its_own_promise() -> None:
     asked = (("interactive", Promises(ttft_ms=50)), ("standard", Promises(ttft_ms=150)))
     one = played(
         *[request(asked_ms=50)] * 3, *[request(asked_ms=150)] * 2, request(asked_ms=150, end=End.REFUSED)
@@ -216,14 +216,14 @@ def test_without_classes_the_same_requests_come_as_standard() -> None:
     case = Case(OURS, "mixed", 20.0, 1, 10.0, by_class=asked)
     plain = Case(EDF, "mixed", 20.0, 1, 10.0, by_class=asked, has_classes=False)
     ours, theirs = trace_of(case), trace_of(plain)
-    assert {one.slo_class for one in ours} == {"interactive", "standard", "batch"}
-    assert {one.slo_class for one in theirs} == {"standard"}
-    assert [(one.at_s, one.ttft_ms, one.tpot_ms) for one in ours] == [
-        (one.at_s, one.ttft_ms, one.tpot_ms) for one in theirs
+    assert {entry.slo_class for entry in ours} == {"interactive", "standard", "batch"}
+    assert {entry.slo_class for entry in theirs} == {"standard"}
+    assert [(entry.at_s, entry.ttft_ms, entry.tpot_ms) for entry in ours] == [
+        (entry.at_s, entry.ttft_ms, entry.tpot_ms) for entry in theirs
     ]
-    for one in ours:
-        assert (one.ttft_ms, one.tpot_ms) == next(
-            (two.ttft_ms, two.tpot_ms) for name, two in asked if name == one.slo_class
+    for entry in ours:
+        assert (entry.ttft_ms, entry.tpot_ms) == next(
+            (two.ttft_ms, two.tpot_ms) for name, two in asked if name == entry.slo_class
         )
 
 

@@ -1,4 +1,4 @@
-"""What a request holds, and until when, read out of the commands that a Redis says it carries out."""
+"""The commands that Redis reports show what a request holds, and until when."""
 
 from __future__ import annotations
 

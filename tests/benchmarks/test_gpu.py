@@ -52,7 +52,7 @@ def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
     found = tmp_path / "found.json"
     assert command.main(["--device", "cpu", "--sizes", "tiny", "--json", str(found)]) == 0
     sections = json.loads(found.read_text())["sections"]
-    assert {name: one["status"] for name, one in sections.items()} == {
+    assert {name: section["status"] for name, section in sections.items()} == {
         name: "not measured" if name == "busy" else "measured" for name in command.SECTIONS
     }
     assert "Compared with nothing" in capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_a_section_that_fails_does_not_stop_the_rest(monkeypatch: pytest.MonkeyP
     assert command.main([*chosen, "--json", str(found)]) == command.FAILED
     sections = json.loads(found.read_text())["sections"]
     assert sections["correctness"]["reason"] == "RuntimeError: no kernel image"
-    assert [one["status"] for one in sections.values()] == ["measured", "failed", "measured"]
+    assert [section["status"] for section in sections.values()] == ["measured", "failed", "measured"]
 
 
 def test_floors_need_ceilings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What two routers did is told as JSON, failures included."""
+"""The results of two routers are printed as JSON, failures included."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def recording(tmp_path: Path) -> Path:
 
 def test_steps_are_told_with_what_they_computed(recording: Path) -> None:
     steps = list(timed_steps(recording))
-    assert [(one.at_s, one.worker_id, one.step_s) for one in steps] == [
+    assert [(entry.at_s, entry.worker_id, entry.step_s) for entry in steps] == [
         (3.0, "decode-0", 0.01),
         (5.0, "decode-0", 0.01),
     ]
@@ -83,7 +83,7 @@ def test_a_step_lasts_from_the_report_before_it_where_there_was_work(tmp_path: P
     reports = [(3.0, busy), (3.013, busy), (3.2, busy), (3.201, idle), (5.0, busy)]
     path = write(tmp_path / "log", [(1.0, WorkerJoined(FACTS, WorkerLoad(), COST)), *reports])
     # The third's pause made the fourth's report come at once; before the last there was nothing to do.
-    lasted = [round(one.lasted_s, 6) for one in timed_steps(path)]
+    lasted = [round(timed_step.lasted_s, 6) for timed_step in timed_steps(path)]
     assert lasted == [0.01, 0.013, 0.187, 0.001, 0.01]
 
 

@@ -1,4 +1,4 @@
-"""What is read out of the commands that a Redis says it carries out."""
+"""The watch reads the commands that Redis reports."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ WORKERS = ("prefill-0", "prefill-1", "prefill-2", "decode-0", "decode-1", "decod
 OVER_GRPC = ("decode-1", "decode-2")
 """They share no memory with who prefills: blocks come as messages, which can be damaged."""
 NEEDY_S = 5.0
-"""Who was short of something may still end of it so long after: what ends is let go in order."""
+"""A process that was short of something may still die of it for this long."""
 START_TRIES = 20
-"""Who starts while Redis is away ends at once, and is started again, as any supervisor would."""
+"""A process that starts while Redis is away ends at once and is started again, as by any supervisor."""
 
 
 class Arena:
@@ -181,8 +181,10 @@ class Arena:
             async with asyncio.timeout(limit_s):
                 address = frozenset((self._address(name),))
                 # One that is being revived has no address yet.
-                there = [one for one in self.fleet.router_addresses if one]
-                await asyncio.gather(*(wait_until_connected(one, address, UNENCRYPTED) for one in there))
+                there = [router for router in self.fleet.router_addresses if router]
+                await asyncio.gather(
+                    *(wait_until_connected(router, address, UNENCRYPTED) for router in there)
+                )
 
     def _address(self, worker: str) -> str:
         proxy = self.links[worker]

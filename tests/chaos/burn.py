@@ -36,7 +36,7 @@ WAVE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a run is to do."""
+    """The settings of one run."""
 
     seed: int
     seconds: float
@@ -97,7 +97,7 @@ class _Battle:
 
     async def wave(self, strikers: Sequence[Striker], until: float) -> None:
         """Streams and strikes; ends when both have."""
-        striking = asyncio.gather(*(one.run(until) for one in strikers))
+        striking = asyncio.gather(*(striker.run(until) for striker in strikers))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(CROWD):

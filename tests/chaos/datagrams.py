@@ -25,9 +25,9 @@ class DatagramProxy:
     async def __aexit__(self, *_: object) -> None:
         self._door.close()
         opened = await asyncio.gather(*self._senders.values(), return_exceptions=True)
-        for one in opened:
-            if not isinstance(one, BaseException):
-                one.close()
+        for action in opened:
+            if not isinstance(action, BaseException):
+                action.close()
 
     def _take(self, data: bytes, sender: Any) -> None:
         if sender not in self._senders:

@@ -1,4 +1,4 @@
-"""What is held though nothing runs."""
+"""Finds what is still held when nothing runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from state.connection import MAX_CONNECTIONS
 from state.store import Store
 
 MORE = {"descriptors": 16 + MAX_CONNECTIONS, "tasks": 12, "threads": 6}
-"""What may come and go with connections: a peer that was killed is dialled anew; those to Redis are kept."""
+"""Growth that connections may cause: a killed peer is dialled anew; connections to Redis are kept."""
 MEMORY_SHARE = 1.05
 SCRAPES = 5
 WARM_RESTS = 4
@@ -24,7 +24,7 @@ WARM_RESTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Of one process at rest."""
+    """The resources of one process at rest."""
 
     pid: int
     amounts: dict[str, float]
@@ -55,13 +55,13 @@ async def _scraped(address: str) -> list[Sample]:
 
 
 class Growth:
-    """What each process held when it first rested, and what it holds more later."""
+    """Compares what each process holds at rest with what it held at its first rest."""
 
     def __init__(self) -> None:
         self._rests: dict[str, list[Gauges]] = {}
 
     def look(self, name: str, now: Gauges) -> dict[str, float]:
-        """What is more than comes and goes, and by how much."""
+        """Return what grew by more than connections explain, and by how much."""
         rests = self._rests.setdefault(name, [])
         if rests and rests[0].pid != now.pid:
             rests.clear()
@@ -79,7 +79,7 @@ class Growth:
         return {f"{what} of {name}": more for what, more in found.items()}
 
     def flattest(self) -> dict[str, float]:
-        """Of who has lived through enough rests: memory now / memory when warm."""
+        """Memory now divided by memory when warm, of each process that has rested often enough."""
         return {
             name: rests[-1].amounts["memory"] / rests[WARM_RESTS - 1].amounts["memory"]
             for name, rests in self._rests.items()
@@ -99,9 +99,9 @@ async def held(routers: Iterable[str], redis_url: str) -> dict[str, float]:
                 await watch.aclose()
         if snapshot.queue.running_sessions:
             found[f"sessions of {snapshot.router_id}"] = snapshot.queue.running_sessions
-        for one in snapshot.workers:
-            if one.connected and one.used_blocks + one.running + one.waiting:
-                found[f"blocks of {one.worker_id}"] = one.used_blocks
+        for worker in snapshot.workers:
+            if worker.connected and worker.used_blocks + worker.running + worker.waiting:
+                found[f"blocks of {worker.worker_id}"] = worker.used_blocks
     store = await Store.connect(redis_url)
     for record in await store.list_workers():
         for what, amounts in (

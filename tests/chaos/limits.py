@@ -41,9 +41,9 @@ class Limit:
 
 
 def _descriptors(pid: int) -> int:
-    """As many as it may have without opening one: below those that are open even polling is refused."""
+    """The descriptors it may have without opening another one: with fewer, even polling is refused."""
     with contextlib.suppress(FileNotFoundError):
-        held = [int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        held = [int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()]
         if held:
             return max(held) + 1
     raise ProcessLookupError(pid)

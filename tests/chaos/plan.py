@@ -1,4 +1,4 @@
-"""What can go wrong, to whom, and when in the life of a request: pure, seeded, and told by name."""
+"""Plans which fault strikes which process or link in which phase of a request: pure and seeded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
-    """What happens."""
+    """The kinds of fault."""
 
     KILL = "kill"
     STOP = "stop"
@@ -22,7 +22,7 @@ class Kind(enum.StrEnum):
     DISK_FULL = "disk-full"
     """Nothing can be written to files: logs, what is kept for the next start."""
     SLOW_DISK = "slow-disk"
-    """What a router records is taken by nobody, until it waits for that."""
+    """Nobody reads what a router records, until the router waits."""
     CUT = "cut"
     """Every connection of a link breaks."""
     HALF_OPEN = "half-open"
@@ -48,7 +48,7 @@ class Phase(enum.StrEnum):
 
 
 class Place(enum.StrEnum):
-    """Who is struck: a process, or the link to it."""
+    """The target of a fault: a process, or the link to it."""
 
     ROUTER = "router"
     PREFILL = "prefill"
@@ -67,7 +67,7 @@ AT_WORK: Mapping[Phase, tuple[Place, ...]] = {
     Phase.DECODE: (Place.ROUTER, Place.DECODE, Place.REDIS),
     Phase.RELAY: (Place.ROUTER, Place.DECODE),
 }
-"""Who a request depends on in each phase."""
+"""The processes a request depends on in each phase."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -116,14 +116,14 @@ class Lane:
     ) -> None:
         self.name = name
         self._rng = random.Random(f"{seed} {name}")
-        self._faults = [one for one in ALL if one.kind in kinds]
+        self._faults = [entry for entry in ALL if entry.kind in kinds]
         self._planned = Counter(before)
 
     def next_fault(self) -> Fault:
         """One of those whose kind and phase come least often so far, by chance among these."""
-        least = min(self._planned[one.kind, one.phase] for one in self._faults)
+        least = min(self._planned[fault.kind, fault.phase] for fault in self._faults)
         chosen = self._rng.choice(
-            [one for one in self._faults if self._planned[one.kind, one.phase] == least]
+            [fault for fault in self._faults if self._planned[fault.kind, fault.phase] == least]
         )
         self._planned[chosen.kind, chosen.phase] += 1
         return chosen
@@ -148,4 +148,4 @@ LANES: Mapping[str, tuple[Kind, ...]] = {
     "messages 1": (Kind.DROP, Kind.DUPLICATE, Kind.REORDER),
     "messages 2": (Kind.DROP, Kind.DUPLICATE, Kind.REORDER),
 }
-"""What strikes at the same time."""
+"""The lanes, which strike at the same time, and their kinds of fault."""

@@ -1,4 +1,4 @@
-"""What stands between two parts of a fleet under fire: bytes to Redis, messages of gRPC to everybody else."""
+"""Proxies between two parts of a fleet under fire: bytes to Redis, gRPC messages to all others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = (
 
 
 class Link:
-    """What both kinds of proxy share: whether something comes through, and how late."""
+    """The part both proxies share: whether something passes, and how late."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -61,7 +61,7 @@ class Link:
             self._pumps.pop().cancel()
 
     def heal(self) -> None:
-        """As new. What stood still breaks: bytes held back for so long belong to nobody any more."""
+        """Let everything pass again. Connections that stood still break: their bytes are too old."""
         self.delay_s = 0.0
         self._passes_datagrams = True
         if not self._open.is_set():
@@ -108,9 +108,9 @@ class TcpProxy(Link):
             except* (OSError, RuntimeError):
                 pass  # uvloop says the latter of a transport that has been closed
             finally:
-                for one in (writer, there):
-                    if one is not None:
-                        one.close()
+                for entry in (writer, there):
+                    if entry is not None:
+                        entry.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
@@ -204,8 +204,8 @@ class MessageProxy(Link):
             if kind is Kind.REORDER and held is None:
                 held = message, seen
                 continue
-            for one in _made_of(kind, message):
-                yield one
+            for entry in _made_of(kind, message):
+                yield entry
                 self._watch.passed(seen)
             if held is not None:
                 yield held[0]
@@ -216,7 +216,7 @@ class MessageProxy(Link):
 
 
 def _made_of(kind: Kind | None, message: bytes) -> tuple[bytes, ...]:
-    """What arrives in the place of a message."""
+    """Return what arrives in place of a message."""
     match kind:
         case Kind.DROP:
             return ()

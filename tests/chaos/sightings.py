@@ -1,4 +1,4 @@
-"""What passes on the links, read: whose message it is, and where each request is at this moment."""
+"""Reads the messages on the links: which request each belongs to, and the phase of each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Method(enum.StrEnum):
 
 
 class Mark(enum.StrEnum):
-    """What a message means to a request."""
+    """The meaning of a message for a request."""
 
     ASKED = "asked"
     """The client's request goes to a router."""
@@ -66,7 +66,7 @@ class Life:
     phase: Phase = Phase.TOKENISE
     session: int = 0
     attempts: set[int] = field(default_factory=set)
-    """Of this session."""
+    """The numbers of this session's attempts."""
 
     def at(self, place: Place) -> str:
         """The process it depends on."""
@@ -173,9 +173,11 @@ class Call:
     def _reported(self, message: worker_pb2.WorkResponse) -> Sequence[Sighting]:
         mark = Mark.FIRST if self.link.startswith(Place.PREFILL) else Mark.REPORTED
         handles = dict.fromkeys(message.step.tokens.handles)
-        found = [Sighting(mark, self._handles[one], self.link) for one in handles if one in self._handles]
+        found = [
+            Sighting(mark, self._handles[handle], self.link) for handle in handles if handle in self._handles
+        ]
         return found or self._worked()
 
     def _worked(self) -> Sequence[Sighting]:
-        self._handles = {key: one for key, one in self._handles.items() if one in self._lives}
-        return [Sighting(Mark.WORKED, one, self.link) for one in dict.fromkeys(self._handles.values())]
+        self._handles = {key: handle for key, handle in self._handles.items() if handle in self._lives}
+        return [Sighting(Mark.WORKED, entry, self.link) for entry in dict.fromkeys(self._handles.values())]

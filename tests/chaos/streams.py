@@ -125,10 +125,10 @@ async def _listen(client: AsyncClient, course: Course) -> None:
             await asyncio.sleep(LATE_S)
     completion = collector.completion(stream.resumes)
     course.choices = completion.choices
-    if any(one.finish_reason is FinishReason.FAILED for one in completion.choices):
+    if any(choice.finish_reason is FinishReason.FAILED for choice in completion.choices):
         course.outcome, course.why = Outcome.LOST, f"failed: {completion.finished.error}"
 
 
 def _told(choices: Sequence[Choice]) -> list[tuple[object, ...]]:
-    """What must be the same to the bit: log-probabilities may differ in their last one with the batch."""
-    return [(one.token_ids, one.text, one.finish_reason, len(one.logprobs)) for one in choices]
+    """Return what must be equal to the bit: log-probabilities may differ in their last one with the batch."""
+    return [(choice.token_ids, choice.text, choice.finish_reason, len(choice.logprobs)) for choice in choices]

@@ -39,7 +39,7 @@ class Pace:
 
     @property
     def over(self) -> bool:
-        """As many have struck as are wanted."""
+        """True if as many faults have struck as are wanted."""
         return self._tally.num_struck >= self._max_faults
 
     def on_stream(self) -> None:

@@ -1,4 +1,4 @@
-"""What struck, and what came of it, added up over all runs."""
+"""Adds up over all runs what struck, and what came of it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Tally:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     leaks: Counter[str] = field(default_factory=Counter)
     deaths: Counter[str] = field(default_factory=Counter)
-    """Of processes that nobody killed."""
+    """Deaths of processes that nobody killed."""
     recoveries: dict[str, Counter[str]] = field(default_factory=dict)
     """By who was struck: seconds, to two digits, and how often."""
     failures: list[str] = field(default_factory=list)
     """The first of what went wrong, in words."""
     runs: list[dict[str, Any]] = field(default_factory=list)
-    """What each was: commit, machine, minutes, seed, and the digest of the tally that its plan began from."""
+    """Commit, machine, minutes, seed, and the digest of the tally that the plan of each run began from."""
     minutes: float = 0.0
     hits: dict[str, list[tuple[Fault, Hit]]] = field(default_factory=dict, compare=False)
     """By request, until its stream is over."""
@@ -81,13 +81,13 @@ class Tally:
             self._fail(f"{course.outcome}: {course.request_id}: {why} ({where}; {told or 'not struck'})")
 
     def add_leaks(self, held: Mapping[str, float], where: str) -> None:
-        """What was still held when nothing ran."""
+        """Add what was still held when nothing ran."""
         for what, amount in held.items():
             self.leaks[what.split(" of ")[0]] += 1
             self._fail(f"leaked: {amount:g} {what} ({where})")
 
     def add_death(self, name: str, exit_code: int, *, in_need: bool, told: str) -> None:
-        """Of a process that nobody killed; `in_need` it was short of memory or descriptors."""
+        """Add a death that nobody caused; `in_need` if the process was short of memory or descriptors."""
         kind = name.partition("-")[0]
         self.deaths[f"{kind} with {exit_code}{OF_NEED if in_need else ''}"] += 1
         if not in_need:
@@ -131,7 +131,7 @@ class Tally:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
+        """Write the tally as JSON, whole or not at all."""
         part = path.with_suffix(".part")
         part.write_text(self._text())
         part.replace(path)
@@ -161,14 +161,14 @@ class Tally:
     def show(self, console: Console) -> None:
         """Faults by kind and phase, streams, what was lost, repeated, changed and leaked, recoveries."""
         table = Table("fault", *Phase, "all", title="faults that struck a stream")
-        can_occur = {(one.kind, one.phase) for one in ALL}
+        can_occur = {(entry.kind, entry.phase) for entry in ALL}
         for kind in Kind:
             counts = [self.struck[kind, phase] for phase in Phase]
             told = [str(self.struck[kind, phase]) if (kind, phase) in can_occur else "-" for phase in Phase]
             table.add_row(kind, *told, str(sum(counts)))
         console.print(table)
         lost, repeated, changed = (
-            self.outcomes[one] for one in (Outcome.LOST, Outcome.REPEATED, Outcome.CHANGED)
+            self.outcomes[entry] for entry in (Outcome.LOST, Outcome.REPEATED, Outcome.CHANGED)
         )
         console.print(
             f"{self.minutes:.1f} minutes, {self.streams} streams: {lost} lost, {repeated} repeated, "
@@ -179,7 +179,7 @@ class Tally:
         for name, times in sorted(self.recoveries.items()):
             ordered = sorted(float(time) for time in times.elements())
             at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.99)]
-            recoveries.add_row(name, str(len(ordered)), *(f"{one:g}" for one in (*at, ordered[-1])))
+            recoveries.add_row(name, str(len(ordered)), *(f"{entry:g}" for entry in (*at, ordered[-1])))
         console.print(recoveries)
         for failure in self.failures[:20]:
             console.print(f"  {failure}", markup=False)

@@ -1,4 +1,4 @@
-"""What is planned."""
+"""The plan covers every fault."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def _planned(lane: Lane, count: int) -> Counter[tuple[Kind, Phase]]:
     return Counter((fault.kind, fault.phase) for fault in (lane.next_fault() for _ in range(count)))
 
 
-def test_the_lanes_strike_all_there_is_and_each_kind_and_phase_as_often() -> None:
-    cells = {(one.kind, one.phase) for one in ALL}
+def test_the_lanes_strike_each_kind_and_phase_equally_often() -> None:
+    cells = {(entry.kind, entry.phase) for entry in ALL}
     seen: set[tuple[Kind, Phase]] = set()
     for name, kinds in LANES.items():
         planned = _planned(Lane(1, name, kinds, {}), 200)

@@ -1,4 +1,4 @@
-"""Who is struck, and when: real messages of one request, as they pass the links."""
+"""The watch strikes the right target at the right moment, shown with real messages of one request."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Scene:
 
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_fault_strikes_the_request_in_its_phase_and_place(kind: Kind) -> None:
-    for fault in (one for one in ALL if one.kind is kind):
+    for fault in (entry for entry in ALL if entry.kind is kind):
         await _struck_by(fault)
 
 

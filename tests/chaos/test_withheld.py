@@ -1,4 +1,4 @@
-"""What is withheld from a process, and one that is forked and not executed."""
+"""Memory and descriptors are withheld from a process, and a process is forked instead of executed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_recording_that_nobody_reads_becomes_full(tmp_path: Path) -> Non
     recording.close()
 
 
-async def test_a_forked_service_starts_dies_and_tells_like_one_that_is_executed(tmp_path: Path) -> None:
+async def test_a_forked_service_behaves_like_an_executed_one(tmp_path: Path) -> None:
     reaper = Reaper()
     spec = ProcessSpec("router", (sys.executable, "-m", "router", "--listen", "nowhere"), CHECKOUT)
 

@@ -14,7 +14,7 @@ VETERANS = frozenset(("router-1", "prefill-2", "decode-2"))
 """Never killed, so that what leaks slowly has the time to."""
 DEADLY = (Kind.KILL, Kind.NO_MEMORY)
 LASTING = (Kind.KILL, Kind.STOP, Kind.HALF_OPEN, Kind.SLOW_DISK, *LIMIT_KINDS)
-"""Who suffers one of these does not serve for a while."""
+"""The faults after which a process does not serve for a while."""
 HARMLESS = (Kind.DELAY, Kind.CORRUPT, Kind.DISK_FULL)
 """No attempt fails of these."""
 SPARED_FROM_ATTEMPT = 2
@@ -82,7 +82,7 @@ def _is_due(fault: Fault, one: Sighting, life: Life, *, before: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Who was struck, and which process or link that was."""
+    """The role that was struck, and its process or link."""
 
     request_id: str
     name: str
@@ -108,13 +108,13 @@ class Watch:
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
         self.down: set[str] = set()
-        """Who does not serve now."""
+        """Return the processes that do not serve now."""
         self.peers: dict[Place, tuple[str, ...]] = {}
         self._aims: list[Aim] = []
         self._stalled: dict[str, asyncio.Event] = {}
 
     async def strike(self, aim: Aim, limit_s: float) -> Hit | None:
-        """Who was struck; None when no moment came."""
+        """Return what was struck; None if no moment came."""
         self._aims.append(aim)
         try:
             async with asyncio.timeout(limit_s):
@@ -129,9 +129,9 @@ class Watch:
 
     async def passage(self, seen: Sequence[Sighting]) -> None:
         """Wait while what comes to a client is to stay in the relay."""
-        for one in seen:
-            stalled = self._stalled.get(one.request_id)
-            if one.mark is Mark.DELIVERED and stalled is not None:
+        for sample in seen:
+            stalled = self._stalled.get(sample.request_id)
+            if sample.mark is Mark.DELIVERED and stalled is not None:
                 await stalled.wait()
 
     def coming(self, seen: Sequence[Sighting], size: int) -> Kind | None:
@@ -139,21 +139,21 @@ class Watch:
         for aim in list(self._aims):
             if aim.fault.kind is Kind.CORRUPT and size < BLOCK_BYTES:
                 continue
-            for one in seen:
-                if self._is_moment(aim, one, before=True) and self._fire(aim, one):
+            for sample in seen:
+                if self._is_moment(aim, sample, before=True) and self._fire(aim, sample):
                     return aim.fault.kind if aim.fault.kind in MESSAGE_KINDS else None
         return None
 
     def passed(self, seen: Sequence[Sighting]) -> None:
         """It is through."""
-        for one in seen:
-            life = self.lives.get(one.request_id)
+        for sample in seen:
+            life = self.lives.get(sample.request_id)
             if life is not None:
-                life.advance(one)
+                life.advance(sample)
         for aim in list(self._aims):
-            for one in seen:
-                if self._is_moment(aim, one, before=False):
-                    self._fire_soon(aim, one)
+            for sample in seen:
+                if self._is_moment(aim, sample, before=False):
+                    self._fire_soon(aim, sample)
                     break
 
     def _is_moment(self, aim: Aim, one: Sighting, *, before: bool) -> bool:
@@ -211,7 +211,7 @@ class Watch:
             return False
         if fault.kind in LASTING:
             peers = self.peers[fault.place]
-            others = [one for one in peers if one != name and one not in self.down]
+            others = [peer for peer in peers if peer != name and peer not in self.down]
             if name in self.down or not (others or len(peers) == 1):
                 return False
         if fault.kind in HARMLESS or fault.place not in (Place.PREFILL, Place.DECODE):

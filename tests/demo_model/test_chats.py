@@ -41,7 +41,7 @@ def test_what_is_no_explanation_is_no_answer() -> None:
         assert chats_of([heading, Block(Kind.PROSE, text)], random.Random(0)) == []
 
 
-def test_a_heading_without_a_paragraph_right_after_it_is_not_asked_about() -> None:
+def test_a_heading_without_a_paragraph_is_not_asked_about() -> None:
     blocks = [Block(Kind.HEADING, "Shelves"), Block(Kind.CODE, "keep(1)"), Block(Kind.PROSE, ANSWER)]
     assert chats_of(blocks, random.Random(0)) == []
 

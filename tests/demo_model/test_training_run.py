@@ -36,7 +36,7 @@ def make(corpus_folder: Path, out: Path) -> None:
     command.make_checkpoint(corpus, SHAPE, RECIPE, out)
 
 
-def test_a_run_writes_a_checkpoint_that_loads_and_a_card_that_names_its_loss(
+def test_a_run_writes_a_loadable_checkpoint_and_a_card_with_its_loss(
     corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "model"

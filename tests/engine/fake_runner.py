@@ -18,7 +18,7 @@ from engine.model.step_batch import StepBatch
 
 
 def logits_after(tokens: Sequence[int], vocab_size: int) -> NDArray[np.float64]:
-    """What the fake model answers after `tokens`, distinct for every history."""
+    """Return the fake model's token after `tokens`, distinct for every history."""
     seed = zlib.crc32(np.asarray(tokens, dtype=np.int64).tobytes())
     return np.random.default_rng(seed).normal(scale=2.0, size=vocab_size)
 
@@ -36,7 +36,7 @@ STEP_S = 0.125
 
 
 class LateMark:
-    """Of one step of a `FakeRunner`."""
+    """The mark of one step's end on a `FakeRunner`."""
 
     def __init__(self, runner: FakeRunner) -> None:
         self._runner = runner
@@ -68,7 +68,7 @@ class FakeRunner:
         self.late_error: Exception | None = None
         """Raised by who waits for the next step that is over."""
         self.log: list[tuple[str, int]] = []
-        """What happened to which step."""
+        """Events with the number of their step, in order."""
         self.num_steps = 0
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -84,14 +84,14 @@ class FakeRunner:
 
     @property
     def unsettled_blocks(self) -> set[int]:
-        """That steps in flight write to."""
+        """Blocks that steps in flight write to."""
         steps = (self._in_flight or {}).values()
         return {slot // self.block_size for slots, _ in steps for slot in slots.tolist()}
 
     def end_step(self, number: int) -> None:
         self.log.append(("over", number))
         assert self._in_flight is not None
-        for earlier in [one for one in self._in_flight if one <= number]:
+        for earlier in [entry for entry in self._in_flight if entry <= number]:
             slots, values = self._in_flight.pop(earlier)
             self.pool.view(-1, 2)[slots] = values
         if self.late_error is not None:

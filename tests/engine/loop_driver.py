@@ -137,7 +137,7 @@ class Driver:
     def _hear(self, report: StepReport) -> None:
         if self.overlaps:
             written = self.runner.unsettled_blocks
-            told = [one.blocks for one in report.filled] + [one.blocks for one in report.received]
+            told = [row.blocks for row in report.filled] + [row.blocks for row in report.received]
             for blocks in told:
                 assert not written.intersection(blocks), "a step in flight writes to what others may use"
             shared = [block for block in written if self.blocks.hash_of(block) is not None]
@@ -145,7 +145,7 @@ class Driver:
         self.reports.append(report)
 
     def tokens(self, handle: int, choice: int = 0) -> list[int]:
-        """What was reported of a choice; indexes have to be those of one growing output."""
+        """Return the reported tokens of a choice; their indexes must be those of one growing output."""
         rows = self.rows(handle, choice)
         indexes = [index for index, _, _ in rows]
         assert indexes == list(range(indexes[0], indexes[0] + len(indexes))) if rows else True
@@ -179,7 +179,7 @@ class Driver:
         return b"".join(parts).decode()
 
     def logprobs(self, handle: int, choice: int = 0) -> list[tuple[float, tuple[int, ...]]]:
-        """Of every token of a choice: its own, and which alternatives were told."""
+        """Return the log-probability and the reported alternatives of each token of a choice."""
         told = []
         for report in self.reports:
             columns, top = report.tokens, 0

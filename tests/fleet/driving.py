@@ -74,9 +74,9 @@ async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
     async def idle() -> bool:
         workers = (await snapshot(client)).workers
         return all(
-            one.running == one.waiting == 0 and one.free_blocks == one.num_blocks
-            for one in workers
-            if one.connected
+            worker.running == worker.waiting == 0 and worker.free_blocks == worker.num_blocks
+            for worker in workers
+            if worker.connected
         )
 
     await until(idle, "all blocks free or cached")
@@ -84,8 +84,8 @@ async def assert_all_is_freed(fleet: Fleet, client: AsyncClient) -> None:
 
     async def nothing_held() -> bool:
         records = await store.list_workers()
-        held = [await store.leases(one.key) for one in records] + [
-            await store.credits(one.key) for one in records
+        held = [await store.leases(record.key) for record in records] + [
+            await store.credits(record.key) for record in records
         ]
         return not any(held) and (await store.queue_status()).waiting_tokens == 0
 
@@ -101,4 +101,4 @@ async def metric(fleet: Fleet, process: str, name: str) -> float:
 async def labelled(fleet: Fleet, process: str, name: str, label: str) -> dict[str, float]:
     """A metric of one process by the values of one label."""
     samples = await scrape(fleet.process(process).metrics_address)
-    return {one.labels[label]: float(one.value) for one in samples if one.name == name}
+    return {sample.labels[label]: float(sample.value) for sample in samples if sample.name == name}

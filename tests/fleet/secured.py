@@ -44,7 +44,7 @@ class Secured:
         return Client(self.router, credentials=shown, tenant=tenant)
 
     def new_key(self, tenant: str, *flags: str) -> str:
-        """As an operator makes one; the routers know it at once."""
+        """Make a key as an operator does; the routers know it at once."""
         out, door = self.run_dir / f"{tenant}.key", self.made.folder / "door.json"
         command = [sys.executable, "-m", "baton.cli", "key", str(door), tenant, "--out", str(out), *flags]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -29,7 +29,7 @@ async def test_requests_wait_for_the_worker_that_comes_back(tmp_path: Path, make
 
         async def gone() -> bool:
             workers = (await snapshot(client)).workers
-            return not any(one.connected for one in workers if one.worker_id.startswith("decode"))
+            return not any(worker.connected for worker in workers if worker.worker_id.startswith("decode"))
 
         fleet.process("decode-1").pause()
         fleet.process("decode-0").kill()

@@ -46,7 +46,7 @@ async def test_a_burst_of_small_requests_is_served_whole(run_dir: Path, make_fle
             found = await asyncio.gather(
                 *(ask(client, f"The list is {number}") for number in range(count)), return_exceptions=True
             )
-            assert [one for one in found if isinstance(one, BaseException)] == []
+            assert [event for event in found if isinstance(event, BaseException)] == []
         await assert_all_is_freed(fleet, client)
 
 
@@ -64,18 +64,18 @@ async def test_a_flood_of_megabytes_is_bounded_and_short_requests_pass_it(
         assert (await ask(client, "The list is")).finished.usage.output_tokens == 2
         assert sum(not task.done() for task in flood) > 2, "a short request passes them"
         found = await asyncio.gather(*flood, return_exceptions=True)
-        refused = [one for one in found if isinstance(one, BaseException)]
+        refused = [event for event in found if isinstance(event, BaseException)]
         assert refused
-        for one in refused:
-            assert isinstance(one, Overloaded)
-            assert f"exceed the limit of {WAITING_BYTES}" in str(one)
-            assert one.retry_after_s > 0
+        for event in refused:
+            assert isinstance(event, Overloaded)
+            assert f"exceed the limit of {WAITING_BYTES}" in str(event)
+            assert event.retry_after_s > 0
         assert len(found) - len(refused) >= WAITING_BYTES // len(MEGABYTE)
         await assert_all_is_freed(fleet, client)
 
 
 @pytest.mark.alone
-async def test_a_promise_that_the_line_would_break_is_refused_and_others_wait(
+async def test_a_promise_the_queue_would_break_is_refused_others_wait(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
     async with (

@@ -71,7 +71,9 @@ async def test_a_decode_worker_s_standstill_and_death_are_a_pause(
 
         async def busy() -> ManagedProcess:
             workers = (await snapshot(client)).workers
-            [found] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
+            [found] = [
+                worker for worker in workers if worker.worker_id.startswith("decode") and worker.running
+            ]
             struck.append(fleet.process(found.worker_id))
             return struck[-1]
 
@@ -82,7 +84,7 @@ async def test_a_decode_worker_s_standstill_and_death_are_a_pause(
             (await busy()).kill()
 
         async def all_connected() -> bool:
-            return sum(one.connected for one in (await snapshot(client)).workers) == 3
+            return sum(worker.connected for worker in (await snapshot(client)).workers) == 3
 
         for strike in (stop, kill):
             received, finished = await tokens_with(client, strike, at_index=20)
@@ -117,7 +119,7 @@ async def test_a_prefill_worker_s_death_before_the_commit_is_a_longer_wait(
 
         async def one_prefills() -> bool:
             workers = (await snapshot(client)).workers
-            busy[:] = [one.worker_id for one in workers if one.pending_prefill_tokens > 0]
+            busy[:] = [worker.worker_id for worker in workers if worker.pending_prefill_tokens > 0]
             return bool(busy)
 
         await until(one_prefills, "a prompt in the making")

@@ -54,8 +54,8 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path, make_fleet
         alone = [(await greedy(handing_over, [prompt], MAX_TOKENS))[0] for prompt in PROMPTS]
         assert sum([await metric(fleet, f"decode-{i}", "baton_kv_handoffs_total") for i in range(2)]) > 0
         together = await greedy(by_itself, PROMPTS, MAX_TOKENS)
-        bits = [(one.token_ids, one.logprobs) for one in alone]
-        assert [(one.token_ids, one.logprobs) for one in together] == bits
+        bits = [(answer.token_ids, answer.logprobs) for answer in alone]
+        assert [(entry.token_ids, entry.logprobs) for entry in together] == bits
 
         company = asyncio.create_task(greedy(by_itself, PROMPTS[1:], MAX_TOKENS))
         token_ids: list[int] = []
@@ -74,9 +74,9 @@ async def test_paths_company_and_a_death_change_no_bit(run_dir: Path, make_fleet
                     fleet.process(killed).kill()
         assert killed
         assert (tuple(token_ids), tuple(logprobs)) == bits[0]
-        assert [(one.token_ids, one.logprobs) for one in await company] == bits[1:]
+        assert [(entry.token_ids, entry.logprobs) for entry in await company] == bits[1:]
 
         # The worker that is left went on with the first prompt: its blocks are there.
         again = await greedy(by_itself, PROMPTS[:1], MAX_TOKENS)
-        assert [(one.token_ids, one.logprobs) for one in again] == bits[:1]
+        assert [(entry.token_ids, entry.logprobs) for entry in again] == bits[:1]
         assert again[0].cached_prompt_tokens > 0

@@ -58,7 +58,9 @@ async def generate(client: AsyncClient, strike: Callable[[], Awaitable[None]] | 
 
 async def busy_worker(client: AsyncClient) -> str:
     workers = (await snapshot(client)).workers
-    [name] = [one.worker_id for one in workers if one.worker_id.startswith("decode") and one.running]
+    [name] = [
+        worker.worker_id for worker in workers if worker.worker_id.startswith("decode") and worker.running
+    ]
     return name
 
 
@@ -70,9 +72,7 @@ async def busy_router(fleet: Fleet) -> str:
     raise AssertionError("no router runs it")
 
 
-async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for(
-    run_dir: Path, make_fleet: MakeFleet
-) -> None:
+async def test_deaths_of_a_worker_and_a_router_change_no_answer(run_dir: Path, make_fleet: MakeFleet) -> None:
     spec = FleetSpec(
         model=DEMO_MODEL,
         run_dir=run_dir,
@@ -83,7 +83,7 @@ async def test_a_worker_s_and_a_router_s_death_change_nothing_that_was_asked_for
     )
     async with make_fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         expected = (await generate(client)).completion.choices
-        assert all(len(one.logprobs) == len(one.token_ids) for one in expected)
+        assert all(len(entry.logprobs) == len(entry.token_ids) for entry in expected)
 
         async def kill_worker() -> None:
             fleet.process(await busy_worker(client)).kill()

@@ -80,7 +80,7 @@ async def described(address: str, version: str, service: str) -> set[str]:
     files = map(
         descriptor_pb2.FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto
     )
-    return {f"{file.package}.{one.name}" for file in files for one in file.service}
+    return {f"{file.package}.{entry.name}" for file in files for entry in file.service}
 
 
 async def test_every_service_is_healthy_and_says_what_it_serves(
@@ -96,7 +96,7 @@ async def test_every_service_is_healthy_and_says_what_it_serves(
             assert await status(address, "no.such.Service") == "NOT_FOUND"
             for version in ("v1", "v1alpha"):
                 answer = await reflected(address, version, list_services="")
-                listed = {one.name for one in answer.list_services_response.service}
+                listed = {entry.name for entry in answer.list_services_response.service}
                 assert listed == own | STANDARD, (name, version)
                 for service in listed:
                     assert service in await described(address, version, service), (name, version, service)

@@ -55,7 +55,7 @@ class Heard:
             assert event.first_index == len(known), "a token was lost or repeated"
             known += event.token_ids
             self.texts[event.choice] = self.texts.get(event.choice, "") + event.text
-            self.logprobs.setdefault(event.choice, []).extend(one.logprob for one in event.logprobs)
+            self.logprobs.setdefault(event.choice, []).extend(token.logprob for token in event.logprobs)
         elif isinstance(event, ChoiceFinished):
             self.ends[event.choice] = event.reason.name
         elif isinstance(event, Finished):
@@ -91,7 +91,7 @@ async def generation(
 
 async def busy_decoder(fleet: Fleet, client: AsyncClient) -> ManagedProcess:
     workers = (await snapshot(client)).workers
-    [busy] = [one for one in workers if one.worker_id.startswith("decode") and one.running]
+    [busy] = [worker for worker in workers if worker.worker_id.startswith("decode") and worker.running]
     return fleet.process(busy.worker_id)
 
 
@@ -124,7 +124,7 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, ma
             left[0].terminate()
 
             async def is_known() -> bool:
-                return any(one.draining for one in (await snapshot(client)).workers)
+                return any(worker.draining for worker in (await snapshot(client)).workers)
 
             await until(is_known, "the router knows")
             target.kill()
@@ -142,7 +142,7 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, ma
         await assert_all_is_freed(fleet, client)
 
 
-async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(
+async def test_a_leaving_prefill_worker_hands_back_what_it_has_not_begun(
     run_dir: Path, make_fleet: MakeFleet
 ) -> None:
     slow = FleetSpec(
@@ -159,18 +159,20 @@ async def test_a_prefill_worker_that_leaves_hands_back_what_it_has_not_begun(
         AsyncClient(fleet.router_addresses, tenant="undisturbed") as other,
         AsyncClient(fleet.router_addresses) as client,
     ):
-        expected = [await other.complete(one, sampling=SAMPLING, stop=short) for one in prompts]
-        asked = [client.complete(one, sampling=SAMPLING, stop=short) for one in prompts]
-        answers = [asyncio.create_task(one) for one in asked]
+        expected = [await other.complete(prompt, sampling=SAMPLING, stop=short) for prompt in prompts]
+        asked = [client.complete(prompt, sampling=SAMPLING, stop=short) for prompt in prompts]
+        answers = [asyncio.create_task(entry) for entry in asked]
 
         async def both_compute() -> bool:
             workers = (await snapshot(client)).workers
-            return all(one.pending_prefill_tokens > 0 for one in workers if "prefill" in one.worker_id)
+            return all(
+                worker.pending_prefill_tokens > 0 for worker in workers if "prefill" in worker.worker_id
+            )
 
         await until(both_compute, "prompts on both")
         fleet.process("prefill-0").terminate()
         found = await asyncio.gather(*answers)
-        assert [one.choices for one in found] == [one.choices for one in expected]
+        assert [answer.choices for answer in found] == [answer.choices for answer in expected]
         assert await fleet.process("prefill-0").wait() == 0
         await assert_all_is_freed(fleet, client)
 
@@ -233,7 +235,7 @@ async def test_a_rolling_restart_under_load_breaks_no_stream(run_dir: Path, make
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):
                 tasks.create_task(load())
-            replaced = [one.name async for one in ask_restart(run_dir)]
+            replaced = [entry.name async for entry in ask_restart(run_dir)]
             over.set()
         assert sorted(replaced) == sorted(fleet.spec.process_names)
         after = {process.name: process.pid for process in fleet.processes}

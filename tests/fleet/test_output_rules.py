@@ -41,7 +41,9 @@ async def kill_busy(fleet: Fleet, client: AsyncClient) -> None:
 
     async def found() -> bool:
         workers = (await snapshot(client)).workers
-        busy[:] = [one.worker_id for one in workers if one.worker_id.startswith("decode") and one.running]
+        busy[:] = [
+            worker.worker_id for worker in workers if worker.worker_id.startswith("decode") and worker.running
+        ]
         return bool(busy)
 
     await until(found, "a decode worker that runs something")
@@ -157,9 +159,9 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
                 undisturbed = await asked.complete(PROMPT, sampling=alone, stop=STOP)
                 # Its prompt is cached now.
                 found = await asked.complete(PROMPT, sampling=asking, stop=STOP)
-                assert [one.logprob for one in found.prompt_logprobs] == pytest.approx(chosen, abs=1e-5)
-                for one, row in zip(found.prompt_logprobs, expected, strict=True):
-                    assert [token for token, _ in one.top] == row.topk(2).indices.tolist()
+                assert [entry.logprob for entry in found.prompt_logprobs] == pytest.approx(chosen, abs=1e-5)
+                for entry, row in zip(found.prompt_logprobs, expected, strict=True):
+                    assert [token for token, _ in entry.top] == row.topk(2).indices.tolist()
                 assert found.choices == undisturbed.choices
                 assert found.finished.usage.cached_prompt_tokens == 0
 
@@ -169,7 +171,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
             async for event in client.generate(PROMPT, sampling=asking, stop=STOP):
                 if isinstance(event, PromptLogprobs):
                     assert event.first_index == 1 + len(told)
-                    told += [one.logprob for one in event.logprobs]
+                    told += [entry.logprob for entry in event.logprobs]
                 elif isinstance(event, Tokens):
                     assert len(told) == len(chosen)
                     received[event.choice] += event.token_ids
@@ -185,9 +187,7 @@ async def test_a_prompt_is_told_once_as_stock_transformers_has_it(
             await assert_all_is_freed(fleet, client)
 
 
-async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(
-    run_dir: Path, make_fleet: MakeFleet
-) -> None:
+async def test_bad_words_and_allowed_tokens_hold_on_both_paths(run_dir: Path, make_fleet: MakeFleet) -> None:
     placements = {"router-0": ("--placement", "disaggregated"), "router-1": ("--placement", "aggregated")}
     both = FleetSpec(
         model=DEMO_MODEL,
@@ -201,9 +201,9 @@ async def test_bad_words_and_allowed_tokens_hold_on_both_paths_and_over_a_death(
         async with AsyncClient(addresses[0]) as client, AsyncClient(addresses[1]) as aggregated:
             prompt = await client.count_tokens("def add(a, b):\n    return")
             free = (await client.complete(prompt, sampling=Sampling(temperature=0.0), stop=STOP)).text
-            word = max((one for one in free.split() if one.isalpha()), key=free.count)
+            word = max((entry for entry in free.split() if entry.isalpha()), key=free.count)
             banning = Sampling(temperature=0.0, bad_words=[word])
-            sequences = [await client.count_tokens(one) for one in (word, f" {word}")]
+            sequences = [await client.count_tokens(entry) for entry in (word, f" {word}")]
             ids = stock_without(prompt, sequences, STOP.max_tokens or 0)
             for asked in (client, aggregated):
                 found = await asked.complete(prompt, sampling=banning, stop=STOP)

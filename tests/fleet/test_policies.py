@@ -22,7 +22,7 @@ LENGTHS = (9, 4, 12, 1, 7)
 
 
 async def answers(policy: str, run_dir: Path, make_fleet: MakeFleet) -> list[tuple[int, ...]]:
-    """Of all prompts at once, by a fleet of one decode worker."""
+    """Return the answers to all prompts at once, by a fleet of one decode worker."""
     spec = FleetSpec(
         model=DEMO_MODEL,
         prefill=0,
@@ -43,7 +43,7 @@ async def answers(policy: str, run_dir: Path, make_fleet: MakeFleet) -> list[tup
             )
         )
         await assert_all_is_freed(fleet, client)
-    return [one.choices[0].token_ids for one in done]
+    return [answer.choices[0].token_ids for answer in done]
 
 
 async def test_every_policy_streams_the_same_tokens(run_dir: Path, make_fleet: MakeFleet) -> None:

@@ -69,7 +69,7 @@ async def test_a_redis_that_comes_back_is_told_what_runs(
         running = asyncio.create_task(stream())
         await started.wait()
         store = await Store.connect(fleet.redis_url)
-        [decoder] = [one.key for one in await store.list_workers() if one.role == "decode"]
+        [decoder] = [worker.key for worker in await store.list_workers() if worker.role == "decode"]
         [(request_key, blocks)] = (await store.leases(decoder)).items()
         async with redis.asyncio.Redis.from_url(server.url) as admin:
             await store.release_lease(request_key, decoder)
@@ -103,7 +103,7 @@ async def test_newcomers_are_served_without_redis_where_that_is_wanted(
         found = await asyncio.gather(
             *(client.complete(PROMPT, sampling=GREEDY, stop=SHORT) for _ in range(6))
         )
-        assert {one.choices for one in found} == {expected.choices}
+        assert {answer.choices for answer in found} == {expected.choices}
         assert not (await snapshot(client)).queue.redis_reachable
         server.start()
         assert (await client.complete(PROMPT, sampling=GREEDY, stop=SHORT)).choices == expected.choices

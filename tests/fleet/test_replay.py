@@ -1,4 +1,4 @@
-"""What a live router decided is decided again, action for action, from the recording of what it was told."""
+"""A replay of a live router's recording decides the same, action for action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 LENGTHS = range(1, 120, 17)
 PROMPT_TOKENS = sum(LENGTHS) + 40 + 30 + 20
-"""Of all that is computed below: nothing of it is alike, and so nothing cached."""
+"""Prompt tokens computed below; the prompts have nothing in common, so none are cached."""
 
 
 async def traffic(client: AsyncClient) -> None:
@@ -67,13 +67,13 @@ async def test_a_live_routers_decisions_are_replayed_identically(
         await assert_all_is_freed(fleet, client)
     with recording.open() as lines:
         decided = list(replay(lines))
-    different = [one.recorded for one in decided if not one.identical]
+    different = [entry.recorded for entry in decided if not entry.identical]
     assert not different, different[0]
-    kinds = {type(action) for one in decided for action in one.actions}
+    kinds = {type(action) for entry in decided for action in entry.actions}
     assert kinds >= {Relay, RequestEnded, Reject, TellQuoted}, "the run did too little to prove anything"
     chunks = [
         event.shape.num_tokens - event.shape.num_decodes
-        for one in decided
-        if isinstance(event := one.recorded.event, StepReported) and event.shape is not None
+        for entry in decided
+        if isinstance(event := entry.recorded.event, StepReported) and event.shape is not None
     ]
     assert sum(chunks) == PROMPT_TOKENS, "a step of a prompt is missing from the recording"

@@ -43,9 +43,7 @@ async def kept(run_dir: Path) -> AsyncIterator[tuple[Fleet, list[FleetEvent]]]:
 
 
 @pytest.mark.parametrize("name", ["decode-0", "prefill-0", "router-0", "redis"])
-async def test_a_stream_goes_on_when_the_only_one_of_its_kind_dies_and_returns(
-    run_dir: Path, name: str
-) -> None:
+async def test_a_stream_goes_on_when_an_only_process_dies_and_returns(run_dir: Path, name: str) -> None:
     async with (
         kept(run_dir) as (fleet, events),
         AsyncClient(fleet.router_addresses, timeout=Timeout(connect_s=PATIENCE_S)) as client,
@@ -64,7 +62,7 @@ async def test_a_stream_goes_on_when_the_only_one_of_its_kind_dies_and_returns(
         assert finished is not None
         assert tuple(received) == expected.choices[0].token_ids
         async with asyncio.timeout(PATIENCE_S):
-            while not any(isinstance(one, ProcessRestarted) and one.name == name for one in events):
+            while not any(isinstance(entry, ProcessRestarted) and entry.name == name for entry in events):
                 await asyncio.sleep(0.05)
         again = await client.complete(PROMPT, sampling=SAMPLING, stop=STOP)
         assert again.choices == expected.choices

@@ -65,10 +65,10 @@ def expect(model: Path, asked: list[list[int]]) -> list[Generated]:
 
 
 def assert_same(found: list[Answer], expected: list[Generated]) -> None:
-    assert [list(one.token_ids) for one in found] == [one.tokens for one in expected]
-    for one, other in zip(found, expected, strict=True):
+    assert [list(entry.token_ids) for entry in found] == [entry.tokens for entry in expected]
+    for entry, other in zip(found, expected, strict=True):
         chosen = other.logits.log_softmax(-1).gather(1, torch.tensor(other.tokens)[:, None])[:, 0]
-        assert one.logprobs == pytest.approx(chosen.tolist(), abs=LOGPROB_TOLERANCE)
+        assert entry.logprobs == pytest.approx(chosen.tolist(), abs=LOGPROB_TOLERANCE)
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -95,7 +95,7 @@ async def test_the_fleet_equals_stock_generate(family: str, tmp_path: Path, make
             assert_same(await greedy(client, asked[::-1], MAX_TOKENS), expected[::-1])
             again = await greedy(client, asked, MAX_TOKENS)
             assert_same(again, expected)
-            assert sum(one.cached_prompt_tokens for one in again) > 0
+            assert sum(entry.cached_prompt_tokens for entry in again) > 0
             assert await metric(fleet, "decode-0", "baton_kv_handoffs_total") == before
             await assert_all_is_freed(fleet, client)
 
@@ -113,7 +113,9 @@ def test_the_comparison_would_notice_a_missing_feature(family: str, feature: str
     model = build(family, tmp_path / "model")
     lacking = without(feature, model, tmp_path / "lacking")
     asked = prompts()
-    assert [one.tokens for one in expect(model, asked)] != [one.tokens for one in expect(lacking, asked)]
+    assert [entry.tokens for entry in expect(model, asked)] != [
+        entry.tokens for entry in expect(lacking, asked)
+    ]
 
 
 def without(feature: str, model: Path, target: Path) -> Path:

@@ -151,7 +151,7 @@ def test_metrics_are_read_with_a_certificate_only(fleet: Secured) -> None:
         assert b"baton" in answer.read()
 
 
-def test_redis_asks_for_the_password_and_lets_the_fleet_do_no_more_than_it_needs(fleet: Secured) -> None:
+def test_redis_asks_for_a_password_and_allows_only_what_is_needed(fleet: Secured) -> None:
     found = fleet.log("redis").split("ready to accept connections at ")[1].split()[0]
     assert Path(found).stat().st_mode & 0o777 == 0o600
     assert Path(found).parent.stat().st_mode & 0o777 == 0o700
@@ -258,7 +258,7 @@ def test_a_tenant_over_its_budget_is_told_when_to_come_back(fleet: Secured) -> N
             client.complete("x", stop=TWO)
 
 
-def test_a_tenant_never_hits_another_ones_blocks_nor_cancels_its_requests(fleet: Secured) -> None:
+def test_a_tenant_never_touches_blocks_or_requests_of_another(fleet: Secured) -> None:
     prompt = [7 + place % 50 for place in range(200)]
     cached = {}
     for tenant in ("first", "second"):

@@ -84,7 +84,7 @@ async def stream(client: AsyncClient, strike: Callable[[], None]) -> Finished:
 
 async def until_lost(client: AsyncClient) -> None:
     async def lost() -> bool:
-        return not any(one.connected for one in (await snapshot(client)).workers)
+        return not any(worker.connected for worker in (await snapshot(client)).workers)
 
     await until(lost, "the worker is given up")
 

@@ -45,9 +45,9 @@ async def test_a_slow_start_outlasts_any_limit(tiny_llama: Path, run_dir: Path) 
                 await asyncio.sleep(0.02)
 
     async with fleet:
-        [ready] = [one for one in events if isinstance(one, ProcessReady) and one.name == "decode-0"]
+        [ready] = [entry for entry in events if isinstance(entry, ProcessReady) and entry.name == "decode-0"]
         assert ready.took_s > STANDSTILL_S
-    assert any(one.doing == "importing" for one in events if isinstance(one, ProcessStarting))
+    assert any(entry.doing == "importing" for entry in events if isinstance(entry, ProcessStarting))
 
 
 async def test_a_worker_that_stands_still_is_named_by_launcher_and_status(

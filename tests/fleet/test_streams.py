@@ -88,7 +88,7 @@ async def test_choices_seeds_and_stop_rules_are_the_same_on_both_paths(
                     prompt, sampling=Sampling(temperature=0.0), stop=Stop(max_tokens=1, ignore_eos=True)
                 )
                 assert single.choices[0].token_ids == tuple(stock_generate(tiny_llama, prompt, 1).tokens)
-                answers.append([one.choices for one in (several, stopped, at_token, single)])
+                answers.append([answer.choices for answer in (several, stopped, at_token, single)])
                 await assert_all_is_freed(fleet, client)
         assert answers[0] == answers[1]
 
@@ -144,5 +144,5 @@ async def test_requests_beyond_the_blocks_wait_and_all_finish(
 
         await until(some_wait, "a request in the queue")
         done = await asyncio.gather(*waiting)
-        assert all(len(one.choices[0].token_ids) == 60 for one in done)
+        assert all(len(answer.choices[0].token_ids) == 60 for answer in done)
         await assert_all_is_freed(fleet, client)

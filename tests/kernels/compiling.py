@@ -1,4 +1,4 @@
-"""What the tests that compile kernels for Hopper share.
+"""The parts shared by the tests that compile kernels for Hopper.
 
 That needs no GPU: Triton's wheel carries the assembler. The public wrappers run on CPU tensors with a
 recorder in each kernel's place, so that what is compiled is what they launch: arguments, constants, options.
@@ -35,7 +35,7 @@ class Recorder:
         return lambda *args, **kwargs: self._launches.append((args, kwargs))
 
     def compile(self) -> list[Any]:
-        """What Triton makes of each launch."""
+        """Compile each launch and return the results."""
         assert self._launches
         return [self._compile_launch(args, kwargs) for args, kwargs in self._launches]
 
@@ -57,7 +57,7 @@ class Recorder:
 
 
 def triton_type(value: Any, parameter: Any) -> str:
-    """As Triton's launcher would type the argument."""
+    """Return the type that Triton's launcher would give the argument."""
     if isinstance(value, Tensor):
         return f"*{TYPES[value.dtype]}"
     if parameter.is_constexpr or value is None or (value == 1 and not parameter.do_not_specialize):

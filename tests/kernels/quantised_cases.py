@@ -40,7 +40,7 @@ class QuantisedCase:
         }
 
     def tolerance(self, dtype: torch.dtype) -> float:
-        """As for `tests.kernels.cases.tolerance`, the query's dtype being what is rounded to.
+        """Return the tolerance as `tests.kernels.cases.tolerance` does, with rounding to the query's dtype.
 
         Instead of the weights it is their products with the values' scales that are rounded.
         """

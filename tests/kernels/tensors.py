@@ -21,7 +21,7 @@ def among_nan(tensor: Tensor) -> Tensor:
 
 
 def around(view: Tensor) -> Tensor:
-    """What lies around a view that `among_nan` made."""
+    """Return the values around a view that `among_nan` made."""
     wide = view.as_strided((*view.shape[:-1], view.shape[-1] + 2 * MARGIN), view.stride(), storage_offset=0)
     return torch.cat((wide[..., :MARGIN], wide[..., -MARGIN:]), dim=-1)
 

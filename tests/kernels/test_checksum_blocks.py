@@ -73,7 +73,7 @@ def test_a_damaged_block_has_another_checksum(block: bytes, data: st.DataObject)
     flipped[bit // 8] ^= 1 << bit % 8
     turned = block[4:] + block[:4]
     pool = torch.stack(
-        [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in (block, flipped, turned)]
+        [torch.frombuffer(bytearray(entry), dtype=torch.uint8) for entry in (block, flipped, turned)]
     )
     whole, damaged, moved = as_unsigned(checksum_blocks(pool, torch.arange(3)))
     assert damaged != whole
@@ -99,7 +99,7 @@ def test_refuses(pool: Tensor, ids: Tensor, message: str) -> None:
 
 
 @pytest.mark.gpu
-def test_compiled_kernel_agrees_with_the_reference_beyond_32_bit_offsets() -> None:
+def test_compiled_kernel_is_right_beyond_32_bit_offsets() -> None:
     pool = torch.empty(2100, 64, 2, 16, 8, 128, dtype=torch.int16, device="cuda")  # 2.2 · 2³¹ elements
     ids = torch.tensor([2099, 3, 2050], device="cuda")
     pool[ids] = torch.randint(-(2**15), 2**15, (3, *pool.shape[1:]), dtype=torch.int16, device="cuda")

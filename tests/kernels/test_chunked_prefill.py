@@ -250,7 +250,7 @@ def test_compiled_decodes_have_the_bits_of_their_prompt(feature: str, num_splits
 @pytest.mark.gpu
 @pytest.mark.parametrize("span", [None, 64])
 def test_idle_rows_between_decodes_are_zeros(span: int | None) -> None:
-    """As a recorded step has them behind its own: one token each, and no context."""
+    """A recorded step has such rows behind its own: one token each, and no context."""
     case, _ = ragged_case([(200, 1), (0, 0), (130, 1)])
     query, cu = case.query(3, 4), cu_seqlens([1, 1, 1])
     on_gpu = case.to("cuda")

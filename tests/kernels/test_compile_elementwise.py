@@ -12,7 +12,7 @@ from tests.kernels.compiling import Recorder, assert_runs_on_hopper, record
 
 
 def assert_loads_16_bytes(recorder: Recorder) -> None:
-    """What PTX calls a load of four words of 32 bits, or of two of 64."""
+    """The PTX names of a load of four 32-bit words, or of two 64-bit words."""
     for compiled in recorder.compile():
         assert "ld.global.v4.b32" in compiled.asm["ptx"] or "ld.global.v2.b64" in compiled.asm["ptx"]
 

@@ -46,7 +46,9 @@ def test_chunked_prefill_compiles(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize(("head_dim", "stored"), [(80, torch.int8), *((128, one) for one in STORED)], ids=str)
+@pytest.mark.parametrize(
+    ("head_dim", "stored"), [(80, torch.int8), *((128, entry) for entry in STORED)], ids=str
+)
 def test_store_kv_compiles(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, stored: torch.dtype
 ) -> None:

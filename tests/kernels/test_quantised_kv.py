@@ -71,7 +71,7 @@ def test_a_row_s_bytes_do_not_depend_on_its_company(stored: torch.dtype) -> None
     together = quantise(rows, stored)
     for token in range(9):
         alone = quantise(rows[token : token + 1], stored)
-        assert all(same_bits(one[0], all_[token]) for one, all_ in zip(alone, together, strict=True))
+        assert all(same_bits(answer[0], all_[token]) for answer, all_ in zip(alone, together, strict=True))
 
 
 def behind(view: Tensor) -> Tensor:

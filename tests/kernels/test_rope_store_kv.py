@@ -96,12 +96,12 @@ def assert_near(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor]) -> None
     two roundings away (see `add_rms_norm`; the interpreter's are twice as coarse), and where a pair's two
     products cancel that counts relative to them.
     """
-    for one, other in zip(got, want, strict=True):
-        assert torch.equal(one.isnan(), other.isnan())
+    for entry, other in zip(got, want, strict=True):
+        assert torch.equal(entry.isnan(), other.isnan())
         present = other[~other.isnan()]
         largest = float(present.abs().max()) if present.numel() else 0.0
         room = 4 * torch.finfo(other.dtype).eps * largest
-        assert_close(one[~one.isnan()], present, eps=8 if other.dtype == torch.float32 else 1, atol=room)
+        assert_close(entry[~entry.isnan()], present, eps=8 if other.dtype == torch.float32 else 1, atol=room)
 
 
 def test_reference_rotates_as_transformers_and_stores() -> None:

@@ -63,7 +63,7 @@ class Rows:
         # The likeliest have been seen as well: their penalties decide.
         best = logits.topk(min(4, len(logits))).indices.tolist()
         self.logits.append(logits)
-        self.ways.append([{**PLAIN, **way}[one] for one in Way])
+        self.ways.append([{**PLAIN, **way}[entry] for entry in Way])
         self.edits.append(edits)
         self.prompts.append(tokens[:20] + best[:2])
         self.outputs.append(tokens[20:] + best[1:] + best[1:])
@@ -238,7 +238,7 @@ def test_compiled_kernel_equals_reference(vocab: int, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.gpu
-def test_compiled_kernel_gives_each_of_many_rows_what_it_gives_it_alone() -> None:
+def test_compiled_kernel_gives_each_row_what_it_gives_it_alone() -> None:
     logits = torch.randn(512, 128256, device="cuda", generator=torch.Generator("cuda").manual_seed(0)) * 3
     columns = [list(({**PLAIN, **way}).values()) for way in WAYS.values()]
     ways = torch.tensor(columns, dtype=torch.float64, device="cuda").repeat(47, 1)[:512].T.contiguous()

@@ -1,4 +1,4 @@
-"""What both processes of a test agree on: what a block at a place in the sender's pool holds."""
+"""The contents of blocks, by their place in the sender's pool, that both processes of a test agree on."""
 
 import numpy as np
 

@@ -66,7 +66,7 @@ POOL = CudaPool("here", "GPU-0", b"handle", NUM_BLOCKS)
 
 @dataclass
 class Sharing:
-    """As if the sender's device could be mapped: by a stand-in that reads the pool itself."""
+    """Map the sender's device with a stand-in that reads the pool itself."""
 
     reach: CudaReach = IN_REACH
     pool: CudaPool = POOL
@@ -90,7 +90,7 @@ class Sharing:
 
 @dataclass
 class Mapped:
-    """What it copies is real."""
+    """A mapped device; its copies are real."""
 
     sharing: Sharing
     source: KVPool
@@ -209,6 +209,6 @@ async def staged_pair(
 
 
 async def settle() -> None:
-    """What other tasks can do without waiting for anybody, they have done."""
+    """Let other tasks do everything they can do without waiting."""
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What the sender writes, the receiver reads."""
+"""The receiver reads what the sender writes."""
 
 import pytest
 from hypothesis import given

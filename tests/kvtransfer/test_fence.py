@@ -1,4 +1,4 @@
-"""Of every group only the newest attempt is listened to."""
+"""Only the newest attempt of each group is accepted."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def test_groups_do_not_compete() -> None:
         guard.admit(dataclasses.replace(FENCE, session=0, attempt=0, **other))
 
 
-def test_one_session_of_two_routers_is_two_that_neither_end_each_other() -> None:
+def test_equal_sessions_of_two_routers_do_not_end_each_other() -> None:
     guard = FenceGuard()
     one, other = (dataclasses.replace(FENCE, router_id=name) for name in ("one", "other"))
     for fence in (one, other):

@@ -141,7 +141,7 @@ async def test_a_receiver_that_never_comes_does_not_hold_the_blocks(start_sender
     assert (heard["over"], heard["end"], heard["reason"]) == (handle, "expired", "never opened")
 
 
-async def test_a_receiver_killed_during_the_prefill_frees_the_sender_at_once(
+async def test_a_receiver_killed_in_prefill_frees_the_sender_at_once(
     start_sender: StartSender,
 ) -> None:
     sender = await start_sender()
@@ -152,7 +152,7 @@ async def test_a_receiver_killed_during_the_prefill_frees_the_sender_at_once(
     assert "call broke" in heard["reason"]
 
 
-async def test_a_receiver_killed_before_it_acknowledges_frees_the_sender_when_it_expires(
+async def test_a_receiver_killed_before_its_ack_frees_the_sender_later(
     start_sender: StartSender,
 ) -> None:
     sender = await start_sender(acknowledge_within_s=0.5)

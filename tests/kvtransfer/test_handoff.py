@@ -37,7 +37,7 @@ def committed(num_blocks: int = 3) -> SenderHandoff:
     return sender
 
 
-def test_a_block_is_offered_once_and_only_when_filled_checksummed_and_opened() -> None:
+def test_a_block_is_offered_once_when_filled_summed_and_opened() -> None:
     sender = handoff()
     fill(sender, 0, 2, checksums=False)
     assert sender.take_offer() is None
@@ -59,7 +59,7 @@ def test_a_long_sequence_is_offered_in_pieces() -> None:
     assert [None if offer is None else len(offer.indexes) for offer in offers] == [MAX_OFFERED, 3, None]
 
 
-def test_checksums_may_come_in_another_order_than_the_blocks_were_filled() -> None:
+def test_checksums_may_come_in_another_order_than_fills() -> None:
     sender = handoff()
     sender.open(FENCE, num_held=0)
     fill(sender, 0, 2, checksums=False)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 class FirstFails:
-    """Of two copies the first fails once the second writes; the second goes on writing until `may_end`."""
+    """Two copies: the first fails once the second writes; the second goes on writing until `may_end`."""
 
     transport = "scripted"
 
@@ -49,7 +49,7 @@ class FirstFails:
         pass
 
 
-async def test_the_first_failure_gives_no_block_back_while_a_sibling_still_writes(
+async def test_the_first_failure_returns_no_block_while_a_sibling_writes(
     start_sender: StartSender, make_receiver: MakeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(TransportMode.SHM)

@@ -30,7 +30,7 @@ WITHOUT = {
 
 def main(names: Sequence[str]) -> int:
     """Returns the exit code."""
-    chosen = [one for one in FAILURES if not names or one.name in names]
+    chosen = [entry for entry in FAILURES if not names or entry.name in names]
     for guard in (guard for failure in chosen for guard in failure.guards):
         guard.taken_out(ROOT)  # or half an hour may pass before a wrong entry is found
     _say("| what must not happen | guard in | test | without the guard |\n|---|---|---|---|")
@@ -90,7 +90,7 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
-    known = [one.name for one in FAILURES]
+    known = [entry.name for entry in FAILURES]
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(known)}")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(known):

@@ -1,4 +1,4 @@
-"""What went wrong elsewhere, the guards that keep it from happening here, and the tests that show it."""
+"""Failures of other systems, the guards against them here, and the tests of those guards."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FAILURES = (
                 "        await _wait_for_end(future)\n",
                 "",
                 "tests/kvtransfer/test_siblings.py"
-                "::test_the_first_failure_gives_no_block_back_while_a_sibling_still_writes",
+                "::test_the_first_failure_returns_no_block_while_a_sibling_writes",
             ),
             Guard(
                 "engine/core/groups.py",
@@ -119,7 +119,7 @@ FAILURES = (
                 "group.prefill_key = None  # should it come back under this key,",
                 "pass  #",
                 "tests/router/core/test_step_reports.py"
-                "::test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over",
+                "::test_a_returning_prefill_worker_disturbs_no_handed_over_group",
             ),
             Guard(
                 "kvtransfer/receiver.py",
@@ -172,7 +172,7 @@ FAILURES = (
                 "    else:\n        _give_up(state, session)\n\n\n",
                 "\n\n",
                 "tests/router/core/session/test_letting_go.py"
-                "::test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token",
+                "::test_no_prefill_goes_on_for_a_client_that_left",
             ),
             Guard(
                 "router/core/session/finish.py",
@@ -198,7 +198,7 @@ FAILURES = (
                 "            if worker.draining:\n                clear(state, worker)\n            elif",
                 "            if",
                 "tests/router/core/dispatch/test_draining.py"
-                "::test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before",
+                "::test_the_next_attempt_starts_only_after_the_source_stopped",
             ),
         ),
     ),
@@ -263,7 +263,7 @@ FAILURES = (
                 "router/core/capacity/fleet.py",
                 "return max(self.load.running, self.decode_seqs)",
                 "return self.decode_seqs",
-                "tests/router/core/session/test_letting_go.py::test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty",
+                "tests/router/core/session/test_letting_go.py::test_a_later_router_does_not_take_filling_blocks_for_empty",
             ),
             Guard(
                 "worker/streams/service.py",
@@ -283,7 +283,7 @@ FAILURES = (
                 "return (PREFILL,) if self.placement is Placement.DISAGGREGATED else (PREFILL, DECODE)",
                 "return (PREFILL,)",
                 "tests/router/core/dispatch/test_paths.py"
-                "::test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker",
+                "::test_nothing_waits_for_prefill_beside_an_idle_decode_worker",
             ),
             Guard(
                 "decode_worker/receiver_side.py",

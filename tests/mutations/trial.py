@@ -18,7 +18,7 @@ from pathlib import Path
 from baton.fleet.processes.reaper import GRACE_S, HELPERS_GRACE_S, signal_group
 
 CLEANING_S = 2 * (GRACE_S + HELPERS_GRACE_S)
-"""What a fleet's reaper may take when its launcher is gone, on a busy machine."""
+"""Seconds that a fleet's reaper may take on a busy machine when its launcher is gone."""
 _POLL_S = 0.05
 
 
@@ -50,7 +50,7 @@ class Trial:
         self._started_at = time.monotonic()
 
     def outcome(self, limit_s: float) -> Outcome:
-        """Of `limit_s` seconds at the most from now."""
+        """Return the outcome, after at most `limit_s` seconds."""
         try:
             verdict = _BY_EXIT_CODE.get(self._process.wait(limit_s), Verdict.NOT_RUN)
         except subprocess.TimeoutExpired:

@@ -37,7 +37,7 @@ def token_lists(tokenizer: Tokenizer, max_size: int = 30) -> st.SearchStrategy[l
 
 def pieces(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool = True) -> list[str]:
     stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
-    return [*(stream.push(one) for one in token_ids), stream.flush()]
+    return [*(stream.push(token) for token in token_ids), stream.flush()]
 
 
 @settings(max_examples=500)

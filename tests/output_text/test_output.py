@@ -42,8 +42,8 @@ def run(
 ) -> tuple[list[str], FinishReason]:
     stream = OutputStream(rule, Detokenizer(tokenizer).stream(skip_special_tokens=skip))
     texts = []
-    for one in token_ids:
-        text, reason = stream.push(one)
+    for token in token_ids:
+        text, reason = stream.push(token)
         texts.append(text)
         if reason is not FinishReason.NONE:
             return texts, reason
@@ -51,9 +51,9 @@ def run(
 
 
 def settled(tokenizer: Tokenizer, token_ids: list[int], *, skip: bool) -> str:
-    """What no later token can change: the stream's own text, which other tests hold to the tokenizer's."""
+    """Return the text that no later token can change, by the stream, which other tests verify."""
     stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
-    return "".join(stream.push(one) for one in token_ids)
+    return "".join(stream.push(token) for token in token_ids)
 
 
 def reference(
@@ -142,7 +142,9 @@ def test_the_end_is_found_again_from_the_tokens_alone(
     assert found is reason
     last = token_ids[len(texts) - 1]
     by_token = [Matched(stop_token_id=last)] if last in ends else []
-    by_string = [Matched(stop_string=one) for one in stops if one in settled(tokenizer, token_ids, skip=True)]
+    by_string = [
+        Matched(stop_string=entry) for entry in stops if entry in settled(tokenizer, token_ids, skip=True)
+    ]
     assert match in (by_token + by_string if reason is FinishReason.STOP else [None])
 
 

@@ -12,7 +12,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen: every byte is a token, and some tokens hold parts of characters."""
+    """Return a tokenizer like that of Llama 3: tokens are bytes, and some are parts of characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = ["Hello world stop", " and", "ñ", "漢字", "👍"]
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -25,7 +25,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentence_piece(*, strips: bool) -> Tokenizer:
-    """As Llama 2 and Mistral (`strips`) and Gemma: words begin with ▁, rare characters are spelt in bytes."""
+    """Return one like Mistral's (`strips`) or Gemma's: ▁ begins words, rare characters are bytes."""
     words = ["▁", "▁Hello", "▁world", "stop", "▁▁", "a", "b", "é", "▁字", "\ufffd"]
     tokens = ["<unk>", *words, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokenizer = Tokenizer(

@@ -26,7 +26,7 @@ def run(arm: str, rate: float, seed: int) -> Run:
         one.token_times = [one.sent_at + one.ttft_s + k * one.tpot_s for k in range(3)]
         one.finished_at = one.token_times[-1]
         records.append(one)
-    ttft, tpot = ([getattr(one, name) or 0.0 for one in records] for name in ("ttft_s", "tpot_s"))
+    ttft, tpot = ([getattr(record, name) or 0.0 for record in records] for name in ("ttft_s", "tpot_s"))
     steps = tuple(StepSample(k / 50, 0.01, f"decode-{k % 2}", k % 9, 64 * (k % 3)) for k in range(200))
     return Run(arm, rate, seed, summarise(records), 0.0, 6.0, tuple(ttft), tuple(tpot), steps)
 
@@ -110,8 +110,8 @@ def test_an_empty_measurement_has_no_page() -> None:
 
 def test_arms_differ_in_more_than_colour() -> None:
     drawn = looks([str(number) for number in range(12)])
-    assert len({(one.colour, one.dash) for one in drawn.values()}) == 12
-    assert len({one.marker for one in list(drawn.values())[:6]}) == len(COLOURS)
+    assert len({(entry.colour, entry.dash) for entry in drawn.values()}) == 12
+    assert len({entry.marker for entry in list(drawn.values())[:6]}) == len(COLOURS)
 
 
 def test_the_busiest_second_is_where_most_prompt_tokens_were() -> None:

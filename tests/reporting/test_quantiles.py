@@ -19,13 +19,13 @@ def test_a_quantile_is_the_least_value_with_that_share_at_or_below_it(
 ) -> None:
     found = quantile(values, share)
     assert found in values
-    assert sum(one <= found for one in values) >= share * len(values) - 1e-6
-    assert sum(one < found for one in values) < share * len(values) + 1e-6
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-6
+    assert sum(value < found for value in values) < share * len(values) + 1e-6
 
 
 @given(VALUES)
 def test_weights_count_as_repetitions(pairs: list[tuple[float, int]]) -> None:
-    values, weights = (np.array(one, dtype=np.float64) for one in zip(*pairs, strict=True))
+    values, weights = (np.array(entry, dtype=np.float64) for entry in zip(*pairs, strict=True))
     found = weighted_quantiles(values, weights)
     expected = quantiles([value for value, count in pairs for _ in range(count)])
     if expected is None or found is None:

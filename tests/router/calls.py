@@ -1,4 +1,4 @@
-"""What clients ask of a router whose workers are scripted, and what they hear."""
+"""Calls of clients to a router with scripted workers, and what the clients hear."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
 def fields_of(error: grpc.aio.AioRpcError) -> list[str]:
     """The paths that the error's BadRequest names, if it has one."""
     bad = details_of(error).get("google.rpc.BadRequest")
-    return [] if bad is None else [one.field for one in bad.field_violations]
+    return [] if bad is None else [field_violation.field for field_violation in bad.field_violations]
 
 
 def value_at(message: Message, path: str) -> object:

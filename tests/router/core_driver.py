@@ -56,7 +56,7 @@ def core_of(
 
 
 def tell(core: RouterCore, *events: Event, now: float = 1.0) -> list[Action]:
-    """What the core wants done, of all events together."""
+    """Return the actions of all events together."""
     return [action for event in events for action in core.on(event, now)]
 
 
@@ -82,7 +82,7 @@ def arrive(core: RouterCore, number: int, event: Arrived = ARRIVAL, position: in
 
 def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str, int]:
     """Take a request in and dispatch it; returns its worker and handle."""
-    asks = [one for one in arrive(core, number, event) if isinstance(one, AskGrants)]
+    asks = [action for action in arrive(core, number, event) if isinstance(action, AskGrants)]
     (send,) = grant(core, number, asks[0].worker.key)
     return send.worker_key, send.spec.handle
 
@@ -90,6 +90,6 @@ def start(core: RouterCore, number: int, event: Arrived = ARRIVAL) -> tuple[str,
 def grant(core: RouterCore, number: int, worker_key: str, now: float = 1.0) -> list[SendDecode]:
     """A worker's capacity is given to a request, and the lease made; what is sent to decode workers."""
     given = (Granted(f"t/r{number}/0", worker_key, worker_key), GrantsAnswered(worker_key))
-    (settle,) = [one for one in tell(core, *given, now=now) if isinstance(one, Settle)]
+    (settle,) = [action for action in tell(core, *given, now=now) if isinstance(action, Settle)]
     settled = SettleAnswered(settle.request_key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
-    return [one for one in tell(core, settled, now=now) if isinstance(one, SendDecode)]
+    return [action for action in tell(core, settled, now=now) if isinstance(action, SendDecode)]

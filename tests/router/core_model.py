@@ -1,4 +1,4 @@
-"""What surrounds a core: calls that hear, workers that compute, and a store that keeps its promises."""
+"""The surroundings of a core: calls that hear, workers that compute, and a store that keeps its promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from state.records import DecodeRoom, QueueEntry, Settled, Settlement
 
 @dataclass
 class Heard:
-    """What one call was told."""
+    """The messages that one call received."""
 
     max_tokens: int
     first: int = 0
@@ -68,10 +68,10 @@ class ModelStore:
         self.queue.append(entry)
         self.queue.sort(key=lambda one: (one.slo_class, one.due_in_ms))
         place = self.queue.index(entry)
-        return Enqueued(entry.request_key, place, sum(one.work_tokens for one in self.queue[:place]))
+        return Enqueued(entry.request_key, place, sum(item.work_tokens for item in self.queue[:place]))
 
     def dequeue(self, key: str) -> None:
-        self.queue = [one for one in self.queue if one.request_key != key]
+        self.queue = [entry for entry in self.queue if entry.request_key != key]
         self.granted.pop(key, None)
 
     def bound_to(self, worker_key: str) -> int:
@@ -109,7 +109,7 @@ class ModelStore:
         entry, worker_key, held_key = self.granted.get(key, (None, "", ""))
         if entry is not None and worker_key != prefill_key:
             return Settlement(Settled.EXPIRED)
-        waits = any(one.request_key == key for one in self.queue)
+        waits = any(item.request_key == key for item in self.queue)
         if entry is None and not waits:
             return self._settled_before(action)
         decode_key = self._find_room(entry, action.decoders) if entry is not None else None

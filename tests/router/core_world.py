@@ -65,7 +65,7 @@ class World:
         self.store = ModelStore()
         self.store_up = True
         self.calls: list[Action] = []
-        """Of the store, that it has not answered."""
+        """Calls that the store has not answered."""
         self.timers: list[SetTimer] = []
         self.workers: dict[str, ModelWorker] = {}
         self.heard: dict[int, Heard] = {}
@@ -176,8 +176,8 @@ class World:
         asked = QuoteAsked(-self.quotes, tokens, 1, 5, slo, waiting, waiting * len(PROMPT))
         actions = self.core.on(asked, self.now)
         self.log.append((asked, self.now, actions))
-        answers = [one for one in actions if isinstance(one, TellQuoted | Reject)]
-        assert [one.listener for one in answers] == [-self.quotes]
+        answers = [entry for entry in actions if isinstance(entry, TellQuoted | Reject)]
+        assert [answer.listener for answer in answers] == [-self.quotes]
         for action in actions:
             if not isinstance(action, TellQuoted | Reject):
                 self._carry_out(action)
@@ -274,10 +274,10 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        due = [one for one in self.timers if one.at <= self.now]
-        self.timers = [one for one in self.timers if one.at > self.now]
-        for one in due:
-            self.tell(TimerFired(one.timer))
+        due = [timer for timer in self.timers if timer.at <= self.now]
+        self.timers = [timer for timer in self.timers if timer.at > self.now]
+        for entry in due:
+            self.tell(TimerFired(entry.timer))
 
     def behave(self) -> None:
         """The store answers all it is asked, and workers compute all they have, until nothing is left."""
@@ -296,7 +296,7 @@ class World:
 
 
 def key_of(call: Action) -> str:
-    """What a call of the store is about; those of one key are answered in order."""
+    """Return the key of a call of the store; calls of one key are answered in order."""
     match call:
         case Enqueue(entry):
             return entry.request_key

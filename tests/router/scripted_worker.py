@@ -64,7 +64,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.fail_next: list[attempt_pb2.Fence] = []
         self.refuse = False
         self.running_step_s = 0.0
-        """As its heartbeats tell it."""
+        """Seconds that its current step has run, as its heartbeats report."""
         self.cached_tokens = 0
         """Found in its prefix cache for every prompt, as it says."""
         self.lose_commands = self.lose_reports = 0
@@ -94,7 +94,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """As if killed: its stream breaks at once."""
+        """Break its stream at once, as if killed."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -269,9 +269,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         while True:
             await self.go.wait()
             rows = [
-                (one.spec, choice, index)
-                for one in self.running.values()
-                for choice, index in one.indexes.items()
+                (entry.spec, choice, index)
+                for entry in self.running.values()
+                for choice, index in entry.indexes.items()
             ]
             if rows:
                 self.report(rows)

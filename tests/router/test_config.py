@@ -18,7 +18,7 @@ def test_policy_placement_and_weights_are_taken_by_name() -> None:
     assert [config.weights.of(tenant) for tenant in ("a", "b", "else")] == [2.0, 0.5, 1.0]
 
 
-def test_slack_lets_each_request_take_its_path_and_baselines_use_what_they_are_given() -> None:
+def test_slack_picks_paths_and_baselines_use_what_they_are_given() -> None:
     placements = {name: parse_config(["--model=m", f"--policy={name}"], 1).placement for name in NAMES}
     assert placements.pop("slack") is Placement.CONDITIONAL
     assert parse_config(["--model=m"], 1).placement is Placement.CONDITIONAL

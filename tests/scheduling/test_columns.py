@@ -57,11 +57,11 @@ def test_taking_rows_is_the_same_as_never_having_had_the_others(rows: list[Row],
 
 
 @given(st.integers(1, 5), st.integers(0, 6), st.integers(0, 3), st.integers(0, 14))
-def test_log_probabilities_of_a_prompt_are_cut_with_their_alternatives(
+def test_prompt_logprobs_are_cut_with_their_alternatives(
     first_index: int, count: int, num_top: int, index: int
 ) -> None:
     def piece(indexes: range) -> PromptLogprobs:
-        tops = [one for one in indexes for _ in range(num_top)]
+        tops = [entry for entry in indexes for _ in range(num_top)]
         return PromptLogprobs(7, indexes.start, [*indexes], num_top, tops, tops)
 
     whole = piece(range(first_index, first_index + count))

@@ -27,8 +27,8 @@ def test_a_path_that_holds_is_taken_whenever_there_is_one(found: list[PathCandid
     choice = choose_conditional(found)
     assert (choice is None) == (not found)
     if choice is not None:
-        assert choice.holds == any(one.meets and not one.harms for one in found)
-        assert choice.harms is False or all(one.harms for one in found)
+        assert choice.holds == any(entry.meets and not entry.harms for entry in found)
+        assert choice.harms is False or all(entry.harms for entry in found)
 
 
 @given(paths)
@@ -36,8 +36,12 @@ def test_no_path_that_holds_is_earlier_or_as_early_and_cheaper(found: list[PathC
     choice = choose_conditional(found)
     if choice is None or not choice.holds:
         return
-    rivals = [one for one in found if one.meets and not one.harms and one.within_share >= choice.within_share]
-    assert (choice.ttft_s, choice.worker_s) == min((one.ttft_s, one.worker_s) for one in rivals)
+    rivals = [
+        entry
+        for entry in found
+        if entry.meets and not entry.harms and entry.within_share >= choice.within_share
+    ]
+    assert (choice.ttft_s, choice.worker_s) == min((rival.ttft_s, rival.worker_s) for rival in rivals)
 
 
 @given(paths, st.randoms(use_true_random=False))
@@ -59,7 +63,7 @@ def test_where_none_meets_the_earliest_is_offered() -> None:
     assert choose_conditional(missed) == missed[1]
 
 
-def test_a_worker_past_its_prefill_share_is_left_alone_while_another_path_holds() -> None:
+def test_a_worker_past_its_prefill_share_is_left_alone() -> None:
     past = replace(OWN, within_share=False)
     assert choose_conditional([past, APART]) == APART
     assert choose_conditional([past, replace(APART, meets=False)]) == past

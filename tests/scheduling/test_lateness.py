@@ -49,7 +49,7 @@ def test_on_its_line_at_the_end_a_row_has_kept_its_pace(tpot_s: float, gaps: lis
         assert in_time == (mean_s <= tpot_s) or mean_s == pytest.approx(tpot_s)
 
 
-def test_without_a_line_it_starts_with_the_token_and_without_a_pace_it_never_ends() -> None:
+def test_a_line_starts_with_the_token_and_ends_only_with_a_pace() -> None:
     assert due_after(-math.inf, 0.5, 0.1) == pytest.approx(0.6)
     assert due_after(math.inf, 0.0, 0.1) == math.inf
 
@@ -58,5 +58,5 @@ def test_without_a_line_it_starts_with_the_token_and_without_a_pace_it_never_end
 def test_slack_is_none_while_a_late_token_may_catch_up(rows: list[tuple[float, float]], now_s: float) -> None:
     due = np.array([due_s for due_s, _ in rows])
     hope = np.array([HOPELESS_GAPS * tpot_s for _, tpot_s in rows])
-    hopeful = [max(0.0, at - now_s) for at, one in zip(due, hope, strict=True) if at >= now_s - one]
+    hopeful = [max(0.0, at - now_s) for at, entry in zip(due, hope, strict=True) if at >= now_s - entry]
     assert least_slack(due, hope, now_s) == pytest.approx(min(hopeful, default=math.inf))

@@ -1,4 +1,4 @@
-"""Who goes first."""
+"""Requests go in the order of their policy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_due_time_counts_from_arrival_and_is_never_negative(ttft_ms: int, waited
 
 
 def test_without_a_stated_ttft_the_class_has_a_default() -> None:
-    dues = [due_in_ms(Slo(slo_class=one), 0.0) for one in SloClass]
-    assert dues == [DEFAULT_TTFT_MS[one] for one in SloClass]
+    dues = [due_in_ms(Slo(slo_class=slo_class), 0.0) for slo_class in SloClass]
+    assert dues == [DEFAULT_TTFT_MS[slo_class] for slo_class in SloClass]
     assert dues == sorted(dues)
 
 

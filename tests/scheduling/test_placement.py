@@ -53,7 +53,7 @@ def test_largest_minimum_slack_wins() -> None:
     assert choice.worker_key == "roomy"
 
 
-def test_without_promises_requests_spread_whatever_the_steps_are_thought_to_cost() -> None:
+def test_without_promises_requests_spread_whatever_steps_cost() -> None:
     quick = replace(FREE, key="quick", step_after_s=0.001, free_blocks=5)
     slow = replace(FREE, key="slow", step_after_s=0.01, free_blocks=10)
     choice = choose_decode_worker([quick, slow], 1)

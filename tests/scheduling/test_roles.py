@@ -22,17 +22,17 @@ def follow(roles: Roles, mixed: list[MixedLoad], dedicated: list[float], seconds
 
 
 @given(fleets, st.lists(shares, max_size=4))
-def test_under_constant_work_no_weight_turns_back_and_all_come_to_rest(
+def test_under_constant_work_all_weights_come_to_rest(
     fleet: list[tuple[float, float, float]], dedicated: list[float]
 ) -> None:
     mixed = [MixedLoad(str(place), prefill, decode) for place, (prefill, decode, _) in enumerate(fleet)]
     start = Roles({str(place): weight for place, (_, _, weight) in enumerate(fleet)})
     seen = follow(start, mixed, dedicated, 150)
-    for one in mixed:
-        moves = [after.weight(one.key) - before.weight(one.key) for before, after in pairwise(seen)]
+    for entry in mixed:
+        moves = [after.weight(entry.key) - before.weight(entry.key) for before, after in pairwise(seen)]
         assert all(move >= 0 for move in moves) or all(move <= 0 for move in moves)
         assert all(abs(move) <= MOST_MOVE + 1e-12 for move in moves)
-        assert all(0 <= roles.weight(one.key) <= 1 for roles in seen)
+        assert all(0 <= roles.weight(entry.key) <= 1 for roles in seen)
     assert seen[-1].weights == seen[-60].weights
 
 
@@ -45,7 +45,7 @@ def test_a_fleet_that_follows_its_weights_comes_to_rest_too(
     for now in range(400):
         weight = roles.weight("0")
         load = min(prompts, weight), min(decodes, 1 - weight)
-        roles = rebalance(roles, [MixedLoad(str(one), *load) for one in range(count)], [], float(now))
+        roles = rebalance(roles, [MixedLoad(str(entry), *load) for entry in range(count)], [], float(now))
         weights.append(roles.weight("0"))
     assert weights[-1] == weights[-150]
 
@@ -72,7 +72,7 @@ def test_an_imbalance_that_turns_starts_to_count_anew() -> None:
     assert roles.weight("d") == START_WEIGHT
 
 
-def test_busy_prefill_workers_give_decode_workers_a_larger_share_of_prompts() -> None:
+def test_busy_prefill_workers_give_decode_workers_more_prompts() -> None:
     idle_decodes = [MixedLoad("d0", 0.0, 0.1), MixedLoad("d1", 0.0, 0.1)]
     start = Roles({"d0": 0.0, "d1": 0.0})
     assert follow(start, idle_decodes, [0.95], 60)[-1].weight("d0") > 0.5

@@ -33,9 +33,9 @@ class Pair:
     y: int
 
 
-def test_fields_are_taken_by_place_and_by_name_and_have_their_defaults() -> None:
+def test_fields_are_given_by_place_or_name_and_have_defaults() -> None:
     assert Point(1, 3).sum == Point(y=3, x=1).sum == 4
-    assert [one.name for one in fields(Point)] == ["x", "y", "names"]
+    assert [entry.name for entry in fields(Point)] == ["x", "y", "names"]
     first, second = Point(1), Point(1)
     assert (first.y, first.names) == (2, [])
     assert first.names is not second.names

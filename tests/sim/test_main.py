@@ -1,4 +1,4 @@
-"""What is typed: tables and JSON come out, and what is wrong is said with what would be accepted."""
+"""The commands print tables and JSON, and say what would be accepted if an argument is wrong."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,9 @@ def test_a_recorded_trace_is_played(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_page_of_a_trace_tells_of_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded, out, told = (tmp_path / name for name in ("night.trace.jsonl", "page.html", "out.json"))
     trace = make_trace(20, 10.0)
-    asked = [replace(one, ttft_ms=(300, 900, None)[place % 3], tpot_ms=40) for place, one in enumerate(trace)]
+    asked = [
+        replace(entry, ttft_ms=(300, 900, None)[place % 3], tpot_ms=40) for place, entry in enumerate(trace)
+    ]
     recorded.write_text("".join(dump(asked)))
     typed = ["simulate", "--trace", str(recorded), "--fleet", "1d", "--report", str(out), "--json", str(told)]
     assert main(typed) == 0

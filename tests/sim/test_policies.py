@@ -1,4 +1,4 @@
-"""What is simulated is what was asked for, by name or not."""
+"""The simulated policy is the one asked for, by name or not."""
 
 import dataclasses
 
@@ -14,10 +14,11 @@ def test_a_policy_made_for_an_experiment_is_played_as_one_with_a_name() -> None:
     trace = make_trace(60, 60.0, ttft_ms=60, tpot_ms=30)
     named = run(SimSpec(make_profile(), FleetShape(0, 1), trace))
     assert run(SimSpec(make_profile(), FleetShape(0, 1), trace, policy=SLACK)).requests == named.requests
-    assert End.REFUSED in {one.end for one in named.requests}
+    assert End.REFUSED in {request.end for request in named.requests}
     all_taken = dataclasses.replace(SLACK, name="all taken", promises=False)
     ends = {
-        one.end for one in run(SimSpec(make_profile(), FleetShape(0, 1), trace, policy=all_taken)).requests
+        request.end
+        for request in run(SimSpec(make_profile(), FleetShape(0, 1), trace, policy=all_taken)).requests
     }
     assert ends == {End.FINISHED}
 

@@ -1,4 +1,4 @@
-"""What a core decides is done, or known to need no doing: an action that nobody does stalls requests."""
+"""Every action of a core is carried out, or known to need nothing: a forgotten action stalls requests."""
 
 from typing import get_args
 

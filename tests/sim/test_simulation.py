@@ -18,7 +18,9 @@ from tests.sim.conftest import make_profile, make_trace
 
 WAYS = [(name, Placement.AGGREGATED) for name in NAMES]
 WAYS += [
-    (name, one) for name in ("chunked", "slack") for one in (Placement.DISAGGREGATED, Placement.CONDITIONAL)
+    (name, entry)
+    for name in ("chunked", "slack")
+    for entry in (Placement.DISAGGREGATED, Placement.CONDITIONAL)
 ]
 
 
@@ -45,21 +47,21 @@ def test_every_request_ends_once_and_nothing_is_left(policy: str, placement: Pla
     fleet = FleetShape(0, 2) if placement is Placement.AGGREGATED else FleetShape(1, 1)
     simulation = Simulation(SimSpec(make_profile(), fleet, trace, policy=policy, placement=placement))
     result = simulation.run()
-    assert {one.end for one in result.requests} <= {End.FINISHED, End.REFUSED}
+    assert {request.end for request in result.requests} <= {End.FINISHED, End.REFUSED}
     assert not result.leftovers
-    for one in result.requests:
-        if one.end is End.FINISHED:
-            assert one.ttft_s is not None
-            assert one.e2e_s is not None
-            assert 0 < one.ttft_s <= one.e2e_s
-            assert (one.tpot_s is None) == (one.asked.output_tokens == 1)
+    for request in result.requests:
+        if request.end is End.FINISHED:
+            assert request.ttft_s is not None
+            assert request.e2e_s is not None
+            assert 0 < request.ttft_s <= request.e2e_s
+            assert (request.tpot_s is None) == (request.asked.output_tokens == 1)
     computed = sum(worker.chunk_tokens for worker in result.workers)
-    asked = sum(one.asked.prompt_tokens for one in result.requests if one.end is End.FINISHED)
-    cached = sum(one.cached_tokens for one in result.requests)
+    asked = sum(request.asked.prompt_tokens for request in result.requests if request.end is End.FINISHED)
+    cached = sum(request.cached_tokens for request in result.requests)
     again = sum(worker.recomputed_tokens for worker in result.workers)
     assert computed == asked - cached + again
     decoded = sum(worker.decode_tokens for worker in result.workers)
-    finished = [one.asked.output_tokens for one in result.requests if one.end is End.FINISHED]
+    finished = [request.asked.output_tokens for request in result.requests if request.end is End.FINISHED]
     assert decoded == sum(finished) - len(finished)
 
 
@@ -110,11 +112,11 @@ def test_the_same_seed_gives_the_same_result_and_another_one_does_not() -> None:
 def test_memory_that_runs_short_preempts_without_losing_anything() -> None:
     """Short answers first: then the long ones are not expected."""
     trace = tuple(
-        dataclasses.replace(one, output_tokens=8 if place < 40 else 100, max_tokens=120)
-        for place, one in enumerate(make_trace(80, 20.0))
+        dataclasses.replace(entry, output_tokens=8 if place < 40 else 100, max_tokens=120)
+        for place, entry in enumerate(make_trace(80, 20.0))
     )
     result = run(SimSpec(make_profile(num_blocks=150), FleetShape(0, 1), trace, policy="chunked"))
-    assert all(one.end is End.FINISHED for one in result.requests)
+    assert all(request.end is End.FINISHED for request in result.requests)
     assert not result.leftovers
     assert result.workers[0].preemptions > 0
 
@@ -123,7 +125,7 @@ def test_static_batching_is_slower_than_chunked_where_lengths_differ() -> None:
     trace = make_trace(200, 500.0)
     profile = make_profile(max_num_seqs=16)
     ended = {
-        policy: max(one.asked.at_s + (one.e2e_s or 0.0) for one in run(
+        policy: max(request.asked.at_s + (request.e2e_s or 0.0) for request in run(
             SimSpec(profile, FleetShape(0, 1), trace, policy=policy)
         ).requests)
         for policy in ("static", "chunked")
@@ -153,15 +155,15 @@ def test_recorded_steps_are_followed() -> None:
     assert shape.num_steps > 0
     slow = run(dataclasses.replace(spec, step_times={"decode-0": _twice_as_slow(profile.cost)}))
     plain = run(spec)
-    for late, one in zip(slow.requests, plain.requests, strict=True):
+    for late, request in zip(slow.requests, plain.requests, strict=True):
         assert late.e2e_s is not None
-        assert one.e2e_s is not None
-        assert late.e2e_s > 1.5 * one.e2e_s
+        assert request.e2e_s is not None
+        assert late.e2e_s > 1.5 * request.e2e_s
 
 
 def _twice_as_slow(cost: CostModel) -> tuple[RecordedStep, ...]:
     shapes = [StepShape.of(4, 400, ()), StepShape.of(4, 400, [(0, 100)])]
-    return tuple(RecordedStep(0.0, one, 2 * cost.predict(one)) for one in shapes)
+    return tuple(RecordedStep(0.0, shape, 2 * cost.predict(shape)) for shape in shapes)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_refusals_that_were_right_are_not_called_false() -> None:
     trace = make_trace(40, 0.2, ttft_ms=20)
     spec = SimSpec(make_profile(), FleetShape(0, 1), trace, noise=0.0)
     result = run(spec)
-    assert any(one.end is End.REFUSED for one in result.requests)
+    assert any(request.end is End.REFUSED for request in result.requests)
     found = false_refusals(spec, result, 5)
     assert found is not None
     assert (found.sampled, found.share) == (5, 0.0)
@@ -225,8 +227,8 @@ def test_refusals_that_were_right_are_not_called_false() -> None:
 def test_a_placebo_is_a_gain_by_chance_alone() -> None:
     """Without noise, and with promises far away, nobody turns: neither by the request nor by nothing."""
     trace = tuple(
-        dataclasses.replace(one, ttft_ms=30 if place % 5 == 0 else 60_000)
-        for place, one in enumerate(make_trace(40, 8.0))
+        dataclasses.replace(entry, ttft_ms=30 if place % 5 == 0 else 60_000)
+        for place, entry in enumerate(make_trace(40, 8.0))
     )
     spec = SimSpec(make_profile(), FleetShape(0, 1), trace, noise=0.0)
     found = false_refusals(spec, run(spec), 4)

@@ -1,4 +1,4 @@
-"""What the tests of both stores build."""
+"""Builders for the tests of both stores."""
 
 from __future__ import annotations
 

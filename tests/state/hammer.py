@@ -143,7 +143,8 @@ async def hammer(url: str, total: int, routers: dict[str, int | None], tell: Cal
 
 def _main(url: str, total: str, *routers: str) -> None:
     deaths = {
-        name: int(death) if death else None for name, _, death in (one.partition(":") for one in routers)
+        name: int(death) if death else None
+        for name, _, death in (router.partition(":") for router in routers)
     }
 
     def tell(held: Held) -> None:

@@ -57,9 +57,9 @@ async def _play(redis_url: str, budget: Budget, asked: list[tuple[str, int, int]
 async def test_two_routers_spend_one_budget(store: Store, redis_url: str) -> None:
     other = await Store.connect(redis_url)
     budget = Budget(requests=Rate(0.001, 10))
-    calls = [one.take_budget("acme", budget, 1, 0) for one in (store, other) for _ in range(10)]
+    calls = [entry.take_budget("acme", budget, 1, 0) for entry in (store, other) for _ in range(10)]
     taken = await asyncio.gather(*calls)
-    assert sum(one.wait_ms == 0 for one in taken) == 10
+    assert sum(entry.wait_ms == 0 for entry in taken) == 10
     assert (await store.take_budget("other", budget, 1, 0)).wait_ms == 0
     await other.close()
 

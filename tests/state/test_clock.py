@@ -107,7 +107,7 @@ async def test_a_router_that_stands_still_holds_nobody_up(
         await clock.jump(1000)
         await store.enqueue(entry("second", router="slow", due=1), 10)
     await store.enqueue(entry("third", due=2), 10)
-    assert [one.request_key for one in await store.grant("r1", PREFILL, [ROOMY])] == ["third"]
+    assert [item.request_key for item in await store.grant("r1", PREFILL, [ROOMY])] == ["third"]
     assert await store.credits(PREFILL.key) == {"second": 50, "third": 50}
     assert (await store.queue_status()).waiting == 0, "its router asks again when it goes on"
     for stream in notices:

@@ -74,7 +74,7 @@ async def _read(process: asyncio.subprocess.Process, kill_after: int | None = No
 
 
 async def _watch(store: Store) -> None:
-    """What Redis itself says is leased, all the time."""
+    """Watch what Redis itself says is leased, all the time."""
     while True:
         for room in DECODE:
             leased = await store.leases(room.key)
@@ -85,32 +85,32 @@ async def _watch(store: Store) -> None:
 
 def _judge(held: list[Held], survivors: list[str], dead: set[str]) -> None:
     held = sorted(held, key=lambda one: one.at_s)
-    taken = [one for one in held if one.blocks > 0]
-    times = Counter(one.key for one in taken)
+    taken = [hold for hold in held if hold.blocks > 0]
+    times = Counter(item.key for item in taken)
     wanted = {entry.request_key for name in survivors for entry in entries_of(name)}
     assert set(times.values()) == {1}
     assert {key for key in times if key.split("-")[0] not in dead} == wanted
     _judge_leases([*held, *_expiries(held)])
-    _judge_order([one.key for one in taken], [*survivors, *dead])
+    _judge_order([item.key for item in taken], [*survivors, *dead])
 
 
 def _expiries(held: list[Held]) -> Iterable[Held]:
-    """What nobody returned comes back when it expires."""
-    returned = {one.key for one in held if one.blocks < 0}
-    for one in held:
-        if one.key not in returned:
-            yield Held(one.at_s + LEASE_TTL_S - EXPIRY_MARGIN_S, one.key, one.worker_key, -one.blocks)
+    """Capacity that nobody returned comes back when it expires."""
+    returned = {hold.key for hold in held if hold.blocks < 0}
+    for hold in held:
+        if hold.key not in returned:
+            yield Held(hold.at_s + LEASE_TTL_S - EXPIRY_MARGIN_S, hold.key, hold.worker_key, -hold.blocks)
 
 
 def _judge_leases(held: list[Held]) -> None:
     rooms = {room.key: room for room in DECODE}
     blocks: defaultdict[str, int] = defaultdict(int)
     seqs: defaultdict[str, int] = defaultdict(int)
-    for one in sorted(held, key=lambda one: one.at_s):
-        blocks[one.worker_key] += one.blocks
-        seqs[one.worker_key] += 1 if one.blocks > 0 else -1
-        assert blocks[one.worker_key] <= rooms[one.worker_key].num_blocks
-        assert seqs[one.worker_key] <= rooms[one.worker_key].max_seqs
+    for hold in sorted(held, key=lambda one: one.at_s):
+        blocks[hold.worker_key] += hold.blocks
+        seqs[hold.worker_key] += 1 if hold.blocks > 0 else -1
+        assert blocks[hold.worker_key] <= rooms[hold.worker_key].num_blocks
+        assert seqs[hold.worker_key] <= rooms[hold.worker_key].max_seqs
 
 
 def _judge_order(served: list[str], names: Iterable[str]) -> None:

@@ -25,15 +25,15 @@ def server() -> Iterator[RedisServer]:
 async def peers(server: RedisServer) -> AsyncIterator[tuple[Store, Store]]:
     """Two processes of a fleet, both in the epoch."""
     stores = await Store.connect(server.url), await Store.connect(server.url)
-    for one in stores:
-        await one.list_workers()
+    for store in stores:
+        await store.list_workers()
     yield stores
-    for one in stores:
-        await one.close()
+    for store in stores:
+        await store.close()
 
 
 async def grants(server: RedisServer, store: Store, *, wait: bool) -> list[Grant]:
-    """What is granted, once nothing holds grants back any more where `wait`."""
+    """Return what is granted, with `wait` once nothing holds grants back any more."""
     if wait:
         async with redis.asyncio.Redis.from_url(server.url) as admin:
             await admin.hdel(keys.epoch(), "quiet_until")
@@ -76,7 +76,7 @@ async def test_a_process_that_starts_forgets_nothing(server: RedisServer, peers:
     await newcomer.close()
 
 
-async def test_nothing_is_granted_before_the_others_had_time_to_say_what_they_hold(
+async def test_nothing_is_granted_before_others_could_report_their_holds(
     server: RedisServer, peers: tuple[Store, Store]
 ) -> None:
     first, second = peers
@@ -92,7 +92,7 @@ async def test_nothing_is_granted_before_the_others_had_time_to_say_what_they_ho
     await second.take_holds([], [Hold("running", DECODE.key, DECODE.num_blocks)], ttl_s=30)
     assert await grants(server, first, wait=True) == [], "all blocks are leased again"
     await second.release_lease("running", DECODE.key)
-    assert [one.request_key for one in await grants(server, first, wait=True)] == ["new"]
+    assert [grant.request_key for grant in await grants(server, first, wait=True)] == ["new"]
     await heard.aclose()
 
 

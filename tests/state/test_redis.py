@@ -1,4 +1,4 @@
-"""What only Redis can get wrong: refusals, absence, many callers."""
+"""Cases that only Redis can get wrong: refusals, absence, many callers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def test_leases_are_never_oversold_to_concurrent_routers(store: Store, red
     for i in range(40):
         await store.enqueue(entry(f"k{i}", router=f"r{i % 2 + 1}", due=i, tokens=1), 100)
     room = DecodeRoom("d:1", num_blocks=30, max_seqs=100)
-    notices = {name: await subscribed(one, name) for name, one in (("r1", store), ("r2", other))}
+    notices = {name: await subscribed(item, name) for name, item in (("r1", store), ("r2", other))}
 
     async def route(name: str, mine: Store) -> None:
         for _ in range(20):
-            for one in await mine.grant(name, PrefillRoom("p:1", 1000), [room]):
-                await mine.settle(one.request_key, "p:1", [room], ttl_s=30)
+            for item in await mine.grant(name, PrefillRoom("p:1", 1000), [room]):
+                await mine.settle(item.request_key, "p:1", [room], ttl_s=30)
 
     await asyncio.gather(route("r1", store), route("r2", other))
     assert sum((await store.leases("d:1")).values()) <= 30
@@ -53,14 +53,14 @@ async def test_a_start_is_listed_with_its_silence_until_it_is_over(store: Store)
     assert found.record == new
     assert found.silent_s < START_TTL_MS / 1000
     await store.withdraw_start(old)
-    assert [one.record for one in await store.list_starting()] == [new]
+    assert [item.record for item in await store.list_starting()] == [new]
     assert await store.list_workers() == []
     await store.withdraw_start(new)
     assert await store.list_starting() == []
 
 
 async def test_a_router_that_takes_over_does_not_begin_empty(redis_url: str, store: Store) -> None:
-    """What the one before it knew of queue, leases, prompts under way and caches is the fleet's."""
+    """A new router finds queue, leases, prompts under way and caches of the one before it."""
     gone, hashes = await Store.connect(redis_url), [bytes([i]) * 16 for i in range(3)]
     room = DecodeRoom("d:1", num_blocks=10, max_seqs=4)
     await gone.publish_prefix("d:1", hashes, [])
@@ -82,8 +82,8 @@ async def test_shares_hold_for_concurrent_routers(store: Store, redis_url: str) 
     answers = await asyncio.gather(
         *((store, other)[i % 2].charge_tenant("greedy", 10, band=100, lead=50) for i in range(100))
     )
-    assert sorted(one.counter for one in answers if not one.is_over) == [10, 20, 30, 40, 50, 60]
-    assert {one.counter for one in answers if one.is_over} == {60}
+    assert sorted(answer.counter for answer in answers if not answer.is_over) == [10, 20, 30, 40, 50, 60]
+    assert {answer.counter for answer in answers if answer.is_over} == {60}
     await other.close()
 
 

@@ -41,7 +41,7 @@ from tests.state.common import AnyStore
 from tests.state.given_clock import NOW_KEY
 
 AHEAD_MS = 3_600_000
-"""Of the server's clock, by which whole ledgers expire: on a slow machine that would overtake this one."""
+"""Lead over the server's clock, by which whole ledgers expire: a slow machine must not overtake it."""
 SILENCE_MS = LONGEST_SILENCE_MS // 2
 BUCKETS = (4096, 256, 16)
 CAPACITY = 12
@@ -85,8 +85,8 @@ class SideBySide(RuleBasedStateMachine):
     def demand_same(self, operation: Operation) -> None:
         expected = self.run_async(_answer(operation, AsyncMemoryStore(self.memory)))
         assert self.run_async(_answer(operation, self.store)) == expected
-        grants = [(name, one.grant) for name, one in self.notices if isinstance(one, Granted)]
-        nudges = sum(name == LISTENING[0] and isinstance(one, Nudge) for name, one in self.notices)
+        grants = [(name, action.grant) for name, action in self.notices if isinstance(action, Granted)]
+        nudges = sum(name == LISTENING[0] and isinstance(action, Nudge) for name, action in self.notices)
         self.notices.clear()
         heard = Counter(self.next_message() for _ in range(len(grants) + nudges))
         said = Counter(
@@ -126,8 +126,8 @@ class SideBySide(RuleBasedStateMachine):
         )
     )
     def enqueue_many(self, entries: list[tuple[str, str, int, int, int]]) -> None:
-        for one in entries:
-            self.enqueue(*one)
+        for entry in entries:
+            self.enqueue(*entry)
 
     @rule(key=REQUESTS)
     def dequeue(self, key: str) -> None:
@@ -233,7 +233,7 @@ def test_both_stores_answer_the_same(on_the_tests_clock: None, redis_url: str) -
 
 
 class Charge(NamedTuple):
-    """What one tenant asks for; a refund where `lead` is none."""
+    """A charge of one tenant; a refund if `lead` is None."""
 
     after_ms: int
     tenant: str

@@ -1,4 +1,4 @@
-"""What either store answers."""
+"""Both stores behave alike."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_queue_orders_by_class_and_then_by_due_time(either: AnyStore) 
     place = await either.enqueue(entry("last", slo_class=3, due=1), 10)
     assert (place.position, place.work_ahead_tokens) == (4, 157)
     granted = await either.grant("r1", PrefillRoom("p:1", 10_000), [DecodeRoom("d:1", 100, 100)])
-    assert [one.request_key for one in granted] == ["interactive", "early", "late", "batch", "last"]
+    assert [grant.request_key for grant in granted] == ["interactive", "early", "late", "batch", "last"]
 
 
 async def test_a_call_grants_no_more_than_it_asks_for(either: AnyStore) -> None:
@@ -61,7 +61,7 @@ async def test_a_call_grants_no_more_than_it_asks_for(either: AnyStore) -> None:
     granted = await either.grant(
         "r1", PrefillRoom("p:1", 10_000, max_grants=2), [DecodeRoom("d:1", 100, 100)]
     )
-    assert [one.request_key for one in granted] == ["a", "b"]
+    assert [grant.request_key for grant in granted] == ["a", "b"]
 
 
 async def test_work_ahead_is_summed_over_long_queues(either: AnyStore) -> None:
@@ -96,7 +96,7 @@ async def test_grants_stop_at_the_worker_s_limit(either: AnyStore) -> None:
     assert len(await either.grant("r1", PREFILL, [DECODE])) == 2
     assert await either.grant("r1", PREFILL, [DECODE]) == []
     assert await either.release_credit("a", "p:1")
-    assert [one.request_key for one in await either.grant("r1", PREFILL, [DecodeRoom("d:1", 100, 9)])] == [
+    assert [item.request_key for item in await either.grant("r1", PREFILL, [DecodeRoom("d:1", 100, 9)])] == [
         "c"
     ]
 
@@ -106,7 +106,7 @@ async def test_a_head_that_fits_nowhere_waits_and_is_not_passed(either: AnyStore
     await either.enqueue(entry("small", due=5000), 10)
     assert await either.grant("r1", PREFILL, [DECODE]) == []
     assert [
-        one.request_key for one in await either.grant("r1", PREFILL, [DECODE, DecodeRoom("d:2", 11, 1)])
+        item.request_key for item in await either.grant("r1", PREFILL, [DECODE, DecodeRoom("d:2", 11, 1)])
     ] == [
         "large",
         "small",
@@ -165,7 +165,7 @@ async def test_a_grant_without_room_goes_back_to_its_place(either: AnyStore) -> 
     assert await settle(either, "a", "p:1", *full) is Settled.NO_ROOM
     assert await either.credits("p:1") == {}
     assert await either.leases("d:1") == {}
-    assert [one.request_key for one in await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])] == ["a"]
+    assert [item.request_key for item in await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])] == ["a"]
 
 
 async def test_grants_that_are_out_hold_their_room_against_other_routers(either: AnyStore) -> None:
@@ -178,11 +178,11 @@ async def test_grants_that_are_out_hold_their_room_against_other_routers(either:
     assert (await either.queue_status()).waiting >= 17, "of 4 blocks each, two have room and one a seat"
     assert sum((await either.leases("d:1")).values()) <= 8
     assert len(await either.leases("d:2")) <= 1
-    for one in heard:
-        await one.aclose()
+    for event in heard:
+        await event.aclose()
 
 
-async def test_a_grant_settled_on_another_worker_leaves_nothing_where_it_was(either: AnyStore) -> None:
+async def test_a_grant_settled_elsewhere_leaves_nothing_where_it_was(either: AnyStore) -> None:
     await either.enqueue(entry("a"), 10)
     (grant,) = await either.grant("r1", PREFILL, [DECODE, ROOMY])
     assert grant == Grant("a", "r1", "p:1", "d:1")
@@ -224,10 +224,10 @@ async def grants_after_expiry(either: AnyStore) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         while not (granted := await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])):
             await asyncio.sleep(0.01)
-    return [one.request_key for one in granted]
+    return [grant.request_key for grant in granted]
 
 
-async def test_a_grant_not_settled_in_time_gives_the_place_back_and_the_credit(either: AnyStore) -> None:
+async def test_an_unsettled_grant_gives_its_place_and_credit_back(either: AnyStore) -> None:
     await either.enqueue(entry("stalled"), 10)
     await either.enqueue(entry("next", due=9000), 10)
     assert len(await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])) == 1
@@ -236,7 +236,7 @@ async def test_a_grant_not_settled_in_time_gives_the_place_back_and_the_credit(e
     assert await either.credits("p:1") == {"stalled": 50}
 
 
-async def test_a_request_whose_grants_are_lost_again_and_again_leaves_the_queue(either: AnyStore) -> None:
+async def test_a_request_that_keeps_losing_grants_leaves_the_queue(either: AnyStore) -> None:
     await either.enqueue(entry("stalled"), 10)
     await either.enqueue(entry("next", due=9000), 10)
     assert len(await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])) == 1
@@ -250,7 +250,7 @@ async def test_a_router_that_nobody_listens_for_gets_no_grants(either: AnyStore)
     await either.enqueue(entry("orphan", router="gone"), 10)
     await either.enqueue(entry("next", due=9000), 10)
     granted = await either.grant("r1", PrefillRoom("p:1", 10), [DECODE])
-    assert [one.request_key for one in granted] == ["next"]
+    assert [grant.request_key for grant in granted] == ["next"]
     assert await either.credits("p:1") == {"next": 50}
     assert not await either.dequeue("orphan")
 
@@ -272,10 +272,10 @@ async def test_requests_due_on_arrival_go_in_the_order_of_arrival(either: AnySto
     for key in "cab":
         await either.enqueue(entry(key, slo_class=0, due=0), 10)
     granted = await either.grant("r1", PrefillRoom("p:1", 1000), [DecodeRoom("d:1", 100, 9)])
-    assert [one.request_key for one in granted] == ["c", "a", "b"]
+    assert [grant.request_key for grant in granted] == ["c", "a", "b"]
 
 
-async def test_a_grant_that_is_out_stands_when_its_request_is_enqueued_again(either: AnyStore) -> None:
+async def test_a_grant_stands_when_its_request_is_enqueued_again(either: AnyStore) -> None:
     await either.enqueue(entry("a"), 10)
     await either.grant("r1", PREFILL, [DECODE])
     assert (await either.enqueue(entry("a"), 10)).position == 0

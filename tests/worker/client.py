@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 
 @dataclass
 class Heard:
-    """What has been reported of one handle."""
+    """The reports about one handle."""
 
     token_ids: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """By choice."""

@@ -59,7 +59,7 @@ def test_nixl_cannot_be_asked_for_where_it_is_missing(
         parse_config(["--model=m", f"--shm-dir={tmp_path}", "--transport=nixl"], "decode", 1)
 
 
-def test_the_directory_of_sockets_does_not_matter_without_shared_memory() -> None:
+def test_the_socket_directory_is_unused_without_shared_memory() -> None:
     config = parse_config(["--model=m", "--shm-dir=/nowhere", "--transport=grpc"], "decode", 1)
     assert config.transport is TransportMode.GRPC
 

@@ -42,7 +42,7 @@ class Scene:
         await self.costs.settle()
 
     async def serve(self, model: CostModel, count: int) -> None:
-        """As many steps, for as long as `model` says."""
+        """Observe so many steps, each as long as `model` says."""
         rng = random.Random(count)
         for shape in rng.choices(grid(), k=count):
             await self.step((shape, model.predict(shape)))
@@ -98,7 +98,7 @@ async def test_what_nobody_measured_is_learnt_from_steps() -> None:
     assert scene.metric("baton_worker_cost_trusted") == 1
 
 
-async def test_a_report_without_a_step_and_one_of_a_failed_step_are_not_observed(scene: Scene) -> None:
+async def test_reports_without_a_step_or_of_a_failed_one_are_ignored(scene: Scene) -> None:
     shape = grid()[0]
     for _ in range(2 * WINDOW):
         scene.costs.observe(StepReport(load=LOAD))
@@ -109,7 +109,7 @@ async def test_a_report_without_a_step_and_one_of_a_failed_step_are_not_observed
 
 @pytest.mark.integration
 async def test_no_router_is_left_with_old_costs(pair: Pair) -> None:
-    """Of the second of two windows of steps at the latest; a router that comes then starts with them."""
+    """Costs are published after two windows of steps at the latest; a later router starts with them."""
     async with WorkClient(pair.target.address) as router:
 
         async def generate() -> None:
@@ -120,7 +120,7 @@ async def test_no_router_is_left_with_old_costs(pair: Pair) -> None:
         for _ in range(3):
             await generate()
         assert len(router.costs) > 1
-        assert all(one != two for one, two in itertools.pairwise(router.costs))
+        assert all(entry != two for entry, two in itertools.pairwise(router.costs))
         async with WorkClient(pair.target.address, "late") as late:
             await generate()  # whose reports bring what a fit has found meanwhile
             assert late.costs[0] in router.costs

@@ -73,7 +73,7 @@ async def test_a_report_that_cannot_be_delivered_ends_it_too() -> None:
     await thread.stop()
 
 
-async def test_a_turn_lasts_while_it_is_under_way_and_waiting_for_commands_is_none() -> None:
+async def test_a_turn_lasts_while_under_way_and_waiting_is_no_turn() -> None:
     begun, go_on = asyncio.Event(), threading.Event()
     events = asyncio.get_running_loop()
 

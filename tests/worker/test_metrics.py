@@ -1,4 +1,4 @@
-"""What a report adds to a worker's metrics."""
+"""A report is added to a worker's metrics."""
 
 from __future__ import annotations
 

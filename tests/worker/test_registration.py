@@ -1,4 +1,4 @@
-"""What the fleet learns of a worker through Redis."""
+"""The fleet learns of a worker through Redis."""
 
 import asyncio
 import dataclasses
@@ -48,7 +48,7 @@ def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], 
     assert (directory | set(now)) - set(no_more) == held
 
 
-def test_what_a_heartbeat_tells_costs_what_changed_and_not_what_is_cached() -> None:
+def test_a_heartbeat_costs_what_changed_and_not_what_is_cached() -> None:
     def prepare(num_cached: int) -> Callable[[], object]:
         told = PrefixChanges()
         told.note(_hashes(0, num_cached), [])

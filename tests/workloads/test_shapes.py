@@ -26,27 +26,27 @@ def test_lengths_stay_between_one_token_and_the_cap(workload: str) -> None:
 def test_chat_has_the_stated_medians() -> None:
     # The median of 4000 draws with sigma 0.93 has a standard error of 2 %; the cap of 8192 lowers it by 4 %.
     found = shapes("chat", 4000, 5, 1.0)
-    assert statistics.median(one.prompt_tokens for one in found) == pytest.approx(1730, rel=0.12)
-    assert statistics.median(one.output_tokens for one in found) == pytest.approx(415, rel=0.1)
+    assert statistics.median(entry.prompt_tokens for entry in found) == pytest.approx(1730, rel=0.12)
+    assert statistics.median(entry.output_tokens for entry in found) == pytest.approx(415, rel=0.1)
 
 
 def test_the_cap_redraws_instead_of_clipping() -> None:
-    found = [one.output_tokens for one in shapes("burst", 2000, 1, 1.0, cap=32)]
+    found = [shape.output_tokens for shape in shapes("burst", 2000, 1, 1.0, cap=32)]
     assert max(found) <= 32
     assert found.count(32) < 200
 
 
 def test_mixed_has_three_classes_in_equal_shares() -> None:
-    classes = [one.slo_class for one in shapes("mixed", 3000, 1, 0.1)]
+    classes = [shape.slo_class for shape in shapes("mixed", 3000, 1, 0.1)]
     for slo_class in ("interactive", "standard", "batch"):
         assert classes.count(slo_class) == pytest.approx(1000, rel=0.1)
 
 
 def test_half_of_a_shared_prompt_comes_from_the_pool() -> None:
     found = shapes("shared", 200, 1, 1.0)
-    for one in found:
-        assert one.shared_block_tokens * len(one.shared_blocks) <= one.prompt_tokens // 2
-    assert any(one.shared_blocks for one in found)
+    for entry in found:
+        assert entry.shared_block_tokens * len(entry.shared_blocks) <= entry.prompt_tokens // 2
+    assert any(entry.shared_blocks for entry in found)
 
 
 def test_prompts_with_the_same_shared_block_begin_alike() -> None:

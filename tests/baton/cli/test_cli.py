@@ -162,7 +162,7 @@ def test_generate_json_has_one_event_per_line(
     assert events[4]["reason"] == "length"
 
 
-def test_generate_reads_the_prompt_from_stdin_and_can_ask_it_as_a_chat(
+def test_generate_reads_stdin_and_can_ask_it_as_a_chat(
     router: ScriptedRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
@@ -350,7 +350,7 @@ def test_chat_remembers_resets_and_leaves(
     assert "demo, 512 tokens of context" in capsys.readouterr().out
 
 
-def test_chat_refuses_a_model_that_is_not_served_before_the_first_question(
+def test_chat_refuses_an_unserved_model_before_the_first_question(
     router: ScriptedRouter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     router.answers["ListModels"] = inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name="demo")])

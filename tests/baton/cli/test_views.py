@@ -53,7 +53,7 @@ def test_an_answer_follows_its_events() -> None:
     assert answer.state == "done"
 
 
-def test_results_fit_80_columns_and_say_what_was_promised_and_delivered() -> None:
+def test_results_fit_80_columns_and_show_promised_and_delivered() -> None:
     done, failed = Answer(PROMPTS[0]), Answer(PROMPTS[1])
     done.take(finished())
     failed.fail("no router in reach")
@@ -137,7 +137,7 @@ def test_a_starting_fleet_is_told_line_by_line() -> None:
     assert text.endswith("All processes have stopped.\n")
 
 
-def test_a_start_that_stands_still_is_named_once_and_again_when_it_has_moved() -> None:
+def test_a_stalled_start_is_named_once_and_again_after_it_moved() -> None:
     file = io.StringIO()
     with FleetReporter(Console(file=file, width=80)) as report:
         report(ProcessStarted("decode-0", 1))

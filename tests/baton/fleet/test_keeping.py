@@ -63,7 +63,7 @@ class Kept:
 
     async def said(self, kind: type[ProcessDied | ProcessRestarted], name: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not any(isinstance(one, kind) and one.name == name for one in self.events):
+            while not any(isinstance(event, kind) and event.name == name for event in self.events):
                 await asyncio.sleep(0.02)
 
 
@@ -88,14 +88,14 @@ async def test_a_start_that_fails_is_tried_again(make_spec: MakeSpec, tmp_path: 
     async with kept.running() as fleet:
         fleet.process("decode-0").kill()
         await kept.said(ProcessRestarted, "decode-0")
-        pauses = [one.pause_s for one in kept.events if isinstance(one, ProcessRestarting)]
+        pauses = [event.pause_s for event in kept.events if isinstance(event, ProcessRestarting)]
         assert pauses == [0.5, 1.0, 2.0]
-        deaths = [one for one in kept.events if isinstance(one, ProcessDied)]
-        assert [one.exit_code for one in deaths] == [-signal.SIGKILL, 3, 3]
+        deaths = [event for event in kept.events if isinstance(event, ProcessDied)]
+        assert [death.exit_code for death in deaths] == [-signal.SIGKILL, 3, 3]
 
 
 @pytest.mark.integration
-async def test_a_process_that_keeps_dying_ends_the_fleet_with_its_last_words(
+async def test_a_process_that_keeps_dying_ends_the_fleet(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("baton.fleet.keeping.FIRST_PAUSE_S", 0.01)
@@ -108,18 +108,18 @@ async def test_a_process_that_keeps_dying_ends_the_fleet_with_its_last_words(
 
 
 @pytest.mark.integration
-async def test_who_is_told_to_leave_stays_away_and_the_last_one_ends_the_fleet(make_spec: MakeSpec) -> None:
+async def test_leavers_stay_away_and_the_last_one_ends_the_fleet(make_spec: MakeSpec) -> None:
     kept = Kept(make_spec(decode=2))
     async with kept.running() as fleet:
         fleet.process("decode-0").terminate()
         await kept.said(ProcessDied, "decode-0")
         fleet.process("decode-1").terminate()
         await asyncio.wait_for(kept.keeping, PATIENCE_S)
-        assert not any(isinstance(one, ProcessRestarting) for one in kept.events)
+        assert not any(isinstance(event, ProcessRestarting) for event in kept.events)
 
 
 @pytest.mark.integration
-async def test_without_restarts_the_last_decode_worker_s_death_is_the_fleet_s_end(
+async def test_without_restarts_the_last_decode_worker_ends_the_fleet(
     make_spec: MakeSpec,
 ) -> None:
     kept = Kept(make_spec(), restarts=False)
@@ -140,5 +140,5 @@ async def test_one_that_is_replaced_at_the_same_time_is_started_once(make_spec: 
             await fleet.next_death()
         await asyncio.gather(fleet.replace("decode-1"), fleet.revive("decode-1"))
         assert fleet.process("decode-1").serving
-    starts = [one for one in events if isinstance(one, ProcessStarted) and one.name == "decode-1"]
+    starts = [event for event in events if isinstance(event, ProcessStarted) and event.name == "decode-1"]
     assert len(starts) == 2

@@ -54,11 +54,11 @@ def folder_of(pid: int) -> Path:
 
 
 def said(log: str, word: str) -> str:
-    """What a stand-in wrote into its log after `word`."""
+    """Return what a stand-in wrote into its log after `word`."""
     return log.split(f"{word}: ")[1].split(maxsplit=1)[0]
 
 
-async def test_a_fleet_serves_with_every_process_named_addressed_and_in_a_group_of_its_own(
+async def test_every_process_has_a_name_an_address_and_its_own_group(
     make_spec: MakeSpec,
 ) -> None:
     async with Fleet(make_spec(prefill=1, decode=2, routers=2)) as fleet:
@@ -103,7 +103,7 @@ async def test_events_tell_of_every_start_and_of_the_stop(make_spec: MakeSpec) -
     assert events[-1] == FleetStopping(processes=4)
 
 
-async def test_a_refused_configuration_is_reported_with_its_meaning_and_last_words(
+async def test_a_refused_configuration_is_reported_with_last_words(
     make_spec: MakeSpec,
 ) -> None:
     spec = make_spec(extra_args={"decode": ("--act", "refuse")})
@@ -125,7 +125,7 @@ async def test_a_port_that_is_taken_is_refused_before_anything_starts(make_spec:
     assert events == []
 
 
-async def test_a_folder_for_logs_that_cannot_be_made_is_refused_before_anything_starts(
+async def test_an_impossible_log_folder_is_refused_before_any_start(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -139,7 +139,7 @@ def _pid(event: FleetEvent) -> list[int]:
     return [event.pid] if isinstance(event, ProcessStarted) else []
 
 
-async def test_a_process_that_never_gets_ready_is_given_up_and_the_rest_stopped(make_spec: MakeSpec) -> None:
+async def test_a_process_that_never_gets_ready_stops_the_start(make_spec: MakeSpec) -> None:
     spec = make_spec(extra_args={"prefill-0": ("--act", "mute")}, standstill_s=8.0)
     pids: list[int] = []
     with pytest.raises(StartTimeout) as timeout:
@@ -154,9 +154,11 @@ async def test_a_start_that_goes_on_is_waited_for_beyond_any_limit(make_spec: Ma
     events: list[FleetEvent] = []
     async with Fleet(spec, events.append):
         pass
-    [ready] = [one for one in events if isinstance(one, ProcessReady) and one.name == "prefill-0"]
+    [ready] = [event for event in events if isinstance(event, ProcessReady) and event.name == "prefill-0"]
     assert ready.took_s > spec.standstill_s
-    told = [one.doing for one in events if isinstance(one, ProcessStarting) and one.name == "prefill-0"]
+    told = [
+        event.doing for event in events if isinstance(event, ProcessStarting) and event.name == "prefill-0"
+    ]
     assert told[-1] == "reading weights, 7 of 8"
 
 
@@ -167,7 +169,7 @@ async def test_a_start_that_stands_still_is_named_with_what_it_was_at(make_spec:
         StartTimeout, match=r"prefill-0 stood still for 3 s \(reading weights, 340 of 803 MB\)"
     ):
         await Fleet(spec, events.append).__aenter__()
-    silences = [one.silent_s for one in events if isinstance(one, ProcessStarting)]
+    silences = [entry.silent_s for entry in events if isinstance(entry, ProcessStarting)]
     assert max(silences) > 1.0
     await until_gone([pid for event in events for pid in _pid(event)])
 
@@ -181,7 +183,7 @@ async def test_a_killed_process_is_reported_and_the_others_go_on(make_spec: Make
         assert fleet.process("decode-0").running
 
 
-async def test_a_process_that_dies_later_leaves_its_exit_code_and_last_lines(make_spec: MakeSpec) -> None:
+async def test_a_later_death_leaves_its_exit_code_and_last_lines(make_spec: MakeSpec) -> None:
     deaths: list[FleetEvent] = []
     async with Fleet(make_spec(extra_args={"decode": ("--act", "die-soon")}), deaths.append) as fleet:
         death = await fleet.next_death()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 
 class Interrupted(Exception):
-    """As Ctrl-C ends a block."""
+    """End a block the way Ctrl-C does."""
 
 
 def alive(pid: int) -> bool:
@@ -47,7 +47,7 @@ async def replace_in_vain(fleet: Fleet, name: str) -> None:
         await fleet.replace(name)
 
 
-async def test_an_only_worker_whose_successor_fails_serves_on_and_the_successor_ends(
+async def test_an_only_worker_serves_on_when_its_successor_fails(
     make_spec: MakeSpec,
 ) -> None:
     events: list[FleetEvent] = []
@@ -83,7 +83,7 @@ async def test_what_has_been_replaced_is_forgotten(make_spec: MakeSpec) -> None:
         for name in ("decode-0", "prefill-0"):
             await fleet.replace(name)
         gc.collect()
-        assert [one() for one in former] == [None, None]
+        assert [entry() for entry in former] == [None, None]
         assert all(fleet.process(name).running for name in ("decode-0", "prefill-0"))
     assert [event.name for event in events if isinstance(event, ProcessReplaced)] == ["decode-0", "prefill-0"]
     assert [event.name for event in events if isinstance(event, ProcessDied)] == ["router-0"]

@@ -89,7 +89,7 @@ def test_policy_and_profile_go_to_routers_and_workers_alike(tmp_path: Path, monk
         assert "--policy" not in own
 
 
-def test_extra_arguments_come_last_those_of_the_kind_before_those_of_the_process() -> None:
+def test_arguments_of_a_process_come_after_those_of_its_kind() -> None:
     spec = FleetSpec(
         model=MODEL, prefill=2, extra_args={"prefill": ("--x", "kind"), "prefill-1": ("--x", "own")}
     )
@@ -98,7 +98,7 @@ def test_extra_arguments_come_last_those_of_the_kind_before_those_of_the_process
     assert "--x" not in command(spec, "decode-0")
 
 
-def test_cores_are_shared_between_workers_and_never_less_than_one_each() -> None:
+def test_workers_share_the_cores_and_get_at_least_one_each() -> None:
     assert FleetSpec(model=MODEL, prefill=500, decode=500).threads_per_worker == 1
     assert FleetSpec(model=MODEL, threads=3).threads_per_worker == 3
     assert value(command(FleetSpec(model=MODEL, threads=3), "decode-0"), "--threads") == "3"

@@ -1,4 +1,4 @@
-"""What a client shows is read from files, whole and named when it is no good, and never over an open line."""
+"""Credentials are read from files, named when they are no good, and never sent over an open line."""
 
 from __future__ import annotations
 

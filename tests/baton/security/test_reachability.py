@@ -81,8 +81,8 @@ def raw_server(answer: bytes | None) -> Iterator[str]:
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join()
-            for one in kept:
-                one.close()
+            for entry in kept:
+                entry.close()
 
 
 def obstacle(address: str, credentials: Credentials) -> Obstacle | None:

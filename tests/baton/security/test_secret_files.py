@@ -61,7 +61,7 @@ def test_a_new_ca_takes_no_others_place(
     assert files(tmp_path) == before
 
 
-def test_json_of_a_door_is_replaced_as_a_whole_whatever_a_former_try_left(tmp_path: Path) -> None:
+def test_auth_json_is_replaced_whole_whatever_a_former_try_left(tmp_path: Path) -> None:
     door = tmp_path / "door.json"
     (tmp_path / "door.json.new").write_text("half of")
     replace_secret(door, b"{}")

@@ -56,10 +56,10 @@ def prompts(seed: int = 3) -> list[list[int]]:
 def expect(runner: ModelRunner, tokens: list[list[int]]) -> list[Tensor]:
     """Logits of every position: each sequence alone, in one chunk."""
     answers = []
-    for one in tokens:
-        (table,), _ = shuffled_tables([len(one)], BLOCK_SIZE, 0)
-        batch = make_batch([Piece(0, one, table)], BLOCK_SIZE)
-        answers.append(runner.forward(replace(batch, logit_rows=torch.arange(len(one)))).clone())
+    for token in tokens:
+        (table,), _ = shuffled_tables([len(token)], BLOCK_SIZE, 0)
+        batch = make_batch([Piece(0, token, table)], BLOCK_SIZE)
+        answers.append(runner.forward(replace(batch, logit_rows=torch.arange(len(token)))).clone())
     return answers
 
 
@@ -67,7 +67,7 @@ def logits_of_cuts(
     runner: ModelRunner, tokens: list[list[int]], rng: random.Random
 ) -> list[dict[int, Tensor]]:
     """By position, of the last token of each chunk; how chunks are cut, and who shares a step, is drawn."""
-    tables, _ = shuffled_tables([len(one) for one in tokens], BLOCK_SIZE, rng.randrange(1000))
+    tables, _ = shuffled_tables([len(token) for token in tokens], BLOCK_SIZE, rng.randrange(1000))
     found: list[dict[int, Tensor]] = [{} for _ in tokens]
     left = dict(enumerate(tokens))
     while left:

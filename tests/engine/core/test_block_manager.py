@@ -168,7 +168,7 @@ def fill(blocks: BlockManager, tokens: list[int]) -> list[int]:
     return table
 
 
-def test_the_least_recently_used_prefix_is_evicted_first_and_its_end_before_its_beginning() -> None:
+def test_the_oldest_prefix_is_evicted_first_from_its_end() -> None:
     blocks = BlockManager(4, SIZE)
     old, new = [1, 1, 2, 2], [3, 3, 4, 4]
     blocks.free(fill(blocks, old))

@@ -31,7 +31,7 @@ def test_without_examples_nothing_starts_that_could_outgrow_the_pool() -> None:
     assert not any(report.preempted for report in driver.reports)
 
 
-def test_a_length_that_was_demanded_is_taken_at_its_word_and_teaches_nothing() -> None:
+def test_a_demanded_length_is_believed_and_teaches_nothing() -> None:
     driver = Driver(num_blocks=24)
     demanded = StopRules(max_tokens=4, ignore_eos=True)
     driver.finish(*(Decode(spec(1000 + n, [n], stop=demanded)) for n in range(10)))

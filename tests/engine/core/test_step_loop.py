@@ -83,7 +83,7 @@ def test_choices_share_the_prompt_and_go_on_apart(prompt_tokens: int) -> None:
     together.assert_at_rest()
 
 
-def test_choices_reserve_what_the_router_leases_where_the_policy_promises_the_longest_output() -> None:
+def test_choices_reserve_the_longest_output_the_policy_promises() -> None:
     driver = Driver(num_blocks=64, policy=RESERVING, overlaps=False)
     driver.turn(Decode(spec(1, list(range(10)), 7, choices=(0, 1))))
     # 16 tokens each, of which two full blocks of the prompt are shared: 2 + 2 * 2.
@@ -125,9 +125,9 @@ def test_rows_keep_their_sampling_when_others_leave() -> None:
     together, alone = Driver(), Driver()
     specs = [spec(h, [h], 15 - 2 * h if h % 2 else 4 + h, sampling=wish) for h, wish in enumerate(wishes)]
     together.finish(*map(Decode, specs))
-    for one in specs:
-        alone.finish(Decode(one))
-        assert together.tokens(one.handle) == alone.tokens(one.handle)
+    for sequence in specs:
+        alone.finish(Decode(sequence))
+        assert together.tokens(sequence.handle) == alone.tokens(sequence.handle)
     together.assert_at_rest()
 
 
@@ -156,7 +156,7 @@ def test_a_waiting_prompt_takes_what_a_neighbour_computed_meanwhile() -> None:
     driver.assert_at_rest()
 
 
-def test_a_block_that_is_begun_is_finished_before_the_cache_is_asked_again() -> None:
+def test_a_begun_block_is_finished_before_the_next_cache_lookup() -> None:
     driver = Driver(token_budget=18)
     prompt = list(range(16))
     # The first prompt is cached while the second has computed half of its first block.

@@ -84,11 +84,11 @@ class StepLoopMachine(RuleBasedStateMachine):
 
     def _told(self) -> list[int]:
         """Receivers that have their blocks."""
-        told = {one.handle for report in self.driver.reports for one in report.received}
+        told = {row.handle for report in self.driver.reports for row in report.received}
         return [handle for handle in self.receiving if handle in told]
 
     def _computed(self) -> set[int]:
-        return {one.handle for report in self.driver.reports for one in report.prefilled}
+        return {row.handle for report in self.driver.reports for row in report.prefilled}
 
     @precondition(lambda self: self._told())
     @rule(data=st.data())
@@ -155,8 +155,8 @@ class StepLoopMachine(RuleBasedStateMachine):
             self.receiving = [handle for handle in self.receiving if handle not in held]
             self.driver.finish(*(Release(handle) for handle in self.prefilled & self._computed()))
             self.driver.finish(*(KVFailed(handle, "the end") for handle in held))
-        for handle, one in self.specs.items():
-            self._check(handle, one)
+        for handle, sequence in self.specs.items():
+            self._check(handle, sequence)
         assert sorted(self.driver.freed()) == sorted(self.specs)
         if self.specs:
             self.driver.assert_at_rest()

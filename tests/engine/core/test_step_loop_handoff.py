@@ -31,14 +31,14 @@ def source_blocks(source: Driver) -> list[int]:
 
 
 def first_tokens(source: Driver) -> TokenColumns:
-    """What the commit carries: the rows without their text."""
+    """Return what the commit carries: the rows without their text."""
     (columns,) = [report.tokens for report in source.reports if report.tokens.handles]
     columns.text_lengths, columns.text_utf8 = [], b""
     return columns
 
 
 def received(target: Driver) -> Received:
-    (one,) = [one for report in target.reports for one in report.received]
+    (one,) = [row for report in target.reports for row in report.received]
     return one
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_decoded_from_blocks_that_were_not_verified(num_verified: int
     target.assert_at_rest()
 
 
-def test_filled_blocks_are_reported_chunk_by_chunk_with_their_identities() -> None:
+def test_filled_blocks_are_reported_with_identities_by_chunk() -> None:
     source = Driver(token_budget=6)
     prompt = list(range(15))
     source.finish(Prefill(spec(1, prompt, 4)))
@@ -215,7 +215,7 @@ def test_the_receiver_pins_what_it_holds_and_expects_the_rest() -> None:
     target.assert_at_rest()
 
 
-def test_held_blocks_are_not_computed_again_though_nothing_was_verified() -> None:
+def test_held_blocks_are_not_recomputed_if_nothing_was_verified() -> None:
     source, target = Driver(), Driver()
     prompt = list(range(19))
     target.finish(Decode(spec(1, prompt[:13], 1)))

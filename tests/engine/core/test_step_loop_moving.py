@@ -43,7 +43,7 @@ def running(source: Driver, request: SequenceSpec, num_turns: int) -> None:
 
 
 def blocks_of(source: Driver, part: int) -> Filled:
-    (filled,) = [one for report in source.reports for one in report.filled if one.handle == part]
+    (filled,) = [row for report in source.reports for row in report.filled if row.handle == part]
     assert filled.complete
     assert filled.first_index == 0
     (behind,) = [report.filled_behind for report in source.reports if filled in report.filled]
@@ -52,7 +52,7 @@ def blocks_of(source: Driver, part: int) -> Filled:
 
 
 def received(target: Driver, handle: int) -> Received:
-    (one,) = [one for report in target.reports for one in report.received if one.handle == handle]
+    (one,) = [row for report in target.reports for row in report.received if row.handle == handle]
     return one
 
 
@@ -69,7 +69,7 @@ def fetch(source: Driver, target: Driver, part: int, handle: int, num_good: int 
 
 
 def resumed(source: Driver, request: SequenceSpec, choice: int, handle: int) -> SequenceSpec:
-    """As a router tells the target to go on with one choice."""
+    """Return the request as a router sends it to the target, to go on with one choice."""
     return dataclasses.replace(
         request,
         handle=handle,
@@ -139,9 +139,9 @@ def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
     for rules in (EVERYTHING, stop):
         usual = StopRules(max_tokens=0) if isinstance(rules, StopRules) else SamplingParams()
         unused = [
-            one.name
-            for one in dataclasses.fields(rules)
-            if getattr(rules, one.name) == getattr(usual, one.name)
+            field.name
+            for field in dataclasses.fields(rules)
+            if getattr(rules, field.name) == getattr(usual, field.name)
         ]
         assert not unused, "a rule that this test leaves out"
     request = dataclasses.replace(request, stop=stop)
@@ -170,7 +170,7 @@ def test_what_was_copied_ahead_is_not_fetched_again() -> None:
     ahead = dataclasses.replace(request, handle=60, prompt_token_ids=tokens)
     target.finish(Receive(ahead, ReceiveKind.AHEAD))
     assert fetch(source, target, 60, 60) == 6
-    assert [one.handle for report in target.reports for one in report.prefilled] == [60]
+    assert [row.handle for report in target.reports for row in report.prefilled] == [60]
     assert target.blocks.num_available_blocks == target.blocks.num_blocks, "only the cache has them"
     source.turn()
     source.turn(HandOver(7, ((0, 70),)))
@@ -179,7 +179,7 @@ def test_what_was_copied_ahead_is_not_fetched_again() -> None:
     assert_goes_on(source, target, request, 0, 70)
 
 
-def test_the_word_that_it_is_stopped_does_not_wait_for_a_step_of_others() -> None:
+def test_reporting_a_stop_does_not_wait_for_steps_of_others() -> None:
     source = Driver(overlaps=False)
     running(source, spec(7, range(1, 7), stop=StopRules(max_tokens=24)), 2)
     source.turn(Decode(spec(8, range(1, 9), stop=StopRules(max_tokens=24))))
@@ -196,7 +196,7 @@ def test_what_is_not_there_is_not_offered(offer: Any) -> None:
     request = spec(7, range(1, 7), stop=StopRules(max_tokens=6))
     running(source, request, 1)
     source.finish(offer)
-    (failure,) = [one for report in source.reports for one in report.failures]
+    (failure,) = [entry for report in source.reports for entry in report.failures]
     assert (failure.handle, failure.reason) == (60, FailureReason.DRAINING)
     alone = Driver()
     alone.finish(Decode(request))
@@ -207,8 +207,8 @@ def test_only_what_has_not_begun_is_handed_back() -> None:
     source = Driver(token_budget=4, max_num_seqs=2)
     source.turn(Prefill(spec(1, range(1, 9))))
     source.turn(Prefill(spec(2, range(11, 19))), Decode(spec(3, range(21, 29))), HandBack())
-    failures = [one for report in source.reports for one in report.failures]
-    assert {one.handle for one in failures} == {2, 3}
-    assert {one.reason for one in failures} == {FailureReason.DRAINING}
+    failures = [failure for report in source.reports for failure in report.failures]
+    assert {failure.handle for failure in failures} == {2, 3}
+    assert {failure.reason for failure in failures} == {FailureReason.DRAINING}
     source.finish()
     assert source.tokens(1)

@@ -101,7 +101,7 @@ def test_what_comes_after_an_end_is_computed_and_told_to_nobody(end: str, sampli
     assert late.freed() == prompt.freed()
 
 
-def test_blocks_of_an_ended_choice_are_nobodys_until_no_step_writes_to_them() -> None:
+def test_blocks_of_an_ended_choice_stay_until_no_step_writes_them() -> None:
     driver = Driver(overlaps=True)
     stop = StopRules(max_tokens=40, stop_token_ids=(TOKENS[UNIQUE],))
     driver.turn(Decode(spec(1, PROMPT, stop=stop)), Decode(spec(2, [40], 40)))
@@ -118,7 +118,7 @@ def test_blocks_of_an_ended_choice_are_nobodys_until_no_step_writes_to_them() ->
     driver.assert_at_rest()
 
 
-def test_a_choice_that_ends_with_its_first_token_leaves_the_others_of_its_prompt_alone() -> None:
+def test_a_choice_ending_at_once_leaves_its_siblings_alone() -> None:
     sampling = replace(RANDOM, temperature=1.5)
     probe = Driver()
     probe.finish(Decode(spec(1, PROMPT, 6, sampling=sampling, choices=(0, 1, 2))))
@@ -148,13 +148,13 @@ def test_a_cancelled_sequence_is_gone_at_once_whatever_is_in_flight(num_turns: i
     driver.assert_at_rest()
 
 
-def test_a_prompt_cancelled_while_it_is_computed_leaves_nothing_in_the_cache() -> None:
+def test_a_prompt_cancelled_in_a_step_leaves_nothing_in_the_cache() -> None:
     """Nobody has looked at its logits: its KV may be broken."""
     driver = Driver(overlaps=True)
     driver.turn(Decode(spec(1, range(20), 5)))
     driver.turn(Cancel(1))
     driver.finish(Decode(spec(2, range(20), 3)))
-    assert [one.cached_tokens for report in driver.reports for one in report.prefilled] == [0]
+    assert [row.cached_tokens for report in driver.reports for row in report.prefilled] == [0]
     assert driver.tokens(2) == greedy(range(20), 3, VOCAB)
 
 
@@ -186,14 +186,14 @@ def test_blocks_are_lent_up_to_what_is_written() -> None:
 
 
 def offers(driver: Driver, handle: int) -> list[Filled]:
-    return [one for report in driver.reports for one in report.filled if one.handle == handle]
+    return [row for report in driver.reports for row in report.filled if row.handle == handle]
 
 
-def test_a_prompts_blocks_are_offered_when_the_step_that_filled_them_is_over() -> None:
+def test_blocks_are_offered_once_the_step_that_filled_them_ends() -> None:
     driver = Driver(overlaps=True, token_budget=8)
     turns: list[list[Command]] = [[Prefill(spec(1, range(20), 4))], [], [], [], []]
     reports = [driver.turn(*commands) for commands in turns]
-    told = [sum(len(one.blocks) for report in turn for one in report.filled) for turn in reports]
+    told = [sum(len(row.blocks) for report in turn for row in report.filled) for turn in reports]
     assert told == [0, 2, 2, 1, 0]
     assert driver.tokens(1) == greedy(range(20), 1, VOCAB)
     assert [report.step_seconds for report in driver.reports] == [STEP_S] * 3
@@ -213,7 +213,7 @@ def test_broken_logits_are_noticed_one_step_late_and_do_no_harm() -> None:
     # Nothing of it is found in the cache.
     driver.runner.poison = None
     driver.finish(Decode(spec(3, [*PROMPT, *bad], 4)))
-    assert [one.cached_tokens for report in driver.reports for one in report.prefilled][-1] == 0
+    assert [row.cached_tokens for report in driver.reports for row in report.prefilled][-1] == 0
     driver.assert_at_rest()
 
 
@@ -259,7 +259,7 @@ def test_paused_rows_go_on_with_the_tokens_they_had() -> None:
     assert_same(driver, alone, requests)
 
 
-def test_first_tokens_that_came_with_their_kv_are_told_once_the_rest_is_computed() -> None:
+def test_first_tokens_with_kv_are_reported_once_the_rest_is_done() -> None:
     driver = Driver(overlaps=True, token_budget=8)
     driver.turn(Receive(spec(1, range(20), 6)), Decode(spec(2, PROMPT, 20)))
     first = (greedy(range(20), 1, VOCAB)[0] + 1) % VOCAB  # not what this model would draw
@@ -269,7 +269,7 @@ def test_first_tokens_that_came_with_their_kv_are_told_once_the_rest_is_computed
     driver.assert_at_rest()
 
 
-def test_slack_counts_from_when_the_step_in_flight_is_expected_to_be_over() -> None:
+def test_slack_counts_from_the_expected_end_of_the_current_step() -> None:
     """Each step takes a second; a token is due every five."""
     views: list[StepView] = []
     a_second = CostModel((1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
@@ -324,21 +324,23 @@ def test_whatever_comes_ends_is_cancelled_or_loses_its_blocks(data: st.DataObjec
     # Outputs have been short so far: what comes now is let in, and is longer.
     driver.finish(*(Decode(spec(1000 + n, [n], 1)) for n in range(9)))
     for turn in range(13):
-        commands: list[Command] = [Decode(one) for one, at in zip(specs, arrivals, strict=True) if at == turn]
+        commands: list[Command] = [
+            Decode(sequence) for sequence, at in zip(specs, arrivals, strict=True) if at == turn
+        ]
         commands += [Cancel(handle) for handle, at in cancelled.items() if at == turn]
         driver.turn(*commands)
     driver.finish()
     assert not driver.failures()
-    for one in specs:
+    for sequence in specs:
         alone = Driver(overlaps=False, eos=eos, detokenizer=detokenizer)
-        alone.finish(Decode(one))
-        for choice in one.choices:
-            rows = alone.rows(one.handle, choice)
-            if one.handle in cancelled:
-                said = driver.rows(one.handle, choice)
+        alone.finish(Decode(sequence))
+        for choice in sequence.choices:
+            rows = alone.rows(sequence.handle, choice)
+            if sequence.handle in cancelled:
+                said = driver.rows(sequence.handle, choice)
                 assert said == rows[: len(said)]
                 continue
-            assert driver.rows(one.handle, choice) == rows
-            assert driver.text(one.handle, choice) == alone.text(one.handle, choice)
-            assert driver.logprobs(one.handle, choice) == alone.logprobs(one.handle, choice)
+            assert driver.rows(sequence.handle, choice) == rows
+            assert driver.text(sequence.handle, choice) == alone.text(sequence.handle, choice)
+            assert driver.logprobs(sequence.handle, choice) == alone.logprobs(sequence.handle, choice)
     driver.assert_at_rest()

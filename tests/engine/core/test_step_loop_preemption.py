@@ -41,13 +41,13 @@ def short_pool(cost: CostModel, num_swap_blocks: int, *, num_blocks: int = 16, b
 
 def assert_undisturbed(driver: Driver, specs: Iterable[SequenceSpec]) -> None:
     """Tokens, text, ends and log-probabilities are those of each alone in a large pool."""
-    for one in specs:
+    for sequence in specs:
         alone = Driver()
-        alone.finish(Decode(one))
-        for choice in one.choices:
-            assert driver.rows(one.handle, choice) == alone.rows(one.handle, choice)
-            assert driver.text(one.handle, choice) == alone.text(one.handle, choice)
-            assert driver.logprobs(one.handle, choice) == alone.logprobs(one.handle, choice)
+        alone.finish(Decode(sequence))
+        for choice in sequence.choices:
+            assert driver.rows(sequence.handle, choice) == alone.rows(sequence.handle, choice)
+            assert driver.text(sequence.handle, choice) == alone.text(sequence.handle, choice)
+            assert driver.logprobs(sequence.handle, choice) == alone.logprobs(sequence.handle, choice)
     driver.assert_at_rest()
 
 
@@ -94,9 +94,9 @@ def test_choices_of_one_prompt_go_on_apart_or_together(
     assert events(driver)[0]
     assert_undisturbed(driver, specs)
     assert [p.handle for r in driver.reports for p in r.prefilled if p.handle < 1000] == [
-        one.handle for one in specs
+        sequence.handle for sequence in specs
     ]
-    assert sorted(h for h in driver.freed() if h < 1000) == [one.handle for one in specs]
+    assert sorted(h for h in driver.freed() if h < 1000) == [sequence.handle for sequence in specs]
 
 
 @MEANS
@@ -150,12 +150,12 @@ def test_a_preempted_sequence_can_be_cancelled(cost: CostModel, num_swap_blocks:
     driver.turn(*map(Decode, specs))
     victim = go_on_until_one_is_preempted(driver)
     driver.finish(Cancel(victim))
-    assert_undisturbed(driver, [one for one in specs if one.handle != victim])
+    assert_undisturbed(driver, [sequence for sequence in specs if sequence.handle != victim])
     assert not driver.failures()
 
 
 @MEANS
-def test_a_handed_over_sequence_that_loses_its_blocks_keeps_the_first_token_it_came_with(
+def test_a_preempted_handed_over_sequence_keeps_its_first_token(
     cost: CostModel, num_swap_blocks: int
 ) -> None:
     driver = short_pool(cost, num_swap_blocks, num_blocks=12)

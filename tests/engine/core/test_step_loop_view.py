@@ -1,4 +1,4 @@
-"""What the loop shows a policy, and that it does as it is told."""
+"""The loop shows a policy its state, and carries out its plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_view_tells_slack_and_gap_limit_of_the_running_promises() -> None:
     assert views[-1].decodes.slack_s == pytest.approx(0.1)
 
 
-def test_due_times_of_a_handed_over_sequence_begin_with_its_first_token() -> None:
+def test_due_times_after_a_handoff_begin_with_its_first_token() -> None:
     views: list[StepView] = []
     driver = Driver(policy=watching(views))
     driver.turn(Receive(promised(1, 100)))
@@ -104,17 +104,17 @@ def test_paused_decodes_go_on_as_if_nothing_had_been() -> None:
     ]
     driver, alone = Driver(policy=PREFILL_FIRST, token_budget=16), Driver()
     driver.turn(Decode(specs[0]), Decode(specs[1]))
-    for one in specs[2:]:
-        driver.turn(Decode(one))
+    for sequence in specs[2:]:
+        driver.turn(Decode(sequence))
         shape = driver.reports[-1].shape
         assert shape is not None
         assert shape.num_decodes == 0
     driver.finish()
-    for one in specs:
-        alone.finish(Decode(one))
-        for choice in one.choices:
-            assert driver.rows(one.handle, choice) == alone.rows(one.handle, choice)
-            assert driver.logprobs(one.handle, choice) == alone.logprobs(one.handle, choice)
+    for sequence in specs:
+        alone.finish(Decode(sequence))
+        for choice in sequence.choices:
+            assert driver.rows(sequence.handle, choice) == alone.rows(sequence.handle, choice)
+            assert driver.logprobs(sequence.handle, choice) == alone.logprobs(sequence.handle, choice)
     driver.assert_at_rest()
 
 

@@ -20,7 +20,7 @@ def group(key: int, num_rows: int, receives: bool) -> SequenceGroup:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=20), st.integers(0, 3))
-def test_who_came_first_is_next_and_only_receivers_pass_for_want_of_rows(
+def test_first_come_is_next_and_only_receivers_pass_without_rows(
     arrivals: list[tuple[int, bool, bool]], room: int
 ) -> None:
     queue = WaitingQueue()
@@ -31,9 +31,11 @@ def test_who_came_first_is_next_and_only_receivers_pass_for_want_of_rows(
         if leaves:
             queue.remove(waiting[0])
             queue.remove(waiting.pop(0))
-        assert queue.num_rows == sum(one.num_rows for one in waiting)
-        assert queue.num_tokens == sum(len(one.context) for one in waiting if not one.receives)
+        assert queue.num_rows == sum(request.num_rows for request in waiting)
+        assert queue.num_tokens == sum(len(request.context) for request in waiting if not request.receives)
         able = [
-            one for place, one in enumerate(waiting) if one.receives or (place == 0 and one.num_rows <= room)
+            request
+            for place, request in enumerate(waiting)
+            if request.receives or (place == 0 and request.num_rows <= room)
         ]
         assert queue.next(lambda one: one.num_rows <= room) is (able[0] if able else None)

@@ -1,4 +1,4 @@
-"""What a step needs goes to the device in one copy, and nothing is overwritten that a copy still reads."""
+"""A step's inputs go to the device in one copy, and nothing that a copy still reads is overwritten."""
 
 from __future__ import annotations
 

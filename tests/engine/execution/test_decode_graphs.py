@@ -90,7 +90,7 @@ def make_scene(directory: Path, lengths: Sequence[int], *, fused: bool = False) 
 
 
 def poison(runner: ModelRunner) -> None:
-    """As if a full batch had left something that is an error to use."""
+    """Fill buffers as if a full batch had left values that must not be used."""
     graphs = runner._graphs
     assert graphs is not None
     inputs = graphs._inputs
@@ -180,7 +180,7 @@ def test_the_sizes_of_a_usual_worker() -> None:
 def test_cuda_graphs_equal_eager_steps(
     name: str, dtype: torch.dtype, atol: float, fused: bool, zoo: Callable[[str], Path]
 ) -> None:
-    """As far as roundings go: products of other heights add up in another order."""
+    """Compare up to rounding: products of other heights add up in another order."""
     model = load_model(zoo(name), dtype, torch.device("cuda"), fused=fused)
     scene = Scene(model, [1 + 12 * place for place in range(MAX_NUM_SEQS)])
     eager, graphs = scene.runners

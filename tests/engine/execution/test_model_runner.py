@@ -87,7 +87,7 @@ def test_the_chunk_size_does_not_matter(chunk: int, zoo: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "phi3"])
 def test_the_kernels_path_equals_stock_generate(name: str, zoo: Callable[[str], Path]) -> None:
-    """As on a GPU; here each op answers with its reference, which float64 always does."""
+    """The path of a GPU; here each op runs its reference, as it always does in float64."""
     directory = zoo(name)
     runner = runner_for(directory, block_size=4)
     runner._rows = None

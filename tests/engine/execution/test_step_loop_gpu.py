@@ -61,7 +61,9 @@ def test_a_loop_that_does_not_wait_says_the_same_and_times_its_steps(tmp_path: P
         loop.check_integrity()
         assert all(report.step_seconds > 0 for report in reports)
         tokens = [report.tokens for report in reports]
-        told.append([list(zip(one.handles, one.choices, one.token_ids, strict=True)) for one in tokens])
+        told.append(
+            [list(zip(token.handles, token.choices, token.token_ids, strict=True)) for token in tokens]
+        )
     assert told[0] == told[1]
 
 

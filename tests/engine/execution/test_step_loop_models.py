@@ -182,7 +182,7 @@ def test_a_handed_over_sequence_equals_one_that_stayed(
     request = spec(1, PROMPTS[1], stop=NO_EOS)
     source.finish(Prefill(request))
     target.finish(Receive(request), Decode(spec(2, PROMPTS[2], stop=NO_EOS)))
-    (told,) = [one for report in target.reports for one in report.received]
+    (told,) = [row for report in target.reports for row in report.received]
     offered = [block for report in source.reports for filled in report.filled for block in filled.blocks]
     assert len(offered) == len(told.blocks) == 5
     for place in range(num_verified):
@@ -204,7 +204,7 @@ def test_8_bit_kv_is_handed_over_with_its_scales(model: Model) -> None:
     alone.finish(Decode(request))
     source.finish(Prefill(request))
     target.finish(Receive(request), Decode(spec(2, PROMPTS[2], stop=NO_EOS)))
-    (told,) = [one for report in target.reports for one in report.received]
+    (told,) = [row for report in target.reports for row in report.received]
     offered = [block for report in source.reports for filled in report.filled for block in filled.blocks]
     target.pool.tensor[list(told.blocks)] = 0xFF
     for theirs, own in zip(offered[:3], told.blocks, strict=False):
@@ -244,11 +244,11 @@ def test_history_changes_no_bit_of_a_deterministic_model(
     ]
     tight, alone, again = make(num_blocks=24, cost=cost), make(), make(3)
     tight.finish(*(Decode(spec(10 + n, [n], 1)) for n in range(9)))  # so far outputs were short
-    tight.finish(*(Decode(one) for one in specs))
-    for one in specs:
-        alone.finish(Decode(one))
+    tight.finish(*(Decode(sequence) for sequence in specs))
+    for sequence in specs:
+        alone.finish(Decode(sequence))
     again.finish(Decode(spec(20, PROMPTS[4], 2)))  # leaves its prompt in the cache
-    again.finish(*(Decode(one) for one in specs[::-1]))
+    again.finish(*(Decode(sequence) for sequence in specs[::-1]))
     # As it goes on after a death: some tokens are known, and computed as part of the prompt.
     resumed = make()
     known = alone.tokens(3)[:9]

@@ -59,7 +59,7 @@ def test_values_and_scales_share_a_block_and_no_byte(layout: BlockLayout) -> Non
         assert all(part.start % ALIGNMENT == 0 for part in parts)
         assert parts[0].start == block * pool.block_bytes
         assert parts[-1].stop <= (block + 1) * pool.block_bytes
-        assert all(one.stop <= other.start for one, other in itertools.pairwise(parts))
+        assert all(entry.stop <= other.start for entry, other in itertools.pairwise(parts))
 
 
 def test_names_say_what_is_kept_in_8_bits() -> None:
@@ -75,7 +75,7 @@ def test_names_say_what_is_kept_in_8_bits() -> None:
 
 @pytest.mark.parametrize("stored", STORED, ids=str)
 def test_a_token_takes_a_byte_a_number_and_a_scale_a_head(stored: torch.dtype) -> None:
-    half, eight = (BlockLayout(32, 16, 8, 128, torch.bfloat16, one) for one in (None, stored))
+    half, eight = (BlockLayout(32, 16, 8, 128, torch.bfloat16, entry) for entry in (None, stored))
     assert half.block_bytes == 16 * 32 * 2 * 8 * 128 * 2
     assert eight.block_bytes == 16 * 32 * 2 * 8 * (128 + 4)
 
@@ -107,7 +107,7 @@ def run_in_two_steps(
     block_size: int,
     stored: torch.dtype,
 ) -> Tensor:
-    """What came before the step is stored by a step of its own, into a pool of NaN."""
+    """Store what came before the step by a step of its own, into a pool of NaN."""
     tables, num_blocks = shuffled_tables([before + new for before, new in lengths], block_size, 7)
     layout = BlockLayout(NUM_LAYERS, block_size, NUM_KV_HEADS, HEAD_DIM, torch.float32, stored)
     pool = KVPool(layout, num_blocks)
@@ -207,8 +207,8 @@ def test_logits_stay_close_and_are_not_the_same(directory: Path, stored: torch.d
     model, rng = load_model(directory, torch.float32, CPU), random.Random(4)
     tokens = [rng.randrange(3, model_zoo.VOCAB_SIZE) for _ in range(30)]
     rows = []
-    for one in (model, replace(model, stored=stored)):
-        runner = ModelRunner(one, KVPool(one.block_layout(4), 12))
+    for entry in (model, replace(model, stored=stored)):
+        runner = ModelRunner(entry, KVPool(entry.block_layout(4), 12))
         (table,), _ = shuffled_tables([30], 4, 0)
         rows.append(runner.forward(make_batch([Piece(0, tokens, table)], 4)).clone())
     error = float((rows[0] - rows[1]).norm() / rows[0].norm())
@@ -225,12 +225,12 @@ def test_the_same_memory_holds_more_blocks(directory: Path) -> None:
         )
         for quantisation in (Quantisation.NONE, Quantisation.KV8, Quantisation.KVFP8)
     )
-    for one, stored in zip(eight, STORED, strict=True):
-        assert one.runner.pool.layout.stored is stored
+    for entry, stored in zip(eight, STORED, strict=True):
+        assert entry.runner.pool.layout.stored is stored
         # 16 numbers of a head take 64 bytes, or 16 and a scale.
-        assert one.runner.pool.num_blocks == 1024 * 1024 // (plain.runner.pool.block_bytes * 20 // 64)
-        assert one.runner.pool.num_blocks > 3 * plain.runner.pool.num_blocks
-    assert len({one.fingerprint for one in (plain, *eight)}) == 3
+        assert entry.runner.pool.num_blocks == 1024 * 1024 // (plain.runner.pool.block_bytes * 20 // 64)
+        assert entry.runner.pool.num_blocks > 3 * plain.runner.pool.num_blocks
+    assert len({entry.fingerprint for entry in (plain, *eight)}) == 3
 
 
 def test_workers_that_store_otherwise_are_strangers(directory: Path) -> None:

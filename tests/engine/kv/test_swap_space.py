@@ -47,7 +47,7 @@ def test_less_than_nothing_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_steps_and_copies_wait_for_each_other_and_nobody_else_does() -> None:
+def test_on_a_gpu_only_steps_and_copies_wait_for_each_other() -> None:
     pool = torch.zeros(64, 1 << 20, device="cuda")
     swap = SwapSpace(pool, 64)
     slow = torch.randn(8192, 8192, device="cuda")

@@ -32,7 +32,7 @@ def logits_of(model: Model) -> Tensor:
 
 
 def expected_logits(directory: Path) -> Tensor:
-    """Of transformers' own model, each of whose linear layers but the last holds what int8 makes of it."""
+    """Return transformers' own model with the weights int8 stands for in all linear layers but the last."""
     library: Any = transformers
     model = library.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"

@@ -55,7 +55,7 @@ FUSED = {
     "gpt_oss": EXPERTS,
     "granite": GATED,
 }
-"""What of each is replaced; the other cases of the zoo keep what they have."""
+"""The modules replaced in each; the other cases of the zoo keep theirs."""
 KINDS = ("Attention", "DecoderLayer", "MLP", "RMSNorm", "Experts", "TopKRouter", "RotaryEmbedding")
 
 
@@ -188,7 +188,7 @@ def swapped(decoder: modules.Decoder) -> modules.Decoder:
         ("granite", "embeddings as they are", "the embedding"),
     ],
 )
-def test_a_fusion_that_went_wrong_is_noticed_and_undone_even_in_bfloat16(
+def test_a_wrong_fusion_is_noticed_and_undone_even_in_bfloat16(
     name: str,
     mistake: str,
     part: str,
@@ -244,7 +244,7 @@ class StepWithoutPool:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3_text", "granite"])
 def test_a_step_reads_nothing_back_and_makes_nothing_elsewhere(name: str, zoo: Callable[[str], Path]) -> None:
-    """What a CUDA graph can hold; a device without numbers refuses to give one, and to mix with another."""
+    """A CUDA graph could hold it: a device without numbers refuses to give one, and to mix devices."""
     model = load(zoo(name), torch.float32, fused=True)
     model.module.to("meta")
     tokens = torch.zeros(5, dtype=torch.int64, device="meta")
@@ -274,7 +274,7 @@ def test_products_of_different_rows_are_not_merged() -> None:
 def test_on_a_gpu_a_fused_family_gives_the_logits_of_the_stock_one(
     name: str, dtype: torch.dtype, atol: float, zoo: Callable[[str], Path]
 ) -> None:
-    """Of most rows: in bfloat16 a token may be rounded to another expert."""
+    """Compare most rows: in bfloat16 a token may be rounded to another expert."""
     device = torch.device("cuda")
     [table], num_blocks = shuffled_tables([40], 16, seed=1)
     batch = moved(make_batch([Piece(0, list(range(3, 43)), table)], 16), device)

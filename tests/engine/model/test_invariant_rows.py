@@ -61,7 +61,7 @@ def test_mixtures_of_experts_are_refused(family: str, zoo: Callable[[str], Path]
 
 
 def test_a_decode_of_a_deterministic_model_is_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose kernel adds up a row the same way whatever its chunk; that of decodes has another order."""
+    """A model whose kernel adds up a row in one order whatever its chunk; decodes have another order."""
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("the decode kernel ran")

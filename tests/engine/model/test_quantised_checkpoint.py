@@ -15,7 +15,7 @@ FP8_KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """As LLM Compressor writes it for W8A16; a change's name may lead into the group or its weights."""
+    """Return a config as LLM Compressor writes it for W8A16; changes may name fields of group or weights."""
     weights = {
         "num_bits": 8,
         "type": "int",

@@ -1,4 +1,4 @@
-"""What goes to a device and comes back: the same draws as on the host, here by the kernels' references."""
+"""A device draws the same tokens as the host; here the kernels' references run."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def params(rng: random.Random) -> SamplingParams:
 
 def filled_table(rows: list[SamplingParams]) -> SamplingTable:
     table = SamplingTable(len(rows), VOCAB, CPU)
-    for row, one in enumerate(rows):
+    for row, entry in enumerate(rows):
         rng = random.Random(row)
         table.set(
             row,
-            one,
+            entry,
             rng.randrange(16),
             prompt_token_ids=rng.choices(range(VOCAB), k=6),
             output_token_ids=rng.choices(range(VOCAB), k=row % 7),

@@ -57,7 +57,7 @@ def reference(prompt: Sequence[int], num_top: int) -> tuple[list[float], list[in
         best = np.argsort(-row)[:num_top].tolist()
         logprobs.append(float(row[prompt[index]]))
         tokens += best
-        values += [float(row[one]) for one in best]
+        values += [float(row[entry]) for entry in best]
     return logprobs, tokens, values
 
 
@@ -101,13 +101,13 @@ def test_every_prompt_token_is_told_once_however_steps_are_cut(overlaps: bool, d
     driver.assert_at_rest()
 
 
-def test_what_is_cached_is_computed_again_for_them_and_for_nobody_else() -> None:
+def test_cached_blocks_are_recomputed_for_prompt_logprobs_only() -> None:
     driver, prompt = Driver(), list(range(3, 25))
     driver.finish(Decode(spec(1, prompt)))
     driver.finish(Decode(spec(2, prompt, sampling=ASKED)))
     check(driver.reports, 2, prompt)
     driver.finish(Decode(spec(3, prompt)))
-    cached = {one.handle: one.cached_tokens for report in driver.reports for one in report.prefilled}
+    cached = {row.handle: row.cached_tokens for report in driver.reports for row in report.prefilled}
     assert cached == {1: 0, 2: 0, 3: 20}
     assert driver.tokens(1) == driver.tokens(2) == driver.tokens(3)
     driver.assert_at_rest()
@@ -126,7 +126,7 @@ def short_pool(cost: CostModel, num_swap_blocks: int, num_blocks: int, budget: i
 def test_a_preempted_sequence_tells_nothing_twice(cost: CostModel, num_swap_blocks: int) -> None:
     driver = short_pool(cost, num_swap_blocks, 16, 64)
     prompts = [[handle, 5, 6, 7, 8] for handle in range(4)]
-    driver.finish(*(Decode(spec(handle, one, 30, sampling=ASKED)) for handle, one in enumerate(prompts)))
+    driver.finish(*(Decode(spec(handle, entry, 30, sampling=ASKED)) for handle, entry in enumerate(prompts)))
     assert any(report.preempted for report in driver.reports)
     for handle, prompt in enumerate(prompts):
         check(driver.reports, handle, prompt)
@@ -140,7 +140,11 @@ def test_a_prompt_preempted_half_way_goes_on_telling_where_it_was() -> None:
     younger = list(range(30, 44))
     driver.finish(Decode(spec(9, younger, 3, sampling=ASKED)))
     [told_before] = [
-        sum(len(one.logprobs) for earlier in driver.reports[: place + 1] for one in earlier.prompt_logprobs)
+        sum(
+            len(token.logprobs)
+            for earlier in driver.reports[: place + 1]
+            for token in earlier.prompt_logprobs
+        )
         for place, report in enumerate(driver.reports)
         if 9 in report.preempted
     ][:1]
@@ -205,7 +209,7 @@ def test_no_step_computes_more_rows_than_fit_in_memory() -> None:
     )
     for handle, prompt in ((1, long), (2, long[::-1])):
         check(driver.reports, handle, prompt)
-    rows = [sum(len(one.logprobs) for one in report.prompt_logprobs) for report in driver.reports]
+    rows = [sum(len(token.logprobs) for token in report.prompt_logprobs) for report in driver.reports]
     assert max(rows) == MAX_PROMPT_ROWS
     assert [count for count in rows if count][:-1] == [MAX_PROMPT_ROWS] * 4
 
@@ -230,7 +234,7 @@ def test_chunks_are_cut_to_the_rows_and_some_work_is_left(
     assert all(0 < num_tokens <= planned[id(group)] for group, num_tokens in kept)
     assert bool(kept) == bool(asked)
     unasked = [group for (group, _), (_, wants, _) in zip(groups, asked, strict=True) if not wants]
-    assert all(any(one is group for one, _ in kept) for group in unasked)
+    assert all(any(entry is group for entry, _ in kept) for group in unasked)
 
 
 # float64 leaves rounding alone, but for Gemma 2, whose stock attention rounds to float32. In float32 a logit

@@ -162,7 +162,7 @@ def test_every_row_draws_what_transformers_processors_leave(rows: list[Row]) -> 
 def test_a_token_does_not_depend_on_the_batch(rows: list[Row], random: object) -> None:
     together = draw(rows)
     alone = [draw([row]) for row in rows]
-    assert together.token_ids.tolist() == [one.token_ids[0] for one in alone]
+    assert together.token_ids.tolist() == [answer.token_ids[0] for answer in alone]
     backwards = draw(rows[::-1])
     assert together.token_ids.tolist() == backwards.token_ids.tolist()[::-1]
 
@@ -322,7 +322,7 @@ def test_the_choices_of_a_request_share_the_columns_of_its_edits() -> None:
             choice, params, choice, prompt_token_ids=(), output_token_ids=(), min_tokens=2, banned=(3, 9)
         )
     for columns in (table.bias, table.banned, table.bias_and_banned):
-        assert all(one is columns[0] for one in columns)
+        assert all(column is columns[0] for column in columns)
     both = table.bias_and_banned[0]
     assert both.token_ids.tolist() == list(range(1024))
     assert both.values[[2, 3, 4, 9]].tolist() == [1.0, float("-inf"), 1.0, float("-inf")]

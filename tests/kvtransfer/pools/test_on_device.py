@@ -159,7 +159,7 @@ class GatedBlocks:
 
     def __init__(self) -> None:
         self.begun: list[object] = []
-        """What was waited for."""
+        """The work that `wait` was asked to wait for."""
         self.gate = threading.Event()
         self.error: Exception | None = None
 
@@ -215,7 +215,7 @@ async def test_nobody_is_told_of_blocks_whose_handoff_is_over(
     assert told == [[2]]
 
 
-async def test_what_is_offered_on_a_device_is_not_fetched_from_the_hosts_memory(tmp_path: Path) -> None:
+async def test_blocks_on_a_device_are_not_fetched_from_host_memory(tmp_path: Path) -> None:
     async with staged_pair(tmp_path, TransportMode.AUTO, sharing=Sharing()) as pair:
         fence = pair.offer_all(1, BLOCKS)
         events = await _open(pair, pb.OpenRequest(fence=fence_to_pb(fence), fingerprint="model"))

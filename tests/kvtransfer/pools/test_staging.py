@@ -18,7 +18,7 @@ TARGETS = (1, 7, 6, 20, 21, 30)
 
 
 @BOTH
-async def test_every_byte_goes_from_device_to_device_and_every_slot_is_free_again(
+async def test_every_byte_crosses_devices_and_every_slot_is_freed(
     mode: TransportMode, tmp_path: Path
 ) -> None:
     async with staged_pair(tmp_path, mode) as pair:
@@ -74,7 +74,7 @@ async def test_a_sequence_joins_when_its_blocks_are_on_the_device(tmp_path: Path
         assert pair.differing(BLOCKS, TARGETS) == []
 
 
-async def test_a_cancelled_receive_ends_when_nothing_writes_to_its_blocks_any_more(tmp_path: Path) -> None:
+async def test_a_cancelled_receive_ends_once_nothing_writes_its_blocks(tmp_path: Path) -> None:
     async with staged_pair(tmp_path, TransportMode.SHM) as pair:
         pair.loads.gate.clear()
         fence = pair.offer_all(1, BLOCKS)

@@ -1,4 +1,4 @@
-"""Who may map whose pool, and what is left in the file system."""
+"""Only the right process of the same user may map a pool, and nothing is left in the file system."""
 
 import asyncio
 import json

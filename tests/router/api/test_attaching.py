@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 def num_started(decode: ScriptedWorker) -> int:
     """How often the request was computed."""
-    return len([one for one in decode.commands if one.WhichOneof("command") == "receive"])
+    return len([command for command in decode.commands if command.WhichOneof("command") == "receive"])
 
 
 def num_listening(fleet: RunningFleet) -> int:
@@ -60,7 +60,9 @@ async def test_choices_of_all_calls_end_alike(fleet: RunningFleet) -> None:
         assert [tokens_of(events, choice) for choice in range(3)] == [
             expected(20, choice) for choice in range(3)
         ]
-        ended = [one.choice_finished.choice for one in events if one.WhichOneof("event") == "choice_finished"]
+        ended = [
+            event.choice_finished.choice for event in events if event.WhichOneof("event") == "choice_finished"
+        ]
         assert sorted(ended) == [0, 1, 2]
 
 
@@ -108,7 +110,7 @@ async def test_the_grace_of_the_call_that_left_last_counts(fleet: RunningFleet) 
     await until(lambda: not decode.running)
 
 
-async def test_a_call_that_does_not_read_is_given_up_and_the_other_one_served(fleet: RunningFleet) -> None:
+async def test_a_call_that_does_not_read_ends_and_the_other_is_served(fleet: RunningFleet) -> None:
     await fleet.pair(num_blocks=100_000)
     fleet.shell.max_pending_tokens = 64
     narrow = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
@@ -145,7 +147,7 @@ async def test_a_resumed_call_ends_those_of_earlier_sessions_for_good(fleet: Run
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await events_of(fleet.inference.Generate(request(200, "moved")))
     assert reason_of(refused.value) == "SUPERSEDED"
-    assert [tokens_of(await one) for one in resumed] == [expected(200)] * 2
+    assert [tokens_of(await entry) for entry in resumed] == [expected(200)] * 2
     assert num_started(decode) == 1
 
 

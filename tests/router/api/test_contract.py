@@ -73,7 +73,7 @@ def test_a_stated_number_is_the_one_that_counts(name: str, said: str) -> None:
     assert said in comments(name)
 
 
-def test_a_reader_that_takes_nothing_is_given_up_within_the_stated_time() -> None:
+def test_a_reader_that_takes_nothing_ends_within_the_stated_time() -> None:
     assert STALL_S == 30
     assert "half a minute to a minute" in comments("inference")
 

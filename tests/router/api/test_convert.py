@@ -59,7 +59,7 @@ def test_spec_says_every_field() -> None:
     said = {field.name for field, _ in message.sampling.ListFields()}
     # Workers have no tokenizer to ask for a word's tokens.
     assert said | {"bad_words"} == {field.name for field in generation_pb2.SamplingParams.DESCRIPTOR.fields}
-    assert [list(one.token_ids) for one in message.bad_words] == [[7], [8, 9]]
+    assert [list(bad_word.token_ids) for bad_word in message.bad_words] == [[7], [8, 9]]
     assert dict(message.sampling.logit_bias) == {7: -1.5}
     assert message.stop == stop_to_pb(stop)
     assert {field.name for field, _ in message.stop.ListFields()} == {

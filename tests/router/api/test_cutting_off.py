@@ -35,7 +35,9 @@ async def test_a_request_cancelled_while_it_is_tokenised_never_runs(
     again = await fleet.inference.Cancel(inference_pb2.CancelRequest(request_id="other"))
     assert not again.cancelled
     go_on.set()
-    [ended] = [one.choice_finished for one in await events if one.WhichOneof("event") == "choice_finished"]
+    [ended] = [
+        event.choice_finished for event in await events if event.WhichOneof("event") == "choice_finished"
+    ]
     assert ended.reason == generation_pb2.FINISH_REASON_CANCELLED
     assert not prefill.commands
     assert not decode.commands
@@ -97,7 +99,7 @@ async def test_cancel_before_the_first_token_stops_the_prefill(fleet: RunningFle
     await until(fleet.nothing_is_held)
 
 
-async def test_deadline_cuts_the_generation_off_and_keeps_what_was_delivered(fleet: RunningFleet) -> None:
+async def test_a_deadline_ends_the_generation_and_keeps_its_tokens(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair(step_s=0.02)
     slo = generation_pb2.Slo(deadline_ms=300)
     events = await events_of(fleet.inference.Generate(request(200, slo=slo)))

@@ -62,7 +62,7 @@ async def test_prefill_worker_killed_before_the_first_token_costs_only_time(flee
     await until(fleet.nothing_is_held)
 
 
-async def test_request_that_fails_everywhere_fails_clearly_after_three_attempts(fleet: RunningFleet) -> None:
+async def test_a_request_that_fails_everywhere_gets_three_attempts(fleet: RunningFleet) -> None:
     await fleet.pair(refuse=True)
     events = await events_of(fleet.inference.Generate(request(5)))
     finished = finished_of(events)
@@ -76,7 +76,7 @@ async def test_failed_attempts_are_counted_on_from_what_the_client_brings(fleet:
     await fleet.pair(refuse=True)
     asked = request(5, "walks", resume_grace_ms=1000)
     events = await events_of(fleet.inference.Generate(asked))
-    told = [one.retrying.failed_attempts for one in events if one.WhichOneof("event") == "retrying"]
+    told = [event.retrying.failed_attempts for event in events if event.WhichOneof("event") == "retrying"]
     assert told == [1, 2]
     asked.request_id = "walked"
     resumed = inference_pb2.ResumeRequest(request=asked, session=1, failed_attempts=4)
@@ -84,7 +84,7 @@ async def test_failed_attempts_are_counted_on_from_what_the_client_brings(fleet:
     await until(fleet.nothing_is_held)
 
 
-async def test_a_report_that_makes_no_sense_ends_its_stream_and_not_the_requests(
+async def test_a_senseless_report_ends_its_stream_not_the_requests(
     fleet: RunningFleet,
 ) -> None:
     _, decode = await fleet.pair(step_s=0.02)

@@ -31,13 +31,13 @@ def told_of(events: Events, first_index: int = 1) -> list[float]:
     for event in events:
         if event.WhichOneof("event") == "prompt_logprobs":
             assert event.prompt_logprobs.first_index == first_index + len(told)
-            for one in event.prompt_logprobs.logprobs:
+            for token in event.prompt_logprobs.logprobs:
                 index = first_index + len(told)
-                assert (list(one.top_token_ids), list(one.top_logprobs)) == (
+                assert (list(token.top_token_ids), list(token.top_logprobs)) == (
                     [index] * 2,
                     [prompt_logprob(index)] * 2,
                 )
-                told.append(one.logprob)
+                told.append(token.logprob)
     kinds = [event.WhichOneof("event") for event in events]
     if "tokens" in kinds:
         assert "prompt_logprobs" not in kinds[kinds.index("tokens") :]
@@ -45,7 +45,11 @@ def told_of(events: Events, first_index: int = 1) -> list[float]:
 
 
 def sequences(worker: ScriptedWorker, kind: str) -> list[worker_pb2.SequenceSpec]:
-    return [getattr(one, kind).sequence for one in worker.commands if one.WhichOneof("command") == kind]
+    return [
+        getattr(command, kind).sequence
+        for command in worker.commands
+        if command.WhichOneof("command") == kind
+    ]
 
 
 def num_held(fleet: RunningFleet) -> int:
@@ -65,7 +69,7 @@ async def test_they_come_once_whoever_computes_the_prompt(
     for choice in range(3):
         assert tokens_of(events, choice) == expected(5, choice)
     once = await fleet.inference.GenerateOnce(inference_pb2.GenerateOnceRequest(request=asked(5)))
-    assert [one.logprob for one in once.prompt_logprobs] == WHOLE
+    assert [token.logprob for token in once.prompt_logprobs] == WHOLE
     assert told_of(await events_of(fleet.inference.Generate(request(5)))) == []
 
 
@@ -106,7 +110,7 @@ async def test_a_later_attempt_does_not_compute_them_again(fleet: RunningFleet) 
     seen += await events_of(stream)
     assert told_of(seen) == WHOLE
     assert tokens_of(seen) == expected(40)
-    wanted = [one.sampling.HasField("prompt_logprobs") for one in sequences(prefill, "prefill")]
+    wanted = [sequence.sampling.HasField("prompt_logprobs") for sequence in sequences(prefill, "prefill")]
     assert wanted == [True, False]
 
 
@@ -155,7 +159,7 @@ async def test_resume_tells_what_was_not_received(fleet: RunningFleet, num_recei
     events = await events_of(fleet.inference.Resume(resume))
     assert told_of(events, 1 + num_received) == WHOLE[num_received:]
     runs = [event.tokens for event in events if event.WhichOneof("event") == "tokens"]
-    assert [one for run in runs for one in run.token_ids] == expected(3, first=2)
+    assert [token_id for run in runs for token_id in run.token_ids] == expected(3, first=2)
     [spec] = sequences(prefill, "prefill")
     assert spec.sampling.HasField("prompt_logprobs") == (num_received < len(WHOLE))
 

@@ -1,4 +1,4 @@
-"""What is promised and what is refused, with which code and which details, over real gRPC."""
+"""Promises and refusals have the right codes and details over real gRPC."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ async def test_slo_that_cannot_be_met_is_refused_at_once_with_what_could(fleet: 
 
 
 @pytest.mark.parametrize("field", ["ttft_ms", "tpot_ms", "itl_ms"])
-async def test_slo_that_nobody_could_meet_is_wrong_though_no_worker_trusts_its_costs(
-    fleet: RunningFleet, field: str
-) -> None:
+async def test_an_impossible_slo_is_wrong_even_without_trusted_costs(fleet: RunningFleet, field: str) -> None:
     await fleet.pair(step_s=0.05)
     slo = generation_pb2.Slo(**{field: 1})  # type: ignore[arg-type]  # one of its fields
     for _ in range(3):
@@ -79,7 +77,7 @@ async def test_slo_that_nobody_could_meet_is_wrong_though_no_worker_trusts_its_c
     assert events[0].accepted.promise.at_risk
 
 
-async def test_a_gap_that_cannot_be_promised_is_refused_and_one_that_was_is_judged(
+async def test_an_impossible_gap_is_refused_and_a_promised_one_judged(
     fleet: RunningFleet,
 ) -> None:
     await fleet.pair(step_s=0.05)

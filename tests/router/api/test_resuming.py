@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 async def broken_off(fleet: RunningFleet, original: inference_pb2.GenerateRequest) -> list[int]:
-    """What a call brought until its client let go of it."""
+    """Return what a call brought until its client left it."""
     call = fleet.inference.Generate(original)
     stream = aiter(call)
     seen: list[inference_pb2.GenerationEvent] = []
@@ -40,7 +40,7 @@ async def test_resume_goes_on_from_the_next_index_where_the_call_broke(fleet: Ru
     events = await resumed(fleet, original, received)
     runs = [event.tokens for event in events if event.WhichOneof("event") == "tokens"]
     assert runs[0].first_index == len(received)
-    assert received + [one for run in runs for one in run.token_ids] == expected(30)
+    assert received + [token_id for run in runs for token_id in run.token_ids] == expected(30)
     assert len([c for c in decode.commands if c.WhichOneof("command") == "receive"]) == 1
 
 
@@ -51,7 +51,7 @@ async def test_resume_goes_on_where_the_client_had_been_given_up(fleet: RunningF
     await until(lambda: not decode.running)
     events = await resumed(fleet, original, received)
     runs = [event.tokens for event in events if event.WhichOneof("event") == "tokens"]
-    assert received + [one for run in runs for one in run.token_ids] == expected(300)
+    assert received + [token_id for run in runs for token_id in run.token_ids] == expected(300)
     assert events[-2].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
 
 
@@ -68,7 +68,7 @@ async def test_resume_succeeds_where_nobody_remembers_the_request(fleet: Running
     )
     runs = [event.tokens for event in resumed if event.WhichOneof("event") == "tokens"]
     assert runs[0].first_index == 4
-    assert [one for run in runs for one in run.token_ids] == expected(8, first=4)
+    assert [token_id for run in runs for token_id in run.token_ids] == expected(8, first=4)
     receive = next(c.receive for c in decode.commands if c.WhichOneof("command") == "receive")
     assert list(receive.sequence.output_token_ids) == expected(4)
     assert receive.sequence.fence.session == 3
@@ -106,7 +106,7 @@ async def test_resume_judges_received_tokens_as_their_worker_did(
     events = await resumed(fleet, original, [int(word[1:]) for word in received.split()])
     told = events[-2].choice_finished
     assert told.reason == reason
-    assert {one.name: value for one, value in told.ListFields() if one.containing_oneof} == matched
+    assert {field.name: value for field, value in told.ListFields() if field.containing_oneof} == matched
     assert told.output_tokens == (len(received.split()) if reason == STOP else 5)
 
 

@@ -60,7 +60,7 @@ async def test_choices_of_one_prompt_each_get_their_own_tokens(fleet: RunningFle
     ]
 
 
-async def test_what_ends_with_its_first_token_never_starts_on_the_decode_worker(fleet: RunningFleet) -> None:
+async def test_a_one_token_answer_never_starts_on_the_decode_worker(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair()
     decode.go.clear()
     events = await events_of(fleet.inference.Generate(request(1)))
@@ -75,7 +75,7 @@ async def test_generate_once_answers_with_the_whole_text(fleet: RunningFleet) ->
     answer = await fleet.inference.GenerateOnce(inference_pb2.GenerateOnceRequest(request=request(5, "once")))
     assert answer.request_id == "once"
     assert list(answer.choices[0].token_ids) == expected(5)
-    assert answer.choices[0].text == "".join(text_of(one) for one in expected(5))
+    assert answer.choices[0].text == "".join(text_of(entry) for entry in expected(5))
     assert answer.choices[0].finish_reason == generation_pb2.FINISH_REASON_LENGTH
 
 
@@ -96,7 +96,11 @@ async def test_a_chat_template_is_told_what_the_caller_says(fleet: RunningFleet)
         )
         counted = await fleet.inference.CountTokens(inference_pb2.CountTokensRequest(chat=chat))
         await events_of(fleet.inference.Generate(inference_pb2.GenerateRequest(chat=chat)))
-        sent = [one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive"]
+        sent = [
+            command.receive.sequence
+            for command in decode.commands
+            if command.WhichOneof("command") == "receive"
+        ]
         assert list(sent[-1].prompt_token_ids) == list(counted.token_ids)
         return list(counted.token_ids)
 
@@ -149,7 +153,7 @@ async def test_what_a_chat_template_cannot_be_told_is_named(
         assert (refused.value.details() or "").startswith(f"{field} is ")
 
 
-async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_truncated(
+async def test_a_truncated_prompt_keeps_its_last_tokens(
     fleet: RunningFleet,
 ) -> None:
     _, decode = await fleet.pair()
@@ -157,7 +161,9 @@ async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_trunc
     events = await events_of(fleet.inference.Generate(asked))
     assert events[0].accepted.prompt_tokens == 2
     assert finished_of(events).usage.prompt_tokens == 2
-    sequence = next(one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive")
+    sequence = next(
+        command.receive.sequence for command in decode.commands if command.WhichOneof("command") == "receive"
+    )
     assert tuple(sequence.prompt_token_ids) == PROMPT[-2:]
     longer = request(3, truncate_prompt_tokens=50)
     assert finished_of(await events_of(fleet.inference.Generate(longer))).usage.prompt_tokens == len(PROMPT)
@@ -167,17 +173,21 @@ async def test_only_the_last_tokens_of_a_prompt_are_used_where_it_is_to_be_trunc
     text = inference_pb2.GenerateRequest(text="w5 " * 9000 + "w6 w7", truncate_prompt_tokens=2)
     text.stop.max_tokens = 3
     await events_of(fleet.inference.Generate(text))
-    sequence = [one.receive.sequence for one in decode.commands if one.WhichOneof("command") == "receive"][-1]
+    sequence = [
+        command.receive.sequence for command in decode.commands if command.WhichOneof("command") == "receive"
+    ][-1]
     assert list(sequence.prompt_token_ids) == [6, 7]
 
 
-async def test_bad_words_go_to_workers_as_tokens_and_what_leaves_none_is_refused(fleet: RunningFleet) -> None:
+async def test_bad_words_go_to_workers_as_tokens(fleet: RunningFleet) -> None:
     decode = await fleet.add("decode", "d0")
     sampling = generation_pb2.SamplingParams(allowed_token_ids=[9, 5, 9], bad_words=["w5 w6", "w7"])
     await events_of(fleet.inference.Generate(request(3, sampling=sampling)))
-    [sequence] = [one.decode.sequence for one in decode.commands if one.WhichOneof("command") == "decode"]
+    [sequence] = [
+        command.decode.sequence for command in decode.commands if command.WhichOneof("command") == "decode"
+    ]
     assert list(sequence.sampling.allowed_token_ids) == [5, 9]
-    assert [list(one.token_ids) for one in sequence.bad_words] == [[5, 6], [7]]
+    assert [list(bad_word.token_ids) for bad_word in sequence.bad_words] == [[5, 6], [7]]
     eos_alone = generation_pb2.SamplingParams(allowed_token_ids=[0])
     wrongs: list[tuple[inference_pb2.GenerateRequest, str]] = [
         (
@@ -232,7 +242,7 @@ async def test_a_client_is_told_which_weights_answer(fleet: RunningFleet) -> Non
     assert await listed() == worker.fingerprint
 
 
-async def test_decode_worker_prefills_itself_when_there_is_no_prefill_worker(fleet: RunningFleet) -> None:
+async def test_a_decode_worker_prefills_without_a_prefill_worker(fleet: RunningFleet) -> None:
     decode = await fleet.add("decode", "d0")
     events = await events_of(fleet.inference.Generate(request(5)))
     assert tokens_of(events) == expected(5)

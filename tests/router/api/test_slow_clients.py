@@ -15,12 +15,12 @@ from tests.router.conftest import RunningFleet, until
 pytestmark = pytest.mark.integration
 
 NARROW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
-"""Of a connection whose window is soon full."""
+"""Options of a connection whose window is soon full."""
 MANY = SamplingParams(n=8, logprobs=1)
 """Choices whose tokens soon fill it."""
 
 
-async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_neighbour(
+async def test_a_client_that_never_reads_harms_no_neighbour(
     fleet: RunningFleet,
 ) -> None:
     await fleet.pair(num_blocks=100_000, step_s=0.002)
@@ -35,7 +35,7 @@ async def test_a_client_that_never_reads_holds_nothing_for_ever_and_harms_no_nei
     async def silent_is_given_up() -> bool:
         """After all that waited for the neighbour has been taken, as in the time between two such looks."""
         shell.end_stalled()
-        [session] = [one for one in shell.core.state.live.values() if one.request_id == "neighbour"]
+        [session] = [entry for entry in shell.core.state.live.values() if entry.request_id == "neighbour"]
         made = len(session.choices[0].token_ids)
         await until(lambda: len(received) > made)
         return not shell.core.is_running("", "silent")

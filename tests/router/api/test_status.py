@@ -41,7 +41,9 @@ def documented() -> dict[str, tuple[str, str]]:
 def test_the_contract_lists_exactly_the_reasons_that_errors_carry() -> None:
     names = ["ERROR_REASON_UNSPECIFIED", *(reason.name for reason in Reason)]
     assert list(errors_pb2.ErrorReason.keys()) == names
-    assert [errors_pb2.ErrorReason.Value(reason.name) for reason in Reason] == [one.value for one in Reason]
+    assert [errors_pb2.ErrorReason.Value(reason.name) for reason in Reason] == [
+        entry.value for entry in Reason
+    ]
     assert set(CODES) == set(Reason)
 
 
@@ -61,7 +63,7 @@ def test_the_contract_and_the_documents_say_status_and_what_to_do(reason: Reason
     said = contract()[reason.name]
     status = CODES[reason].name
     assert said.startswith(f"{status}. ")
-    action = next(one for one in WHAT_TO_DO if f". {one}" in said)
+    action = next(entry for entry in WHAT_TO_DO if f". {entry}" in said)
     assert documented()[reason.name] == (status, action.lower())
 
 
@@ -187,7 +189,7 @@ WRONG: list[tuple[str, Any, list[str]]] = [
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("method", "message", "paths"), WRONG)
-async def test_wrong_fields_are_named_by_their_path_in_the_message_that_was_sent(
+async def test_wrong_fields_are_named_by_their_path_in_the_message(
     fleet: RunningFleet, method: str, message: Any, paths: list[str]
 ) -> None:
     call: Callable[[Any], Any] = getattr(fleet.operators if method == "Watch" else fleet.inference, method)

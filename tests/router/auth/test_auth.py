@@ -1,4 +1,4 @@
-"""Who is let in, as whom, and what is said to the others: never a secret."""
+"""Callers are let in as the right principal; the others hear why not, and never a secret."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def auth_file(folder: Path, **said: Any) -> Path:
 
 def token(key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
     said = {"iss": "login.example", "aud": "baton", "exp": 4_000_000_000, "tenant": "acme"} | claims
-    return jwt.encode({name: one for name, one in said.items() if one is not None}, key, algorithm)
+    return jwt.encode({name: line for name, line in said.items() if line is not None}, key, algorithm)
 
 
 def bearer(credential: str) -> list[tuple[str, str | bytes]]:
@@ -138,9 +138,9 @@ def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(tmp_path: Pat
     said = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
     mac = hmac.digest(pem(RSA_KEY).strip(), said, "sha256")
     forged = (said + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
-    for one in (none, forged):
+    for entry in (none, forged):
         with pytest.raises(Unauthenticated):
-            rules.principal_of(one)
+            rules.principal_of(entry)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_token_signed_with_the_public_key_as_a_secret_is_refused(tmp_path: Pat
         {"jwt": RULES | {"algorithm": "none"}},
         {"jwt": RULES | {"key_file": "gone"}},
         {"jwt": RULES | {"algorithm": "RS256"}},
-        {"jwt": {name: one for name, one in RULES.items() if name != "issuer"}},
+        {"jwt": {name: rule for name, rule in RULES.items() if name != "issuer"}},
         {"jwt": RULES | {"audience": ""}},
     ],
 )
@@ -178,7 +178,7 @@ def test_a_short_shared_secret_is_refused(tmp_path: Path) -> None:
     assert "guess" not in str(caught.value)
 
 
-def test_a_changed_file_counts_at_once_and_a_broken_one_changes_nothing(tmp_path: Path, store: Store) -> None:
+def test_a_changed_file_counts_at_once_and_a_broken_one_does_not(tmp_path: Path, store: Store) -> None:
     path, first, second = tmp_path / "auth.json", new_api_key(), new_api_key()
     add_key(path, first, "acme")
     auth = Auth(path, store)
@@ -220,7 +220,7 @@ def test_what_the_door_knows_is_never_shown(tmp_path: Path) -> None:
     assert "keys=" not in repr(rules)
 
 
-async def test_a_newcomer_over_its_budget_is_refused_and_a_resumed_stream_waits(
+async def test_over_budget_newcomers_are_refused_and_resumed_streams_wait(
     tmp_path: Path, store: Store
 ) -> None:
     auth = Auth(auth_file(tmp_path), store)

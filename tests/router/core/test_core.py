@@ -198,24 +198,24 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def sums_are_those_of_what_is_there(self) -> None:
         state = self.world.core.state
-        waiting = [one for one in state.groups.values() if one.phase in IN_QUEUE]
-        assert {one.key for one in state.waiting} == {one.key for one in waiting}
-        assert state.waiting.backlog.tokens == sum(one.work_tokens for one in waiting)
+        waiting = [group for group in state.groups.values() if group.phase in IN_QUEUE]
+        assert {request.key for request in state.waiting} == {request.key for request in waiting}
+        assert state.waiting.backlog.tokens == sum(request.work_tokens for request in waiting)
         for worker in state.fleet.workers.values():
-            groups = [one for one in worker.groups.values() if one.decode_key == worker.key]
-            assert worker.decode_seqs == sum(one.num_seqs for one in groups)
-            assert worker.leased_blocks == sum(one.blocks for one in groups)
-            expected = sum(one.expected_tokens - one.delivered_tokens for one in groups)
+            groups = [group for group in worker.groups.values() if group.decode_key == worker.key]
+            assert worker.decode_seqs == sum(group.num_seqs for group in groups)
+            assert worker.leased_blocks == sum(group.blocks for group in groups)
+            expected = sum(group.expected_tokens - group.delivered_tokens for group in groups)
             assert worker.remaining_tokens == expected
-            settling = [one for one in state.groups.values() if one.phase is Phase.SETTLING]
-            coming = sum(one.work_tokens for one in settling if one.prefill_key == worker.key)
+            settling = [group for group in state.groups.values() if group.phase is Phase.SETTLING]
+            coming = sum(group.work_tokens for group in settling if group.prefill_key == worker.key)
             assert worker.coming_tokens == coming
-        assert state.fleet.bound_tokens == sum(one.bound_tokens for one in state.fleet.computing)
+        assert state.fleet.bound_tokens == sum(entry.bound_tokens for entry in state.fleet.computing)
 
     @invariant()
     def whoever_has_a_lease_keeps_it(self) -> None:
         world = self.world
-        leased = {(one.key, one.lease_on) for one in world.core.state.groups.values() if one.lease_on}
+        leased = {(group.key, group.lease_on) for group in world.core.state.groups.values() if group.lease_on}
         assert leased <= world.store.leases.keys() - world.store.unsettled
 
     @invariant()

@@ -1,4 +1,4 @@
-"""What is over leaves a router's memory at once: by reference counting, without the garbage collector."""
+"""Ended requests leave a router's memory at once: by reference counting, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ IDLE = WorkerLoad(free_blocks=64)
 
 @pytest.fixture
 def garbage() -> Iterator[Callable[[], list[object]]]:
-    """What only the collector would have freed since, of all that a request consists of."""
+    """Return a function that lists the parts of requests which only the collector could have freed."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
 
     def found() -> list[object]:
         gc.collect()
-        return [one for one in gc.garbage if isinstance(one, Session | Group | Choice)]
+        return [action for action in gc.garbage if isinstance(action, Session | Group | Choice)]
 
     yield found
     gc.set_debug(0)
@@ -62,14 +62,14 @@ def refuse(core: RouterCore, number: int) -> None:
 
 def ask_the_impossible(core: RouterCore, number: int) -> None:
     told = arrive(core, number, replace(ARRIVAL, slo=Slo(ttft_ms=1)))
-    assert any(isinstance(one, Reject) for one in told)
+    assert any(isinstance(action, Reject) for action in told)
 
 
 def fail_for_good(core: RouterCore, number: int) -> None:
     worker_key, handle = start(core, number, replace(ARRIVAL, failed_attempts=4))
     failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, 0.01, failures=[failure]))
-    assert any(isinstance(one, TellFinished) for one in told)
+    assert any(isinstance(action, TellFinished) for action in told)
 
 
 def lose_worker(core: RouterCore, number: int) -> None:

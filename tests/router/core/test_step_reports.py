@@ -123,7 +123,7 @@ def test_two_groups_of_a_request_may_end_in_one_step() -> None:
     assert not driver.core.state.groups
 
 
-def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> None:
+def test_a_returning_prefill_worker_disturbs_no_handed_over_group() -> None:
     driver = Driver(PREFILL, DECODE)
     driver.arrive(1)
     driver.step(DECODE, 0)
@@ -134,7 +134,7 @@ def test_a_prefill_worker_that_comes_back_disturbs_nobody_it_handed_over() -> No
     assert not driver.core.state.groups
 
 
-def test_what_redis_did_not_hear_was_returned_is_returned_when_it_is_back() -> None:
+def test_returns_that_redis_missed_are_repeated_when_it_is_back() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
     driver.step(DECODE, 0, FinishReason.EOS)
@@ -174,7 +174,7 @@ def test_what_could_not_be_entered_is_entered_when_the_store_answers() -> None:
     assert len(driver.entered) == 3, "nothing runs any more"
 
 
-def test_what_an_earlier_attempt_did_not_return_is_kept_when_a_later_one_holds_it() -> None:
+def test_a_hold_of_an_earlier_attempt_is_kept_for_a_later_one() -> None:
     driver = Driver(DECODE)
     driver.arrive(1)
     driver.tell(StoreFailed(StoreCall.RELEASE_LEASE, "t/r/0", "away", DECODE.key))

@@ -63,11 +63,9 @@ def test_whatever_came_before_a_silence_is_not_borne_for_ever(gaps: list[int]) -
 
 
 @given(before=st.lists(REGULAR, max_size=20), gap=st.integers(1, MIN_THRESHOLD_TICKS - 1))
-def test_a_gap_that_was_borne_may_come_again_and_be_almost_three_times_as_long(
-    before: list[int], gap: int
-) -> None:
+def test_a_tolerated_gap_may_come_again_almost_three_times_as_long(before: list[int], gap: int) -> None:
     worker = Worker()
-    assert all(worker.is_borne(one) for one in before)
+    assert all(worker.is_borne(entry) for entry in before)
     assert worker.is_borne(gap)
     assert worker.is_borne(GAP_FACTOR * gap - 1)
 
@@ -106,8 +104,8 @@ def test_a_router_that_stood_still_blames_nobody(late_s: list[float]) -> None:
     ticker, detector = Ticker(), FailureDetector()
     detector.start_stream(ticker.num_ticks)
     detector.record_message(ticker.num_ticks)
-    for one in late_s:
-        ticker.record(one)
+    for seconds in late_s:
+        ticker.record(seconds)
         assert not detector.is_lost(ticker.num_ticks)
 
 

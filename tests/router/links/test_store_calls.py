@@ -46,7 +46,7 @@ async def test_asking_again_of_a_slow_store_does_not_pile_up(
         await admin.client_unpause()
     await calls.settle(timeout_s=PATIENCE_S)
     assert len(calls) == 0
-    assert sorted(one.request_key for one in heard if isinstance(one, Enqueued)) == sorted(KEYS)
+    assert sorted(action.request_key for action in heard if isinstance(action, Enqueued)) == sorted(KEYS)
     assert (await store.queue_status()).waiting == len(KEYS)
 
 
@@ -68,5 +68,5 @@ async def test_a_place_given_up_and_asked_for_anew_is_asked_for_after(
         calls.do(action)
     assert len(calls) == 3
     await calls.settle(timeout_s=PATIENCE_S)
-    assert [type(one) for one in heard] == [Enqueued, Enqueued]
+    assert [type(event) for event in heard] == [Enqueued, Enqueued]
     assert (await store.queue_status()).waiting == 1

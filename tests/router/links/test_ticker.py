@@ -28,16 +28,16 @@ def is_busy(ticker: Ticker) -> bool:
 @given(st.lists(st.floats(0, BUSY_LAG_S), max_size=50))
 def test_ticks_that_are_less_late_than_the_bound_refuse_nobody(late_s: list[float]) -> None:
     ticker = Ticker()
-    for one in late_s:
-        ticker.record(one)
+    for seconds in late_s:
+        ticker.record(seconds)
         assert not is_busy(ticker)
 
 
 @given(before_s=st.lists(LATE_S, max_size=20), late_s=st.floats(1.5 * BUSY_LAG_S, 20))
 def test_a_loop_that_stays_late_is_busy_soon(before_s: list[float], late_s: float) -> None:
     ticker = Ticker()
-    for one in before_s:
-        ticker.record(one)
+    for seconds in before_s:
+        ticker.record(seconds)
     lasted_s = 0.0
     while lasted_s < 2 * SMOOTH_S:
         ticker.record(late_s)
@@ -57,16 +57,16 @@ def test_whatever_was_late_is_trusted_again_after_three_seconds(
     before_s: list[float], after_s: list[float]
 ) -> None:
     ticker = Ticker()
-    for one in before_s:
-        ticker.record(one)
+    for seconds in before_s:
+        ticker.record(seconds)
         assert 0 <= ticker.lag_s <= MAX_COUNTED_LAG_S
-    for one in after_s:
-        ticker.record(one)
+    for entry in after_s:
+        ticker.record(entry)
     assert not is_busy(ticker)
 
 
 @pytest.mark.integration
-async def test_a_router_that_runs_late_refuses_newcomers_and_serves_who_goes_on(fleet: RunningFleet) -> None:
+async def test_a_late_router_refuses_newcomers_and_serves_the_others(fleet: RunningFleet) -> None:
     _, decode = await fleet.pair()
     request = inference_pb2.GenerateRequest(
         request_id="again",

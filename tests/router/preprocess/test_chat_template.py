@@ -112,7 +112,7 @@ WITH_ARGUMENTS = (
 )
 @pytest.mark.parametrize("last", ["a  ", " a", "twice a", "ends\n"])
 @pytest.mark.parametrize(("adds", "continues"), [(True, False), (False, False), (False, True)])
-def test_arguments_and_the_end_of_the_prompt_are_those_of_transformers(
+def test_arguments_and_prompt_ends_are_those_of_transformers(
     arguments: dict[str, Any], last: str, adds: bool, continues: bool, tokenizer: Any
 ) -> None:
     chat = [("user", "twice a"), ("assistant", last)]

@@ -26,7 +26,7 @@ def test_a_short_text_waits_for_one_long_one_at_most() -> None:
     assert SHORT in taken(line)[:2]
 
 
-def test_short_texts_that_keep_coming_leave_half_of_the_work_to_the_long_ones() -> None:
+def test_many_short_texts_leave_half_of_the_work_to_long_ones() -> None:
     line = TokenizerLine()
     for _ in range(3):
         line.join(LONG)
@@ -57,9 +57,9 @@ def test_each_is_taken_once_and_equal_sizes_in_order_of_arrival(sizes: list[int]
     found = []
     while (place := line.take()) is not None:
         found.append(place)
-    assert sorted(one.number for one in found) == [one.number for one in places]
+    assert sorted(entry.number for entry in found) == [entry.number for entry in places]
     for size in set(sizes):
-        numbers = [one.number for one in found if one.size == size]
+        numbers = [entry.number for entry in found if entry.size == size]
         assert numbers == sorted(numbers)
     assert (len(line), line.size) == (0, 0)
 
@@ -80,9 +80,7 @@ def test_who_leaves_is_never_taken(asked: list[tuple[int, bool]]) -> None:
 
 
 @given(st.lists(SIZES, max_size=60), SIZES)
-def test_what_is_before_a_newcomer_is_at_most_one_text_more_than_foreseen(
-    sizes: list[int], newcomer: int
-) -> None:
+def test_at_most_one_text_more_than_foreseen_is_before_a_newcomer(sizes: list[int], newcomer: int) -> None:
     line = TokenizerLine()
     for size in sizes:
         line.join(size)

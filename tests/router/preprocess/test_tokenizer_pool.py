@@ -38,14 +38,14 @@ async def test_any_number_waits_as_long_as_the_bytes_fit(bounded: TokenizerPool)
     assert found == [[5, 6]] * count
 
 
-async def test_more_bytes_than_may_wait_are_refused_with_the_time_until_they_fit(
+async def test_too_many_waiting_bytes_are_refused_with_a_retry_after(
     bounded: TokenizerPool,
 ) -> None:
     await bounded.warm_up()
     await encode(bounded, LONG)  # teaches the speed
     found = await asyncio.gather(*(encode(bounded, LONG) for _ in range(40)), return_exceptions=True)
-    refused = [one for one in found if isinstance(one, BaseException)]
-    assert all(isinstance(one, Overloaded) for one in refused)
+    refused = [action for action in found if isinstance(action, BaseException)]
+    assert all(isinstance(action, Overloaded) for action in refused)
     assert len(found) - len(refused) == 1 + LIMIT // (len(LONG) + CALL_BYTES), "one runs, the others wait"
     assert f"exceed the limit of {LIMIT}" in str(refused[0])
     assert isinstance(refused[0], Overloaded)
@@ -97,7 +97,7 @@ async def test_whoever_gives_up_leaves_the_line_and_the_others_are_served(bounde
         task.cancel()
     assert await last == [5, 6]
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, asyncio.CancelledError) for one in found)
+    assert all(isinstance(action, asyncio.CancelledError) for action in found)
     assert await encode(bounded, SHORT) == [5, 6]
     assert bounded.wait_s(len(SHORT)) == 0
 
@@ -115,4 +115,4 @@ async def test_a_process_that_dies_takes_only_the_text_it_had(bounded: Tokenizer
     for process_id in process_ids:
         os.kill(process_id, signal.SIGKILL)
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in found if not isinstance(one, list)] == [Unavailable]
+    assert [type(action) for action in found if not isinstance(action, list)] == [Unavailable]

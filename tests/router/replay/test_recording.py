@@ -49,7 +49,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     assert isinstance(hint, type)
     assert is_dataclass(hint), hint
     hints = typing.get_type_hints(hint)
-    return st.builds(hint, **{one.name: values(hints[one.name]) for one in fields(hint)})
+    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
 
 
 def many(hint: Any) -> st.SearchStrategy[Any]:
@@ -59,10 +59,10 @@ def many(hint: Any) -> st.SearchStrategy[Any]:
     if origin is tuple and arguments[1:] == (Ellipsis,):
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
-        return st.tuples(*(values(one) for one in arguments))
+        return st.tuples(*(values(argument) for argument in arguments))
     if origin is Mapping:
         return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
-    return st.one_of(*(values(one) for one in arguments))
+    return st.one_of(*(values(argument) for argument in arguments))
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
@@ -87,8 +87,8 @@ def recorded(seed: int, count: int = 20) -> list[str]:
 def test_a_replay_decides_the_same() -> None:
     found = list(replay(recorded(1)))
     assert len(found) == 20
-    assert all(one.identical for one in found)
-    assert any(one.actions for one in found), "nothing was decided, so nothing was compared"
+    assert all(entry.identical for entry in found)
+    assert any(entry.actions for entry in found), "nothing was decided, so nothing was compared"
 
 
 def test_the_configuration_is_read() -> None:
@@ -101,8 +101,8 @@ def test_another_decision_is_seen() -> None:
     other = [header(CoreConfig("router-2", queue_capacity=7)), *lines[1:]]
     config = CoreConfig("router-1")
     lines[3] = line(Nudged(), 0.3, RouterCore(config).on(Granted("x/y/0", "w:1", "d:1"), 0.3))
-    assert [one.recorded.line for one in replay(lines) if not one.identical] == [4]
-    assert all(one.identical for one in replay(other)), "no decision here depends on the router's name"
+    assert [entry.recorded.line for entry in replay(lines) if not entry.identical] == [4]
+    assert all(entry.identical for entry in replay(other)), "no decision here depends on the router's name"
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ async def test_a_recorder_writes_what_the_core_saw(tmp_path: Path) -> None:
     with (tmp_path / "log").open() as lines:
         found = list(replay(lines))
     assert not failures
-    assert [one.recorded.now for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert all(one.identical for one in found)
+    assert [entry.recorded.now for entry in found] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert all(entry.identical for entry in found)
 
 
-async def test_what_comes_in_one_turn_of_the_loop_is_written_down_in_several(
+async def test_events_of_one_loop_turn_are_written_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Event] = []
@@ -161,7 +161,9 @@ async def test_what_comes_in_one_turn_of_the_loop_is_written_down_in_several(
         turns.append(len(written))
     assert turns[0] <= 2 + recording.CHARS_PER_TURN // 10_000
     recorder.close()
-    assert [json.loads(one)[1] for one in path.read_text().splitlines()[1:-1]] == [encode_event(event)] * 200
+    assert [json.loads(entry)[1] for entry in path.read_text().splitlines()[1:-1]] == [
+        encode_event(event)
+    ] * 200
 
 
 async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
@@ -172,7 +174,7 @@ async def test_a_full_disk_ends_the_recording_and_nothing_else() -> None:
     assert [error.strerror for error in failures] == ["No space left on device"]
 
 
-async def test_a_pipe_that_nobody_reads_ends_the_recording_and_never_holds_the_router_up(
+async def test_an_unread_pipe_ends_the_recording_not_the_router(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "MAX_WAITING_BYTES", 200_000)

@@ -99,7 +99,7 @@ def test_at_risk_only_where_allowed() -> None:
 
 
 @given(slos, predictions, spreads, spreads, st.sampled_from([0.0, 0.2]))
-def test_a_caller_who_allows_a_late_answer_is_never_refused_and_no_other_decision_changes(
+def test_allowing_a_late_answer_changes_only_refusals(
     slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, harm_s: float
 ) -> None:
     decision = decide(slo, p, ttft, tpot, harm_s)
@@ -150,7 +150,7 @@ def test_successive_refusals_are_told_successive_times(
 
 
 @given(st.floats(-10, 1e6), st.text(max_size=20))
-def test_retry_after_stays_in_bounds_and_is_the_same_for_the_same_request(ahead_s: float, key: str) -> None:
+def test_retry_after_stays_in_bounds_and_is_reproducible(ahead_s: float, key: str) -> None:
     wait_s = retry_after_s(100.0 + ahead_s, 100.0, key)
     assert MIN_RETRY_S <= wait_s <= MAX_RETRY_S
     assert wait_s == retry_after_s(100.0 + ahead_s, 100.0, key)
@@ -169,7 +169,7 @@ def test_admitted_load_forgets_within_its_window() -> None:
 
 
 @given(slos, predictions, spreads, st.floats(0.1, 5.0))
-def test_where_the_step_rule_keeps_a_pace_what_was_learnt_refuses_less_and_never_more(
+def test_with_a_paced_step_rule_learning_only_refuses_less(
     slo: Slo, p: Prediction, tpot: Spread, ratio: float
 ) -> None:
     learnt, kept = decide(slo, p, CERTAIN, tpot), decide(slo, p, CERTAIN, at_most(tpot, ratio))

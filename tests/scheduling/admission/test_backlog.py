@@ -24,8 +24,8 @@ crowds = st.lists(waiting, max_size=30)
 
 def backlog_of(crowd: list[Waiting]) -> Backlog:
     backlog = Backlog()
-    for one in crowd:
-        backlog.add(one, 0.0)
+    for member in crowd:
+        backlog.add(member, 0.0)
     return backlog
 
 
@@ -33,9 +33,9 @@ def backlog_of(crowd: list[Waiting]) -> Backlog:
 def test_sums_are_those_of_who_is_left_and_never_negative(crowd: list[Waiting], data: st.DataObject) -> None:
     backlog = backlog_of(crowd)
     left = list(crowd)
-    for one in data.draw(st.permutations(crowd)):
-        backlog.remove(one)
-        left.remove(one)
+    for entry in data.draw(st.permutations(crowd)):
+        backlog.remove(entry)
+        left.remove(entry)
         assert backlog.tokens == sum(other.tokens for other in left)
         assert backlog.requests == len(left)
         for slo_class in SloClass:
@@ -44,15 +44,15 @@ def test_sums_are_those_of_who_is_left_and_never_negative(crowd: list[Waiting], 
 
 
 @given(crowds, st.sampled_from(SloClass), st.floats(-5, 50))
-def test_work_before_is_that_of_higher_classes_and_of_earlier_due_times(
+def test_work_before_is_of_higher_classes_and_earlier_due_times(
     crowd: list[Waiting], slo_class: SloClass, due_at: float
 ) -> None:
     before = backlog_of(crowd).tokens_before(slo_class, due_at)
     width_s = max(LEAST_WIDTH_S, 50 * WIDTH_SHARE)
-    higher = sum(one.tokens for one in crowd if one.slo_class < slo_class)
-    own = [one for one in crowd if one.slo_class == slo_class]
-    assert before >= higher + sum(one.tokens for one in own if one.due_at <= due_at)
-    assert before <= higher + sum(one.tokens for one in own if one.due_at <= due_at + width_s)
+    higher = sum(member.tokens for member in crowd if member.slo_class < slo_class)
+    own = [member for member in crowd if member.slo_class == slo_class]
+    assert before >= higher + sum(entry.tokens for entry in own if entry.due_at <= due_at)
+    assert before <= higher + sum(entry.tokens for entry in own if entry.due_at <= due_at + width_s)
 
 
 @given(crowds, waiting)

@@ -1,4 +1,4 @@
-"""What higher classes ask for is left to them; what nobody asks for is left to all."""
+"""Higher classes get the capacity they ask for; the rest is left to all."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_batch_is_left_its_share(
     asked: list[tuple[SloClass, int]], admitted: list[tuple[SloClass, int]]
 ) -> None:
     shares = shares_of(asked, admitted)
-    for one in SloClass:
-        assert BATCH_SHARE * RATE <= shares.left_to(one, RATE, 0.0) <= RATE
+    for slo_class in SloClass:
+        assert BATCH_SHARE * RATE <= shares.left_to(slo_class, RATE, 0.0) <= RATE
 
 
 @given(ASKED, st.sampled_from(SloClass))

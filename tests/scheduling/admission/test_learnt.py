@@ -43,7 +43,7 @@ def test_a_bucket_that_saw_little_asks_the_nearest_that_know() -> None:
     assert learnt.quantiles(100, now=1.0) == (3.0, 3.0)
 
 
-def test_a_bad_minute_is_forgotten_even_when_nothing_was_admitted_since() -> None:
+def test_a_bad_minute_is_forgotten_even_without_admissions() -> None:
     learnt = LearntRatios()
     for _ in range(50):
         learnt.add(0, 100.0, now=0.0)
@@ -107,7 +107,7 @@ def test_a_fixed_time_is_one_that_was_seen_of_late_and_never_negative(
     seen: list[tuple[float, float, float]], now: float
 ) -> None:
     learnt = FixedTime()
-    seen = sorted((one for one in seen if one[2] <= now), key=lambda one: one[2])
+    seen = sorted((sample for sample in seen if sample[2] <= now), key=lambda one: one[2])
     for observed, predicted, at in seen:
         learnt.add(0, observed, predicted, at)
     late = [max(0.0, observed - predicted) for observed, predicted, at in seen if now - at <= FIXED_AGE_S]
@@ -140,7 +140,7 @@ def test_what_long_prompts_took_is_not_expected_of_shorter_ones(
     assert both.seconds(10, now=1.0) == 0.0
 
 
-def test_a_long_prompt_that_is_the_first_of_its_length_is_expected_to_take_what_shorter_ones_do() -> None:
+def test_a_first_long_prompt_is_expected_to_behave_like_shorter_ones() -> None:
     learnt = FixedTime()
     for _ in range(FIXED_ENOUGH):
         learnt.add(1000, 0.01, 0.0, now=0.0)

@@ -1,4 +1,4 @@
-"""Who is held back for the sake of longer prompts, and who never is."""
+"""Short prompts are held back for the sake of longer ones, within limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=2 * WIND
 
 
 def shares_of(*admitted: float, rounds: int = 20) -> LengthShares:
-    """Of each length in turn, so large a share was admitted."""
+    """Record that so large a share of each length in turn was admitted."""
     shares = LengthShares()
     for turn in range(rounds):
         for tokens, share in zip(LENGTHS, admitted, strict=True):
@@ -114,5 +114,5 @@ def test_what_is_remembered_is_bounded_and_in_order(
         now += wait
         times.append(now)
         shares.decided(tokens, now, admitted=admitted)
-        fresh = [one for one in times if now - one <= MAX_AGE_S]
+        fresh = [moment for moment in times if now - moment <= MAX_AGE_S]
         assert len(shares) == min(WINDOW, len(fresh))

@@ -43,7 +43,7 @@ class Fleet:
     @property
     def capacity(self) -> Capacity:
         return capacity_of(
-            [prefill_speed(one) for one in self.prefill], [decode_speed(one) for one in self.decode]
+            [prefill_speed(entry) for entry in self.prefill], [decode_speed(entry) for entry in self.decode]
         )
 
 
@@ -108,7 +108,7 @@ def test_missing_blocks_make_a_request_wait_too() -> None:
     assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(short,))).wait_s > 0
 
 
-def test_tpot_is_that_of_the_batch_it_will_join_not_of_the_one_that_runs() -> None:
+def test_tpot_is_of_the_batch_it_will_join_not_of_the_running_one() -> None:
     now = foresee(ASK, QueueAhead(0, 0), FLEET)
     behind_three = foresee(ASK, QueueAhead(0, 3), FLEET)
     assert (now.batch_size, behind_three.batch_size) == (5, 8)
@@ -161,7 +161,7 @@ def test_a_full_step_is_the_longest_within_its_limit(cost: CostModel, decodes: i
     assert tokens == 2048 - decodes or mixed_step_s(view, tokens + 1) >= limit_s * (1 - 1e-9)
 
 
-def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_step_elsewhere() -> None:
+def test_the_longest_gap_is_one_grain_or_a_full_step() -> None:
     def gap_s(limit_s: float) -> float:
         own = PrefillView(COST, 256, num_decodes=4, decode_context=400, limit_s=limit_s)
         return foresee(ASK, QueueAhead(0, 0), Fleet((own,), (replace(DECODE, prefill=own),))).itl_s
@@ -174,7 +174,7 @@ def test_longest_gap_is_one_grain_where_steps_are_cut_for_promises_and_a_full_st
 
 
 @given(st.lists(st.integers(-10, 10), min_size=1, max_size=8))
-def test_a_crowded_worker_takes_no_seat_from_another_and_with_all_crowded_ends_are_waited_for(
+def test_crowded_workers_leave_free_seats_and_wait_for_ends(
     by_worker: list[int],
 ) -> None:
     free = free_seats(by_worker)
@@ -188,7 +188,7 @@ def test_seats_that_promises_took_back_are_waited_for() -> None:
     full = replace(DECODE, num_seqs=8, context_tokens=800, seq_capacity=8)
     crowded = replace(full, seq_capacity=5)
     waits_s = [
-        foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(one,))).wait_s for one in (full, crowded)
+        foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(entry,))).wait_s for entry in (full, crowded)
     ]
     assert waits_s[1] == pytest.approx(4 * waits_s[0])
     assert foresee(ASK, QueueAhead(0, 0), replace(FLEET, decode=(full,))).waits_for_slot

@@ -126,7 +126,7 @@ def test_a_refund_leaves_a_tenant_as_it_was(
     assert counters.charge(tenant, 0, math.inf, now) == before
 
 
-def test_a_refund_never_goes_below_nothing_and_an_idle_tenant_gets_none() -> None:
+def test_a_refund_never_goes_below_zero_and_idle_tenants_get_none() -> None:
     counters = TokenCounters()
     counters.charge("a", 5, BURST, 0)
     counters.refund("a", 50, 0)
@@ -135,7 +135,7 @@ def test_a_refund_never_goes_below_nothing_and_an_idle_tenant_gets_none() -> Non
     assert len(counters) == 0
 
 
-def test_who_is_over_its_share_is_not_charged_and_hears_when_to_come_back() -> None:
+def test_a_tenant_over_its_share_gets_a_retry_after_and_no_charge() -> None:
     counters = TokenCounters()
     counters.charge("b", 0, BURST, 0)
     counters.charge("c", 10, BURST, 0)
@@ -236,10 +236,10 @@ def test_who_cannot_wait_long_finds_a_shorter_queue_long(patience_s: float, wait
         ),
     ],
 )
-def test_a_busy_fleet_is_shared_max_min_fairly_and_none_of_it_lies_idle(
+def test_a_busy_fleet_is_shared_max_min_fairly_without_idling(
     asked: dict[str, float], sizes: dict[str, int], weights: dict[str, float], expected: dict[str, float]
 ) -> None:
-    """Who asks for less than its share gets all of it; the others get the rest by weight."""
+    """A tenant that asks for less than its share gets all of it; the others get the rest by weight."""
     served = play(asked, sizes, TenantWeights(weights))
     for tenant, share in expected.items():
         assert served[tenant] == pytest.approx(share, abs=0.03)

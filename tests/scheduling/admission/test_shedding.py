@@ -23,8 +23,8 @@ def jobs_of(
     parts = st.tuples(classes, st.integers(1, 40), st.integers(1, 10), stakes)
     return st.lists(parts, max_size=9).map(
         lambda found: [
-            Waiting(f"j{i}", one, float(due), tokens, stake)
-            for i, (one, due, tokens, stake) in enumerate(found)
+            Waiting(f"j{i}", entry, float(due), tokens, stake)
+            for i, (entry, due, tokens, stake) in enumerate(found)
         ]
     )
 
@@ -121,7 +121,7 @@ def test_one_too_long_for_any_worker_goes_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(SloClass), st.integers(1, 1000), st.booleans()), max_size=50))
-def test_batch_is_owed_its_share_of_what_went_past_it_and_never_less_than_nothing(
+def test_batch_is_owed_its_share_and_never_less_than_zero(
     went: list[tuple[SloClass, int, bool]],
 ) -> None:
     floor = BatchFloor()
@@ -144,13 +144,13 @@ def test_with_its_share_paid_out_batch_has_five_per_cent() -> None:
     assert 0.049 <= batch / (batch + others) <= 0.051
 
 
-def test_a_plan_costs_each_request_the_same_however_many_wait_too_long() -> None:
+def test_a_plan_costs_the_same_however_many_wait_too_long() -> None:
     def prepare(count: int) -> Callable[[], object]:
         rng = random.Random(1)
         tokens = [rng.randrange(100, 2000) for _ in range(count)]
         jobs = [
-            Waiting(str(place), SloClass.STANDARD, 0.02 * place, one, Stake.AT_RISK)
-            for place, one in enumerate(tokens)
+            Waiting(str(place), SloClass.STANDARD, 0.02 * place, token, Stake.AT_RISK)
+            for place, token in enumerate(tokens)
         ]
         return lambda: plan(jobs, Service(0.0, 40_000.0, 8))
 

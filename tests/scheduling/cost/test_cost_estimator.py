@@ -47,7 +47,7 @@ def follow(estimator: CostEstimator, seen: Iterable[Sample]) -> list[CostModel]:
 
 
 def start() -> CostEstimator:
-    """As after a sweep, and some hundred steps that were as the sweep said."""
+    """Return an estimator after a sweep and some hundred steps that agreed with it."""
     estimator = CostEstimator(SWEPT, measure(DEMO))
     follow(estimator, steps(DEMO, WINDOW))
     return estimator

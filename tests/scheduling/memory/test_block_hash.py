@@ -14,11 +14,11 @@ SIZES = st.integers(1, 5)
 @given(TOKENS, TOKENS, SIZES)
 def test_hashes_agree_exactly_as_far_as_the_tokens_do(first: list[int], second: list[int], size: int) -> None:
     root = chain_root("model", b"")
-    for index, (one, other) in enumerate(
+    for index, (entry, other) in enumerate(
         zip(hash_blocks(root, first, size), hash_blocks(root, second, size), strict=False)
     ):
         end = (index + 1) * size
-        assert (one == other) == (first[:end] == second[:end])
+        assert (entry == other) == (first[:end] == second[:end])
 
 
 @given(TOKENS, SIZES)

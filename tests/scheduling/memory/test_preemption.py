@@ -71,10 +71,10 @@ def test_dear_computation_is_swapped_and_a_slow_bus_is_not() -> None:
     victim = VictimView(1, num_tokens=2000, num_freed_blocks=125, num_swap_blocks=125, arrival=1)
     fast, slow = replace(SWAP, bytes_per_s=1e11), replace(SWAP, bytes_per_s=1e8)
     told = [choose([victim], 4, COST, swap) for swap in (fast, slow)]
-    assert [one.means for one in told if one] == [Means.SWAP, Means.RECOMPUTE]
+    assert [entry.means for entry in told if entry] == [Means.SWAP, Means.RECOMPUTE]
 
 
-def test_of_equals_the_latest_goes_and_without_costs_the_one_with_least_to_lose() -> None:
+def test_of_equals_the_latest_is_the_victim() -> None:
     free = CostModel((0.0,) * 6, 0.0)
     one = VictimView(1, num_tokens=50, num_freed_blocks=5, num_swap_blocks=5, arrival=1)
     later, longer = replace(one, handle=2, arrival=2), replace(one, handle=3, arrival=3, num_tokens=90)

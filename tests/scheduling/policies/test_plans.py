@@ -1,4 +1,4 @@
-"""What holds for the step of every policy, and what each one adds."""
+"""Properties of the steps of every policy, and those of single ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def view_of(
 
 
 def duration_s(view: StepView, plan: StepPlan) -> float:
-    """What 19 of 20 such steps stay within."""
+    """Return the duration that 19 of 20 such steps stay within."""
     computed = [view.waiting[chunk.handle].num_computed_tokens for chunk in plan.chunks]
     chunks = [(before, chunk.num_tokens) for before, chunk in zip(computed, plan.chunks, strict=True)]
     return view.cost.predict_q95(StepShape.of(plan.num_decodes, view.decodes.context_tokens, chunks))
@@ -147,7 +147,7 @@ def test_slack_and_chunked_keep_to_the_budget(view: StepView) -> None:
 
 
 @given(views())
-def test_a_step_of_slack_lasts_no_longer_than_promises_allow_or_one_grain_takes(view: StepView) -> None:
+def test_a_slack_step_lasts_as_promises_allow_or_one_grain(view: StepView) -> None:
     plan = slack.plan(view)
     if not plan.chunks or not view.cost.is_trusted or slack.duration_s(view) == NO_LIMIT_S:
         return

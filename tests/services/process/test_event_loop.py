@@ -1,4 +1,4 @@
-"""What an operator is told of an event loop, and what becomes of one that stands still."""
+"""Operators hear of slow event loops, and a loop that stands still ends its process."""
 
 from __future__ import annotations
 

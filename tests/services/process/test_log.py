@@ -27,7 +27,7 @@ print("served")
 
 
 def logs_into(stderr: int, num_lines: int = 1000) -> str:
-    """What a process goes on to do that logs lines of two kilobytes there, and ends of itself."""
+    """Return what a process prints after it has logged lines of two kilobytes there."""
     run = subprocess.run(
         [sys.executable, "-c", LOGGING, str(num_lines)],
         cwd=ROOT,
@@ -56,8 +56,8 @@ def test_every_line_is_in_the_log_when_its_process_has_ended(tmp_path: Path) -> 
     with (tmp_path / "log").open("wb") as file:
         logs_into(file.fileno(), 100)
     said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert [one["number"] for one in said] == list(range(100))
-    assert {one["worker"] for one in said} == {"w1"}
+    assert [entry["number"] for entry in said] == list(range(100))
+    assert {entry["worker"] for entry in said} == {"w1"}
 
 
 def test_lines_that_were_lost_are_counted_once_there_is_room(

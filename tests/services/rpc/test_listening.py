@@ -39,7 +39,7 @@ def served(request: pytest.FixtureRequest, made: Certificates) -> Iterator[tuple
 
 
 def scraped(address: str, security: Security, timeout_s: float = 60.0) -> str:
-    """What the server says; raises when it does not answer."""
+    """Return what the server says; raise if it does not answer."""
     if security.tls is None:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
     else:
@@ -52,7 +52,7 @@ def scraped(address: str, security: Security, timeout_s: float = 60.0) -> str:
 
 
 def tried(address: str, security: Security) -> str:
-    """What the server says in a moment, or why it says nothing."""
+    """Return what the server says within a moment, or why it says nothing."""
     try:
         return scraped(address, security, timeout_s=0.5)
     except OSError as error:

@@ -67,7 +67,7 @@ def test_urls_of_this_machine_without_a_password_are_taken(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://u@h:1/0", "redis://10.0.0.1/0", "redis://localhost.evil:1"])
-def test_redis_elsewhere_in_the_clear_is_refused_unless_asked_for_by_name(url: str) -> None:
+def test_remote_redis_in_the_clear_is_refused_unless_asked_for(url: str) -> None:
     for security in (Security(), Security(tls=TLS)):
         with pytest.raises(ValueError, match=r"in the clear; accepted: rediss://.*--insecure-listen"):
             security.check_redis(url)

@@ -18,14 +18,14 @@ TOKEN_BUDGET = 100
 NOTHING = Overheads(receive_s=0.0, store_s=0.0, command_s=0.0, report_s=0.0, handoff_s=0.0)
 TRACE = tuple(
     dataclasses.replace(
-        one,
+        entry,
         at_s=0.0,
-        prompt_tokens=1 + one.prompt_tokens // 6,
-        output_tokens=1 + one.output_tokens // 3,
+        prompt_tokens=1 + entry.prompt_tokens // 6,
+        output_tokens=1 + entry.output_tokens // 3,
         tenant="",
         slo_class="standard",
     )
-    for one in make_trace(16, 10.0)
+    for entry in make_trace(16, 10.0)
 )
 
 
@@ -62,12 +62,14 @@ def test_no_simulated_step_is_other_than_the_engines(policy: str, max_num_seqs: 
     )
     engine.finish(
         *(
-            Decode(spec(number, prompt_of(number, one), stop=StopRules(one.output_tokens, ignore_eos=True)))
-            for number, one in enumerate(TRACE)
+            Decode(
+                spec(number, prompt_of(number, entry), stop=StopRules(entry.output_tokens, ignore_eos=True))
+            )
+            for number, entry in enumerate(TRACE)
         )
     )
     shapes = [report.shape for report in engine.reports if report.shape is not None]
-    assert [(one.num_decodes, one.chunk_tokens) for one in worker.steps] == [
-        (one.num_decodes, one.num_tokens - one.num_decodes) for one in shapes
+    assert [(step.num_decodes, step.chunk_tokens) for step in worker.steps] == [
+        (shape.num_decodes, shape.num_tokens - shape.num_decodes) for shape in shapes
     ]
     assert worker.busy_s == pytest.approx(sum(map(profile.cost.predict, shapes)))

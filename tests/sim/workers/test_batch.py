@@ -1,4 +1,4 @@
-"""What a batch says of its rows in totals is what the rows would say one by one."""
+"""A batch's totals are those of its rows."""
 
 import math
 
@@ -39,16 +39,16 @@ def test_blocks_grow_as_each_context_does(lengths: list[tuple[int, int]], steps:
     for handle, (prompt, output) in enumerate(lengths):
         batch.join(sequence(handle, prompt, output), 0.0, 0.0)
     steps = min(steps, batch.steps_to_an_end())
-    contexts = [one.context_tokens for one in batch.rows]
+    contexts = [row.context_tokens for row in batch.rows]
     grown = sum(-(-(context + steps) // BLOCK) - -(-context // BLOCK) for context in contexts)
     assert batch.growth(steps) == grown
     batch.advance([0.1 * (i + 1) for i in range(steps)])
     assert batch.context_tokens == sum(contexts) + steps * len(contexts)
     ended = batch.take_ended()
-    assert {one.handle for one in ended} == {
+    assert {end.handle for end in ended} == {
         i for i, (_, output) in enumerate(lengths) if output - 1 == steps
     }
-    assert all(sum(len(gaps) for gaps in one.gaps) == one.output_tokens - 1 for one in ended)
+    assert all(sum(len(gaps) for gaps in end.gaps) == end.output_tokens - 1 for end in ended)
 
 
 @given(

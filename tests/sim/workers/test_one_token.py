@@ -8,7 +8,7 @@ from tests.sim.conftest import make_profile
 from workloads.trace import TraceRequest
 
 
-def test_a_prompt_of_whole_blocks_with_an_answer_of_one_token_gives_back_what_it_was_given() -> None:
+def test_a_one_token_answer_to_whole_blocks_returns_all_blocks() -> None:
     block_size = make_profile().block_size
     trace = tuple(TraceRequest(at * 0.001, 4 * block_size, 1 + at % 2 * 40) for at in range(20))
     for fleet, placement in (
@@ -17,5 +17,5 @@ def test_a_prompt_of_whole_blocks_with_an_answer_of_one_token_gives_back_what_it
     ):
         simulation = Simulation(SimSpec(make_profile(), fleet, trace, placement=placement))
         result = simulation.run()
-        assert {one.end for one in result.requests} == {End.FINISHED}
+        assert {request.end for request in result.requests} == {End.FINISHED}
         assert not result.leftovers

@@ -74,7 +74,7 @@ def test_a_resumed_generator_is_one_call(tmp_path: Path) -> None:
     assert recorder.crossings == {(("a/loop.py", "loop"), ("b/called.py", "numbers")): 1}
 
 
-def test_the_path_of_a_request_leads_from_its_arrival_to_its_first_token() -> None:
+def test_a_request_path_leads_from_arrival_to_first_token() -> None:
     core, with_decisions = CallRecorder(CORE), CallRecorder(WITH_DECISIONS)
     events = trace_request(core, with_decisions)
     assert events[0] == "Arrived"

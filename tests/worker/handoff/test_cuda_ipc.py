@@ -91,7 +91,7 @@ sys.stdin.read()
 
 
 @pytest.mark.gpu
-def test_another_process_reads_the_memory_itself_and_survives_its_death() -> None:
+def test_another_process_reads_the_memory_and_survives_its_death() -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", SENDER]
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as sender:

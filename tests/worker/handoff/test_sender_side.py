@@ -1,4 +1,4 @@
-"""What a prefill engine reports becomes offers and a commit, and an end of the handoff frees the sequence."""
+"""Reports of a prefill engine become offers and a commit, and the end of a handoff frees the sequence."""
 
 import asyncio
 import dataclasses
@@ -132,7 +132,7 @@ async def test_a_receiver_that_gives_up_frees_the_sequence_and_fails_it(scene: S
     assert scene.failed == [(1, FailureReason.HANDOFF, "no room")]
 
 
-async def test_a_failure_of_the_engine_reaches_the_receiver_and_is_not_told_twice(scene: Scene) -> None:
+async def test_an_engine_failure_reaches_the_receiver_once(scene: Scene) -> None:
     spec = scene.begin(1)
     opened = scene.side.handoffs.open(spec.fence, 0)
     scene.report(failures=[Failure(1, FailureReason.INTERNAL, "broken")], freed=[1])
@@ -158,7 +158,7 @@ async def test_a_receiver_that_never_comes_does_not_pin_the_blocks() -> None:
     await scene.side.close()
 
 
-async def test_a_stranger_can_neither_give_up_nor_acknowledge_for_the_receiver(scene: Scene) -> None:
+async def test_a_stranger_can_neither_give_up_nor_acknowledge(scene: Scene) -> None:
     spec = scene.begin(1)
     stranger = dataclasses.replace(spec.fence, target_incarnation="another")
     with pytest.raises(WrongIncarnationError, match="target_incarnation"):

@@ -50,7 +50,7 @@ async def test_what_is_offered_from_elsewhere_has_bounded_host_memory(
     source.close()
 
 
-async def test_what_is_received_elsewhere_has_slots_for_all_that_is_in_flight() -> None:
+async def test_staged_receives_have_slots_for_all_that_is_in_flight() -> None:
     limits = dataclasses.replace(ReceiverLimits(), max_batches=3)
     target = target_of(KVPool(LAYOUT, 64, ELSEWHERE), limits)
     assert isinstance(target, ReceiveStaging)

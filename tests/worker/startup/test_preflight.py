@@ -1,4 +1,4 @@
-"""What is checked before a worker says that it serves."""
+"""A worker checks its surroundings before it says that it serves."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What keeps a worker from serving ends its process with a code of its own and one sentence."""
+"""A worker that cannot serve ends with an exit code of its own and one sentence."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def test_a_start_is_told_phase_by_phase_on_stdout_and_in_the_log(workshop: Works
     worker.process.terminate()
     worker.process.wait()  # its log is whole
     logged = [json.loads(line) for line in worker.log.read_text().splitlines() if line.startswith("{")]
-    assert list(dict.fromkeys(one["phase"] for one in logged if one["event"] == "starting")) == phases
+    assert list(dict.fromkeys(entry["phase"] for entry in logged if entry["event"] == "starting")) == phases
 
 
 def test_redis_that_does_not_answer(workshop: Workshop) -> None:

@@ -1,4 +1,4 @@
-"""What routers write, workers read; what makes no sense is refused by name."""
+"""Workers read what routers write, and refuse by name what makes no sense."""
 
 import pytest
 from hypothesis import given
@@ -104,7 +104,7 @@ def test_a_report_survives_the_way_back() -> None:
     assert read.load.draining
     assert (read.prefilled, read.cached_tokens) == ((7,), (16,))
     assert list(read.prompt_logprobs) == report.prompt_logprobs
-    assert [(one.handle, one.reason, one.message) for one in read.failures] == [
+    assert [(failure.handle, failure.reason, failure.message) for failure in read.failures] == [
         (8, FailureReason.HANDOFF, "gone")
     ]
 

@@ -75,7 +75,7 @@ async def scene() -> Scene:
 
 
 async def heard(session: RouterSession) -> list[pb.StepReport]:
-    """As it is written to the stream."""
+    """Return a message as it is written to the stream."""
     reports = []
     while (report := await session.take(0.0)) is not None:
         reports.append(report_to_pb(report, draining=False).step)
@@ -108,7 +108,7 @@ async def test_each_router_hears_of_its_own_sequences_under_its_own_handles(scen
     assert (list(to_left.prefilled_handles), list(to_right.prefilled_handles)) == ([], [5])
 
 
-async def test_each_router_hears_of_its_preempted_sequences_and_what_the_step_was_made_of(
+async def test_each_router_hears_of_its_preempted_sequences_and_the_step(
     scene: Scene,
 ) -> None:
     mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
@@ -143,7 +143,7 @@ async def test_a_cancelled_sequence_is_not_reported_of(scene: Scene) -> None:
     assert scene.role.cancelled == [handle], "cancelled twice"
 
 
-async def test_who_cancelled_hears_when_the_sequence_is_gone_and_all_hear_when_none_is_left(
+async def test_the_canceller_hears_the_end_and_all_hear_when_none_is_left(
     scene: Scene,
 ) -> None:
     mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
@@ -221,7 +221,7 @@ async def test_an_attempt_that_is_not_newer_is_refused(
     [step] = await heard(session)
     is_older_session = session_number == 0
     reason = FailureReason.SUPERSEDED if is_older_session else FailureReason.REFUSED
-    assert [one.reason for one in step.failures] == [reason]
+    assert [failure.reason for failure in step.failures] == [reason]
 
 
 async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
@@ -235,7 +235,7 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     assert step.failures[0].reason == FailureReason.SUPERSEDED
 
 
-async def test_one_name_at_two_routers_runs_twice_until_a_later_session_ends_both(scene: Scene) -> None:
+async def test_a_name_at_two_routers_runs_twice_until_a_later_session(scene: Scene) -> None:
     routers = [scene.hub.connect(name) for name in ("one", "other")]
 
     def spec(router_id: str, session: int = 0, attempt: int = 1) -> SequenceSpec:
@@ -254,7 +254,7 @@ async def test_one_name_at_two_routers_runs_twice_until_a_later_session_ends_bot
     assert scene.decode(routers[1], 2, spec("other", attempt=2)) == -1
 
 
-async def test_a_draining_worker_takes_nothing_new_and_tells_when_it_is_empty(scene: Scene) -> None:
+async def test_a_draining_worker_takes_nothing_and_reports_when_empty(scene: Scene) -> None:
     session = scene.hub.connect("r")
     handle = scene.decode(session, 1)
     scene.hub.apply(session, DrainWorker())
@@ -275,7 +275,7 @@ async def test_a_router_that_does_not_read_is_let_go(scene: Scene) -> None:
     assert len(await heard(session)) == MAX_OUTBOUND
 
 
-async def test_whose_prompt_is_computed_hears_of_every_step_of_it_and_others_do_not(scene: Scene) -> None:
+async def test_only_the_owner_of_a_prompt_hears_of_its_steps(scene: Scene) -> None:
     mine, other = scene.hub.connect("router-1"), scene.hub.connect("router-2")
     scene.decode(mine, 7)
     scene.report(shape=StepShape.of(0, 0, [(0, 64)]), step_seconds=0.1)

@@ -112,7 +112,7 @@ async def test_delivered_tokens_are_prefilled_and_go_on(pair: Pair, model: Path)
         assert decode.heard[handle].indexes[0] == list(range(4, 10))
 
 
-async def test_a_request_that_ends_with_its_first_token_needs_no_decode_worker(
+async def test_a_one_token_request_needs_no_decode_worker(
     pair: Pair,
 ) -> None:
     source, target = pair.source, pair.target

@@ -31,13 +31,13 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    """Of their own: the computing workers that other tests share would be another fleet to these."""
+    """A server of their own: the computing workers that other tests share would be another fleet to these."""
     with redis_server() as server:
         yield server.url
 
 
 @pytest.mark.integration
-async def test_tokens_are_the_same_alone_handed_over_and_in_a_second_attempt(workshop: Workshop) -> None:
+async def test_tokens_are_the_same_alone_handed_over_and_retried(workshop: Workshop) -> None:
     source, target = workshop.start_all(("prefill", f"--timed={PROFILE}"), ("decode", f"--timed={PROFILE}"))
     async with WorkClient(source.address) as prefill, WorkClient(target.address) as decode:
         here, there = prefill.welcome.incarnation, decode.welcome.incarnation

@@ -83,7 +83,7 @@ def test_a_step_after_a_wait_begins_when_the_wait_ended() -> None:
     assert clock.now - began == pytest.approx(COST.predict(shape_of(batch)))
 
 
-def test_tokens_depend_neither_on_blocks_nor_on_chunks_nor_on_neighbours() -> None:
+def test_tokens_do_not_depend_on_blocks_chunks_or_neighbours() -> None:
     prompt = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     alone = generate(runner_of(), prompt, [0, 1, 2, 3, 4, 5], 9, 12)
     assert generate(runner_of(), prompt, [7, 3, 9, 1, 12, 2], 2, 12) == alone

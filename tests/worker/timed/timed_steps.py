@@ -14,7 +14,7 @@ BLOCK = 4
 
 
 def batch_of(*sequences: tuple[Sequence[int], int, Sequence[int]]) -> StepBatch:
-    """Of (tokens of the step, context before them, block table); the last token of each wants logits."""
+    """Return a batch of (tokens, context before them, block table); the last token of each wants logits."""
     token_ids = [token for tokens, _, _ in sequences for token in tokens]
     positions = [before + place for tokens, before, _ in sequences for place in range(len(tokens))]
     slots = [

@@ -47,15 +47,15 @@ def ask(
     key = f"t/r{number}/0"
     named = replace(event, listener=number, request_id=f"r{number}")
     told = tell(core, named, Enqueued(key, 1 if ahead else 0, ahead))
-    if any(isinstance(one, ChargeTenant) for one in told):
+    if any(isinstance(action, ChargeTenant) for action in told):
         told += tell(core, Charged(key, standing))
     return told
 
 
 def due_in_ms(told: list[Action], number: int) -> int:
     """Return the due time of the request's last queue entry."""
-    entries = [one.entry for one in told if isinstance(one, Enqueue)]
-    return [one.due_in_ms for one in entries if one.request_key == f"t/r{number}/0"][-1]
+    entries = [action.entry for action in told if isinstance(action, Enqueue)]
+    return [entry.due_in_ms for entry in entries if entry.request_key == f"t/r{number}/0"][-1]
 
 
 RISKY = st.builds(
@@ -76,17 +76,17 @@ def test_whatever_it_asks_for_of_whatever_fleet_it_is_taken(
     core = core_with(bound)
     ask(core, 1, 20, Slo(ttft_ms=50_000), ahead)
     told = ask(core, 2, 100, slo, ahead, standing)
-    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
-    assert not [one for one in told if isinstance(one, Reject)]
-    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    assert [action.listener for action in told if isinstance(action, TellAccepted)] == [2]
+    assert not [action for action in told if isinstance(action, Reject)]
+    (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert (accepted.promise.ttft_ms, accepted.promise.tpot_ms) == (slo.ttft_ms, slo.tpot_ms)
 
 
-def test_below_the_early_quantile_it_is_taken_and_waits_like_one_that_asked_for_no_ttft() -> None:
+def test_a_hopeless_at_risk_request_waits_as_if_without_a_ttft() -> None:
     core = core_with(bound=1000)
-    assert [one for one in ask(core, 1, 100, Slo(ttft_ms=150), 0) if isinstance(one, Reject)]
+    assert [action for action in ask(core, 1, 100, Slo(ttft_ms=150), 0) if isinstance(action, Reject)]
     told = ask(core, 2, 100, Slo(ttft_ms=150, allow_at_risk=True), 0)
-    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert accepted.promise.at_risk
     assert accepted.promise.predicted_ttft_ms > 150
     assert Dequeue("t/r2/0") in told
@@ -95,21 +95,21 @@ def test_below_the_early_quantile_it_is_taken_and_waits_like_one_that_asked_for_
 
 def test_what_may_just_be_in_time_keeps_its_place() -> None:
     told = ask(core_with(bound=100), 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
-    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert accepted.promise.at_risk
     assert Dequeue("t/r1/0") not in told
     assert due_in_ms(told, 1) == 220
 
 
-def test_where_it_would_break_the_promise_of_another_it_waits_behind_it() -> None:
+def test_it_waits_behind_a_promise_that_it_would_break() -> None:
     core = core_with(bound=100)
-    assert not [one for one in ask(core, 1, 50, Slo(ttft_ms=400), 0) if isinstance(one, Reject)]
+    assert not [action for action in ask(core, 1, 50, Slo(ttft_ms=400), 0) if isinstance(action, Reject)]
     hasty = Slo(ttft_ms=300)
-    (refused,) = [one.error for one in ask(core, 2, 200, hasty, 0) if isinstance(one, Reject)]
+    (refused,) = [action.error for action in ask(core, 2, 200, hasty, 0) if isinstance(action, Reject)]
     assert isinstance(refused, Refused)
     assert refused.decision.cause is Cause.OTHERS
     told = ask(core, 3, 200, replace(hasty, allow_at_risk=True), 0)
-    assert not [one for one in told if isinstance(one, Reject)]
+    assert not [action for action in told if isinstance(action, Reject)]
     assert due_in_ms(told, 3) > 400
 
 
@@ -117,7 +117,7 @@ def test_where_it_would_break_the_promise_of_another_it_waits_behind_it() -> Non
 def test_a_pace_that_is_not_kept_cuts_no_steps_of_others(slo: Slo) -> None:
     core = core_of("slack")
     told = ask(core, 1, 6, replace(slo, allow_at_risk=True), 0)
-    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert accepted.promise.at_risk
     assert accepted.promise.tpot_ms == slo.tpot_ms, "it is judged by what it asked for"
     (send,) = grant(core, 1, ONE.key)
@@ -128,4 +128,4 @@ def test_a_pace_that_is_not_kept_cuts_no_steps_of_others(slo: Slo) -> None:
 def test_a_full_queue_refuses_it_too() -> None:
     event = replace(ARRIVAL, slo=Slo(ttft_ms=1, allow_at_risk=True))
     told = tell(core_with(100), event, QueueWasFull("t/r1/0", 1024))
-    assert [one for one in told if isinstance(one, Reject)]
+    assert [action for action in told if isinstance(action, Reject)]

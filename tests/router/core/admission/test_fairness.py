@@ -40,12 +40,12 @@ def core_of_late(load: float, slo_class: SloClass = SloClass.STANDARD) -> Router
 
 
 def verdict(core: RouterCore, tokens: int, ahead: int, slo: Slo = SLO) -> Verdict:
-    """What a newcomer of this length would be told behind so many tokens in the queue."""
+    """Return what a newcomer of this length would be told behind so many tokens in the queue."""
     asked = RequestCost(prompt_tokens=tokens, cached_tokens=0, blocks=2, num_seqs=1)
     return judged(core, asked, slo, QueueAhead(ahead, 1), 1.0).decision.verdict
 
 
-def test_a_short_prompt_is_refused_where_it_would_take_the_room_of_a_long_one() -> None:
+def test_a_short_prompt_is_refused_the_room_of_a_long_one() -> None:
     assert verdict(core_of_late(load=0.1), SHORT, 200) is Verdict.ACCEPTED
     assert verdict(core_of_late(load=0.9), SHORT, 200) is Verdict.REFUSED
 
@@ -75,7 +75,7 @@ def test_what_is_decided_is_learnt_by_length() -> None:
     assert len(lengths) == 202
 
 
-def test_what_could_not_be_in_time_with_nothing_before_it_is_not_counted() -> None:
+def test_a_prompt_late_even_on_an_idle_fleet_is_not_counted() -> None:
     core = core_of_late(0.9)
     ask(core, 1, SHORT, replace(SLO, ttft_ms=1), 0)
     assert len(core.state.learnt.by_length[SloClass.STANDARD]) == 200
@@ -85,7 +85,7 @@ def lead(ahead: int, slo: Slo) -> float:
     """Seconds of the fleet's work that a newcomer's tenant may be ahead by, behind so many tokens."""
     core = core_of("slack", cost=COST)
     rate = core.state.capacity.prefill_rate(None, core.state.now)
-    (charged,) = [one for one in ask(core, 1, SHORT, slo, ahead) if isinstance(one, ChargeTenant)]
+    (charged,) = [action for action in ask(core, 1, SHORT, slo, ahead) if isinstance(action, ChargeTenant)]
     assert charged.band == BAND_S * rate
     return charged.lead / rate
 

@@ -1,4 +1,4 @@
-"""What was learnt under load must not shut an idle fleet."""
+"""Ratios learnt under load do not shut an idle fleet."""
 
 from __future__ import annotations
 
@@ -72,14 +72,16 @@ def first_tokens(core: RouterCore, prompt: int, took_s: float, count: int, first
         event = replace(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), received_at=at)
         tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
         asks = [
-            one for one in tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at) if isinstance(one, AskGrants)
+            action
+            for action in tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at)
+            if isinstance(action, AskGrants)
         ]
         (send,) = grant(core, number, asks[0].worker.key, now=at)
         last = TokenColumns([send.spec.handle], [0], [0], [9], [int(FinishReason.LENGTH)])
         tell(core, StepReported(send.worker_key, last, WorkerLoad(free_blocks=64), 0.01), now=at + took_s)
 
 
-def test_what_an_idle_fleet_takes_besides_computing_is_added_and_not_taken_for_load() -> None:
+def test_idle_overhead_is_added_and_not_taken_for_load() -> None:
     # A millisecond for each token, and always seven besides.
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
     bare = judged(core, RequestCost(20, 0, 5, 1), Slo(), QueueAhead(0, 0), 10.0).decision.ttft_s
@@ -103,22 +105,22 @@ def test_what_tokenising_took_counts_as_it_is(waited_s: float, is_kept: bool) ->
     tell(core, event, now=at)
     told = tell(core, Enqueued("t/r/0", 0, 0), now=at)
     if is_kept:
-        [accepted] = [one for one in told if isinstance(one, TellAccepted)]
+        [accepted] = [action for action in told if isinstance(action, TellAccepted)]
         assert accepted.promise.predicted_ttft_ms == pytest.approx(1000 * waited_s + 20)
     else:
-        [refused] = [one.error for one in told if isinstance(one, Reject)]
+        [refused] = [action.error for action in told if isinstance(action, Reject)]
         assert isinstance(refused, Refused)
         assert refused.decision.attainable_ttft_ms == pytest.approx(1000 * waited_s + 20, abs=1)
 
 
-def test_a_line_before_the_tokenizer_is_not_learnt_as_what_an_idle_fleet_takes() -> None:
+def test_a_wait_for_the_tokenizer_is_not_learnt_as_idle_overhead() -> None:
     core = core_of("slack", cost=CostModel((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), 0.0))
     for number in range(1, 9):
         at = float(10 + number)
         event = replace(ARRIVAL, prompt_token_ids=range(20), stop=StopRules(max_tokens=1), received_at=at - 3)
         tell(core, replace(event, listener=number, request_id=f"r{number}"), now=at)
         told = tell(core, Enqueued(f"t/r{number}/0", 0, 0), now=at)
-        [asks] = [one for one in told if isinstance(one, AskGrants)]
+        [asks] = [action for action in told if isinstance(action, AskGrants)]
         (send,) = grant(core, number, asks.worker.key, now=at)
         last = TokenColumns([send.spec.handle], [0], [0], [9], [int(FinishReason.LENGTH)])
         tell(core, StepReported(send.worker_key, last, WorkerLoad(free_blocks=64), 0.01), now=at + 0.027)

@@ -59,7 +59,7 @@ def test_histories_with_quotes_in_them_are_replayed_identically(
         if kind == "quote":
             before = list(core.state.groups), len(core.state.live), core.state.counters
             asked = replace(QUOTE, listener=-number - 1, prompt_tokens=amount + 1, slo=slo, waiting=amount)
-            (answer,) = [one for one in take(asked) if isinstance(one, TellQuoted | Reject)]
+            (answer,) = [action for action in take(asked) if isinstance(action, TellQuoted | Reject)]
             assert answer.listener == asked.listener
             assert before == (list(core.state.groups), len(core.state.live), core.state.counters)
         elif kind == "report":
@@ -72,7 +72,7 @@ def test_histories_with_quotes_in_them_are_replayed_identically(
             take(event)
             take(Enqueued(f"t/r{number}/0", 0, 0))
     decided = list(replay([header(core.state.config), *told, footer(len(told))]))
-    assert [one.recorded.line for one in decided if not one.identical] == []
+    assert [action.recorded.line for action in decided if not action.identical] == []
 
 
 def quote(core: RouterCore, asked: QuoteAsked = QUOTE) -> TellQuoted | Reject:
@@ -87,7 +87,9 @@ def test_a_quote_is_the_promise_that_the_request_then_gets() -> None:
     assert isinstance(quoted, TellQuoted)
     assert quoted.verdict is Verdict.ACCEPTED
     event = replace(ARRIVAL, slo=Slo(ttft_ms=60_000, tpot_ms=500))
-    (told,) = [one for one in tell(core, event, Enqueued("t/r1/0", 0, 0)) if isinstance(one, TellAccepted)]
+    (told,) = [
+        action for action in tell(core, event, Enqueued("t/r1/0", 0, 0)) if isinstance(action, TellAccepted)
+    ]
     assert told.promise == quoted.promise
 
 

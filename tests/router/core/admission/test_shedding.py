@@ -52,7 +52,7 @@ def ask(
     key = f"t/r{number}/0"
     named = replace(event, listener=number, request_id=f"r{number}")
     told = tell(core, named, Enqueued(key, 1 if ahead else 0, ahead))
-    if any(isinstance(one, ChargeTenant) for one in told):
+    if any(isinstance(action, ChargeTenant) for action in told):
         told += tell(core, Charged(key, standing))
     return told
 
@@ -60,21 +60,25 @@ def ask(
 def test_the_largest_at_risk_makes_room_for_a_smaller_newcomer() -> None:
     core = core_with(bound=100)
     risky = Slo(ttft_ms=220, allow_at_risk=True)
-    (taken,) = [one for one in ask(core, 1, 100, risky, 0) if isinstance(one, TellAccepted)]
+    (taken,) = [action for action in ask(core, 1, 100, risky, 0) if isinstance(action, TellAccepted)]
     assert taken.promise.at_risk
     firm = Slo(ttft_ms=300)
     told = ask(core, 2, 10, firm, 100)
     assert RequestShed("t/r1/0") in told
     assert_waits_behind(told)
     assert ("t", "r1") in core.state.live
-    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
+    assert [action.listener for action in told if isinstance(action, TellAccepted)] == [2]
 
 
 def assert_waits_behind(told: list[Action]) -> None:
     """The first request waits on like one that asked for no TTFT, and its client hears no error."""
-    assert not [one for one in told if isinstance(one, Reject)]
+    assert not [action for action in told if isinstance(action, Reject)]
     assert Dequeue("t/r1/0") in told
-    (again,) = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
+    (again,) = [
+        action.entry
+        for action in told
+        if isinstance(action, Enqueue) and action.entry.request_key == "t/r1/0"
+    ]
     assert again.due_in_ms > DEFAULT_TTFT_MS[SloClass.STANDARD] - 1000
 
 
@@ -82,30 +86,36 @@ def test_who_was_accepted_never_makes_room() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=1000), 0)
     told = ask(core, 2, 10, Slo(ttft_ms=300), 100)
-    (rejected,) = [one for one in told if isinstance(one, Reject)]
+    (rejected,) = [action for action in told if isinstance(action, Reject)]
     assert rejected.listener == 2
-    assert not [one for one in told if isinstance(one, RequestShed)]
+    assert not [action for action in told if isinstance(action, RequestShed)]
 
 
-def test_the_full_plan_puts_behind_what_at_risk_cannot_be_in_time_any_more() -> None:
+def test_the_full_plan_demotes_at_risk_requests_that_are_late() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=220, allow_at_risk=True), 0)
-    assert not [one for one in tell(core, CHORES, now=1.05) if isinstance(one, RequestShed)]
+    assert not [action for action in tell(core, CHORES, now=1.05) if isinstance(action, RequestShed)]
     told = tell(core, CHORES, now=1.2)
     assert RequestShed("t/r1/0") in told
     assert_waits_behind(told)
     assert ("t", "r1") in core.state.live
-    assert not [one for one in tell(core, CHORES, now=1.3) if isinstance(one, RequestShed)], "only once"
+    assert not [action for action in tell(core, CHORES, now=1.3) if isinstance(action, RequestShed)], (
+        "only once"
+    )
 
 
-def test_when_capacity_dies_a_promise_is_given_up_behind_those_that_can_be_kept() -> None:
+def test_lost_capacity_gives_up_promises_that_cannot_be_kept() -> None:
     core = core_with(bound=100)
     ask(core, 1, 100, Slo(ttft_ms=500), 0)
     told = ask(core, 2, 10, Slo(ttft_ms=600), 100)
-    assert not [one for one in told if isinstance(one, PromiseBroken)]
+    assert not [action for action in told if isinstance(action, PromiseBroken)]
     told = tell(core, WorkerLost(TWO.key, "killed"), now=1.38)
-    assert [one.request_key for one in told if isinstance(one, PromiseBroken)] == ["t/r1/0"]
-    behind = [one.entry for one in told if isinstance(one, Enqueue) and one.entry.request_key == "t/r1/0"]
+    assert [action.request_key for action in told if isinstance(action, PromiseBroken)] == ["t/r1/0"]
+    behind = [
+        action.entry
+        for action in told
+        if isinstance(action, Enqueue) and action.entry.request_key == "t/r1/0"
+    ]
     assert behind[-1].due_in_ms > 100_000
     assert Dequeue("t/r1/0") in told
     assert ("t", "r1") in core.state.live
@@ -134,31 +144,31 @@ def test_full_plans_are_made_less_often_where_many_wait(monkeypatch: pytest.Monk
     assert core.state.planned_at == 1.12
 
 
-def test_a_tenant_over_its_share_is_refused_what_it_asks_to_be_promised() -> None:
+def test_a_tenant_over_its_share_is_refused_a_promise() -> None:
     over = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
     asked = Slo(ttft_ms=50_000)
     told = ask(core_with(bound=100), 1, 10, asked, 100, over)
-    (rejected,) = [one for one in told if isinstance(one, Reject)]
+    (rejected,) = [action for action in told if isinstance(action, Reject)]
     assert isinstance(rejected.error, Refused)
     within = ask(core_with(bound=100), 1, 10, asked, 100)
-    assert [one for one in within if isinstance(one, TellAccepted)]
+    assert [action for action in within if isinstance(action, TellAccepted)]
 
 
 def test_a_tenant_over_its_share_that_asks_for_nothing_is_put_behind() -> None:
     over = Standing(counter=9000.0, least=0.0, others=1, is_over=True)
     told = ask(core_with(bound=100), 1, 10, Slo(), 100, over)
-    assert [one for one in told if isinstance(one, TellAccepted)]
-    first, again = (one.entry.due_in_ms for one in told if isinstance(one, Enqueue))
+    assert [action for action in told if isinstance(action, TellAccepted)]
+    first, again = (action.entry.due_in_ms for action in told if isinstance(action, Enqueue))
     assert again > first
     assert Dequeue("t/r1/0") in told
 
 
-def test_who_is_refused_gives_its_charge_back_and_nobody_is_charged_where_none_waits() -> None:
+def test_the_refused_get_charges_back_and_idle_fleets_charge_none() -> None:
     core = core_with(bound=100)
     told = ask(core, 1, 100, Slo(ttft_ms=100), 100)
-    (charged,) = [one for one in told if isinstance(one, ChargeTenant)]
+    (charged,) = [action for action in told if isinstance(action, ChargeTenant)]
     assert RefundTenant("t", charged.tokens) in told
-    assert not [one for one in ask(core, 2, 5, Slo(), 0) if isinstance(one, ChargeTenant)]
+    assert not [action for action in ask(core, 2, 5, Slo(), 0) if isinstance(action, ChargeTenant)]
 
 
 def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
@@ -167,6 +177,6 @@ def test_batch_is_let_through_once_it_is_owed_a_prompt() -> None:
     core.state.batch_floor.owed_tokens = 9.9
     ask(core, 2, 6, Slo(slo_class=SloClass.INTERACTIVE), 0)
     grant(core, 2, ONE.key)
-    promoted = [one.key for one in core.state.groups.values() if one.is_promoted]
+    promoted = [group.key for group in core.state.groups.values() if group.is_promoted]
     assert promoted == ["t/r1/0"]
     assert core.state.waiting.head_of(SloClass.BATCH) is core.state.groups["t/r1/0"]

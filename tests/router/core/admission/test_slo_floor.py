@@ -1,4 +1,4 @@
-"""What no idle fleet could meet is told apart from what this one cannot meet now."""
+"""An SLO that no idle fleet could meet is told apart from one that this fleet cannot meet now."""
 
 from __future__ import annotations
 
@@ -71,19 +71,21 @@ def test_the_first_field_below_the_least_is_named_with_what_would_do(
 
 
 @given(WORKERS, st.integers(1, 3000))
-def test_nothing_that_an_idle_worker_is_predicted_to_meet_is_impossible(
+def test_nothing_that_an_idle_worker_meets_is_impossible(
     workers: list[tuple[CostModel, int]], prompt: int
 ) -> None:
     least = least_of(prompt, workers)
     prefill = [PrefillView(cost, room) for cost, room in workers]
     decode = [DecodeView(cost, 0, 0, 8, 1000, 1.0, 0.0) for cost, _ in workers]
-    capacity = capacity_of([prefill_speed(one) for one in prefill], [decode_speed(one) for one in decode])
+    capacity = capacity_of(
+        [prefill_speed(entry) for entry in prefill], [decode_speed(entry) for entry in decode]
+    )
     predicted = predict(asks(prompt), QueueAhead(0, 0), capacity)
     assert least.ttft_s <= predicted.ttft_s * (1 + 1e-9)
 
 
 @given(WORKERS, COSTS, st.integers(2, 3000), st.integers(1, 3000))
-def test_neither_another_worker_nor_a_cached_prefix_makes_more_impossible(
+def test_more_workers_or_cached_prefixes_make_nothing_impossible(
     workers: list[tuple[CostModel, int]], another: CostModel, prompt: int, cached: int
 ) -> None:
     least = least_of(prompt, workers)
@@ -99,7 +101,7 @@ def test_nothing_is_impossible_while_a_worker_has_measured_nothing() -> None:
 
 
 @given(st.lists(COSTS, min_size=1, max_size=8), st.integers(64, 4096), st.integers(1, 3000))
-def test_whatever_a_worker_tells_the_limit_only_falls_and_never_below_its_quickest_costs(
+def test_the_limit_only_falls_and_not_below_the_quickest_costs(
     costs: list[CostModel], budget: int, prompt: int
 ) -> None:
     known: tuple[CostModel, ...] = ()
@@ -107,9 +109,9 @@ def test_whatever_a_worker_tells_the_limit_only_falls_and_never_below_its_quicke
     for cost in costs:
         known = quickest(known, cost, budget)
         least = slo_floor(asks(prompt), [(known, budget)], [known])
-        alone = [least_of(prompt, [(one, budget)]) for one in costs]
-        assert least.ttft_s >= min(one.ttft_s for one in alone)
-        assert least.step_s >= min(one.step_s for one in alone)
+        alone = [least_of(prompt, [(entry, budget)]) for entry in costs]
+        assert least.ttft_s >= min(answer.ttft_s for answer in alone)
+        assert least.step_s >= min(answer.step_s for answer in alone)
         full = slo_floor(asks(budget), [(known, budget)], [known])
         limits.append((full.ttft_s, slo_floor(asks(1), [(known, budget)], [known]).step_s))
     assert all(late[0] <= soon[0] * (1 + 1e-9) for soon, late in pairwise(limits))
@@ -122,28 +124,28 @@ IMPOSSIBLE = Slo(ttft_ms=1, tpot_ms=1, itl_ms=1, allow_at_risk=True)
 
 def told(core: RouterCore, slo: Slo) -> list[object]:
     actions = arrive(core, 1, replace(ARRIVAL, slo=slo))
-    return [one.error if isinstance(one, Reject) else one for one in actions]
+    return [action.error if isinstance(action, Reject) else action for action in actions]
 
 
 @given(st.lists(st.tuples(st.sampled_from([1.0, 1.3, 4.0]), st.booleans()), max_size=12))
-def test_an_impossible_slo_gets_one_answer_whether_costs_are_trusted_or_not(
+def test_trust_in_costs_does_not_change_the_impossible_answer(
     spells: list[tuple[float, bool]],
 ) -> None:
     core = core_of("slack")
     for number, (slow_by, is_trusted) in enumerate([(1.0, True), *spells]):
-        cost = replace(COST, coefficients=tuple(one * slow_by for one in COST.coefficients))
+        cost = replace(COST, coefficients=tuple(coefficient * slow_by for coefficient in COST.coefficients))
         for facts in (ONE, TWO):
             told_cost = replace(cost, is_trusted=is_trusted)
             tell(core, StepReported(facts.key, TokenColumns(), WorkerLoad(free_blocks=64), cost=told_cost))
         event = replace(ARRIVAL, slo=Slo(ttft_ms=1))
-        (error,) = [one.error for one in arrive(core, number, event) if isinstance(one, Reject)]
+        (error,) = [action.error for action in arrive(core, number, event) if isinstance(action, Reject)]
         assert isinstance(error, ValidationError)
         assert error.reason is Reason.SLO_IMPOSSIBLE
         assert "slo.ttft_ms is 1; accepted: 10 to" in str(error)
 
 
 def test_an_slo_that_is_impossible_is_taken_where_late_is_allowed() -> None:
-    (taken,) = [one for one in told(core_of("slack"), IMPOSSIBLE) if isinstance(one, TellAccepted)]
+    (taken,) = [action for action in told(core_of("slack"), IMPOSSIBLE) if isinstance(action, TellAccepted)]
     assert taken.promise.at_risk
     assert taken.promise.ttft_ms == 1
     assert taken.promise.predicted_ttft_ms >= 10
@@ -161,7 +163,7 @@ def test_a_router_names_field_value_and_range_whatever_it_has_to_do(field: str, 
     busy = core_of("slack")
     tell(busy, StepReported(ONE.key, TokenColumns(), WorkerLoad(running=4, free_blocks=64)))
     for core in (core_of("slack"), busy):
-        (error,) = [one for one in told(core, slo) if isinstance(one, Exception)]
+        (error,) = [action for action in told(core, slo) if isinstance(action, Exception)]
         assert isinstance(error, ValidationError)
         assert error.field == field
         assert re.search(rf"is [19]; accepted: 10 to {MAX_SLO_MS}", str(error))
@@ -173,9 +175,9 @@ def test_load_makes_a_refusal_and_never_an_impossibility() -> None:
     idle, busy = core_of("slack"), core_of("slack")
     load = WorkerLoad(running=4, waiting=9, pending_prefill_tokens=5000, free_blocks=64)
     tell(busy, *(StepReported(facts.key, TokenColumns(), load) for facts in (ONE, TWO)))
-    assert any(isinstance(one, TellAccepted) for one in told(idle, Slo(ttft_ms=10)))
-    assert any(isinstance(one, Refused) for one in told(busy, Slo(ttft_ms=10)))
+    assert any(isinstance(action, TellAccepted) for action in told(idle, Slo(ttft_ms=10)))
+    assert any(isinstance(action, Refused) for action in told(busy, Slo(ttft_ms=10)))
 
 
 def test_who_promises_nothing_turns_nothing_away() -> None:
-    assert any(isinstance(one, TellAccepted) for one in told(core_of("chunked"), Slo(ttft_ms=1)))
+    assert any(isinstance(action, TellAccepted) for action in told(core_of("chunked"), Slo(ttft_ms=1)))

@@ -20,7 +20,7 @@ from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
 
 COST = CostModel((0.002, 0.0, 0.0003, 0.0, 0.0, 0.0), 0.0)
 """A third of a millisecond for each prompt token: 2400 tokens take 0.8 s on a healthy machine."""
-FACTS = [replace(one, num_blocks=4000, token_budget=512) for one in (ONE, TWO)]
+FACTS = [replace(entry, num_blocks=4000, token_budget=512) for entry in (ONE, TWO)]
 FIXED_S = 0.008
 
 
@@ -44,14 +44,16 @@ class OneByOne:
         event = replace(ARRIVAL, prompt_token_ids=range(prompt), stop=StopRules(max_tokens=1), slo=slo)
         event = replace(event, received_at=self.now, listener=self._number, request_id=name)
         told = tell(self.core, event, Enqueued(f"t/{name}/0", 0, 0), now=self.now)
-        errors = [one.error for one in told if isinstance(one, Reject)]
+        errors = [action.error for action in told if isinstance(action, Reject)]
         if errors:
             assert isinstance(errors[0], Refused), errors[0]
             return errors[0].retry_after_s
-        assert any(isinstance(one, TellAccepted) for one in told)
-        if not any(isinstance(one, AskGrants) for one in told):  # it takes another place in the queue first
+        assert any(isinstance(action, TellAccepted) for action in told)
+        if not any(
+            isinstance(action, AskGrants) for action in told
+        ):  # it takes another place in the queue first
             told = tell(self.core, Enqueued(f"t/{name}/0", 0, 0), now=self.now)
-        self._asks = [one for one in told if isinstance(one, AskGrants)]
+        self._asks = [action for action in told if isinstance(action, AskGrants)]
         return None
 
     def serve(self, took_s: float, cost: CostModel | None = None) -> None:
@@ -67,7 +69,9 @@ class OneByOne:
 
 
 def slowed(cost: CostModel, by: float, *, is_trusted: bool) -> CostModel:
-    return replace(cost, coefficients=tuple(one * by for one in cost.coefficients), is_trusted=is_trusted)
+    return replace(
+        cost, coefficients=tuple(coefficient * by for coefficient in cost.coefficients), is_trusted=is_trusted
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def after(turns: list[Turn]) -> OneByOne:
 @settings(max_examples=200, deadline=None)
 @given(TURNS, PROMPTS, CLASSES)
 @example([Turn(12, 300, 100.0, None, SloClass.STANDARD, 0.0, True, True)] * 10, 30, SloClass.BATCH)
-def test_whatever_was_slow_an_idle_fleet_that_is_well_serves_within_one_retry_after(
+def test_a_recovered_idle_fleet_serves_within_one_retry_after(
     turns: list[Turn], prompt: int, slo_class: SloClass
 ) -> None:
     fleet = after(turns)
@@ -157,7 +161,7 @@ def bad_minute() -> OneByOne:
     return after([Turn(8, 30, 3.0 / healthy_s(30), None, SloClass.STANDARD, 0.0, False, True)])
 
 
-def test_a_trial_that_fails_is_the_only_one_until_the_time_told_to_all_others() -> None:
+def test_a_failed_trial_is_the_only_one_until_the_retry_after() -> None:
     fleet, slo = bad_minute(), Slo(ttft_ms=500)
     began = fleet.now
     assert fleet.ask(30, slo) is None
@@ -171,7 +175,7 @@ def test_a_trial_that_fails_is_the_only_one_until_the_time_told_to_all_others() 
     assert fleet.ask(30, slo) is None
 
 
-def test_what_nobody_can_keep_takes_no_trial_from_those_that_leave_more_time() -> None:
+def test_an_impossible_slo_takes_no_trial_from_easier_requests() -> None:
     fleet = bad_minute()
     assert fleet.ask(30, Slo(ttft_ms=12)) is None
     fleet.serve_well(30)
@@ -191,6 +195,6 @@ def test_a_trial_says_what_a_request_takes_at_best() -> None:
     fleet = bad_minute()
     event = replace(ARRIVAL, prompt_token_ids=range(30), slo=Slo(ttft_ms=500), received_at=fleet.now)
     told = tell(fleet.core, replace(event, listener=99), Enqueued("t/r1/0", 0, 0), now=fleet.now)
-    (accepted,) = [one for one in told if isinstance(one, TellAccepted)]
+    (accepted,) = [action for action in told if isinstance(action, TellAccepted)]
     assert accepted.promise.predicted_ttft_ms == pytest.approx((healthy_s(30) - FIXED_S) * 1000)
     assert not accepted.promise.at_risk

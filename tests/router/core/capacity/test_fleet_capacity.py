@@ -1,4 +1,4 @@
-"""What is kept of the fleet as it changes is what looking at all of it again would find."""
+"""Totals kept as the fleet changes equal those of counting it all again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from state.records import Settled
 from tests.router.core_driver import ARRIVAL, core_of
 
 COST = CostModel((0.005, 0.001, 0.00005, 2e-5, 1e-8, 1e-8), 8.0)
-"""Of which a few sequences fill what the strictest pace allows."""
+"""Costs with which a few sequences fill what the strictest pace allows."""
 COSTS = (COST, COST, replace(COST, is_trusted=False), replace(COST, ratio_q95=1.5))
 WORKERS = [
     WorkerFacts(name, "1", role, f"{name}:1", "fp", 4, 400, 8, 128)
@@ -122,20 +122,22 @@ def check_queues(core: RouterCore) -> None:
     """These are followed exactly, however old the rest is."""
     capacity, computing, now = core.state.capacity, core.state.fleet.computing, core.state.now
     queues = {worker.key: capacity.prompt_queue(worker, now) for worker in computing}
-    free = [one for one in computing if not one.asking and one.bound_tokens < queues[one.key].limit]
+    free = [entry for entry in computing if not entry.asking and entry.bound_tokens < queues[entry.key].limit]
     assert capacity.free_workers(now) == free
     assert [(lane.key, lane.wait_s) for lane in capacity.lanes(now)] == [
-        (one.key, queues[one.key].wait_s(one.bound_tokens)) for one in computing
+        (entry.key, queues[entry.key].wait_s(entry.bound_tokens)) for entry in computing
     ]
-    assert core.state.fleet.bound_tokens == sum(one.bound_tokens for one in computing)
+    assert core.state.fleet.bound_tokens == sum(entry.bound_tokens for entry in computing)
 
 
 def seen(core: RouterCore, capacity: FleetCapacity) -> list[object]:
     fleet, now = core.state.fleet, core.state.now
     found: list[object] = [capacity.free_workers(now), capacity.lanes(now)]
-    found += [(capacity.prefill_view(one.key, now), capacity.chunk(one, now)) for one in fleet.computing]
-    found += [capacity.decode_view(one, now) for one in fleet.workers.values()]
-    found += [capacity.seat_limit(one, pace, now) for one in fleet.workers.values() for pace in PACES]
+    found += [
+        (capacity.prefill_view(worker.key, now), capacity.chunk(worker, now)) for worker in fleet.computing
+    ]
+    found += [capacity.decode_view(worker, now) for worker in fleet.workers.values()]
+    found += [capacity.seat_limit(worker, pace, now) for worker in fleet.workers.values() for pace in PACES]
     return found + [capacity.capacity(pace, now) for pace in PACES if fleet.serves]
 
 

@@ -40,11 +40,11 @@ def test_an_idle_fleet_promises_what_the_holder_of_the_prefix_takes() -> None:
     core = core_with()
     assert predicted_ms(core, HITS) == pytest.approx(predicted_ms(core, {}) - 8 * BLOCK)
     tight = replace(ARRIVAL, prompt_token_ids=range(PROMPT), slo=Slo(ttft_ms=PROMPT - 8 * BLOCK + 1))
-    assert any(isinstance(one, Reject) for one in arrive(core_with(), 1, tight))
+    assert any(isinstance(action, Reject) for action in arrive(core_with(), 1, tight))
     told = arrive(core, 1, replace(tight, prefix_hits=HITS))
-    assert any(isinstance(one, TellAccepted) for one in told)
+    assert any(isinstance(action, TellAccepted) for action in told)
     # And it is that worker alone that the prompt is offered to.
-    assert [one.worker.key for one in told if isinstance(one, AskGrants)] == [ONE.key]
+    assert [action.worker.key for action in told if isinstance(action, AskGrants)] == [ONE.key]
 
 
 def test_a_holder_that_is_not_free_does_not_count() -> None:
@@ -62,7 +62,7 @@ def test_a_holder_that_is_not_free_does_not_count() -> None:
         (HITS, QueueAhead(0, 0), Placement.CONDITIONAL),
     ],
 )
-def test_where_any_worker_may_come_to_take_it_only_what_all_hold_is_counted(
+def test_if_any_worker_may_take_it_only_common_blocks_count(
     hits: dict[str, int], ahead: QueueAhead, placement: Placement
 ) -> None:
     core = core_with(placement)
@@ -72,7 +72,7 @@ def test_where_any_worker_may_come_to_take_it_only_what_all_hold_is_counted(
     assert predicted_ms(core, both, ahead) == pytest.approx(predicted_ms(core, {}, ahead) - 5 * BLOCK)
 
 
-def test_with_as_many_waiting_as_there_are_free_the_first_to_answer_may_take_it() -> None:
+def test_with_as_many_waiting_as_free_any_worker_may_take_it() -> None:
     core = core_with()
     for number in (1, 2):
         arrive(core, number)
@@ -83,7 +83,7 @@ def test_with_as_many_waiting_as_there_are_free_the_first_to_answer_may_take_it(
 
 
 @given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 60), st.integers(0, 60), st.integers(0, 2))
-def test_a_known_prefix_never_makes_a_promise_later_nor_sooner_than_its_holders(
+def test_a_known_prefix_promises_no_sooner_than_its_holders(
     one: int, two: int, bound_one: int, bound_two: int, ahead: int
 ) -> None:
     core, hits = core_with(), {ONE.key: one, TWO.key: two}

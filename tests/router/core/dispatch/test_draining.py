@@ -46,16 +46,20 @@ def draining(core: RouterCore) -> tuple[str, int, list[Action]]:
 
 
 def sent(actions: list[Action], kind: type[Action]) -> list[Action]:
-    return [one for one in actions if isinstance(one, kind)]
+    return [action for action in actions if isinstance(action, kind)]
 
 
 def copied(core: RouterCore, key: str, actions: list[Action]) -> list[Action]:
     """Both copies are at the target."""
     done: list[Action] = []
-    for one in actions:
-        if isinstance(one, SendPreCopy):
+    for action in actions:
+        if isinstance(action, SendPreCopy):
             report = StepReported(
-                other(key).key, TokenColumns(), WorkerLoad(), prefilled=(one.part.handle,), cached_tokens=(0,)
+                other(key).key,
+                TokenColumns(),
+                WorkerLoad(),
+                prefilled=(action.part.handle,),
+                cached_tokens=(0,),
             )
             done += tell(core, report, now=2.2)
     return done
@@ -64,13 +68,13 @@ def copied(core: RouterCore, key: str, actions: list[Action]) -> list[Action]:
 def test_full_blocks_are_copied_while_it_runs_on() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    lends = [one for one in actions if isinstance(one, SendPreCopy)]
-    ahead = [one for one in actions if isinstance(one, SendReceive)]
+    lends = [action for action in actions if isinstance(action, SendPreCopy)]
+    ahead = [action for action in actions if isinstance(action, SendReceive)]
     # 6 tokens of prompt and 3 of output: the newest's KV is not written, blocks have 4 tokens.
-    assert [(one.worker_key, one.handle, one.num_blocks) for one in lends] == [(key, handle, 2)] * N
-    assert [one.kind for one in ahead] == [ReceiveKind.AHEAD] * N
-    assert [len(one.spec.prompt_token_ids) for one in ahead] == [8] * N
-    assert [one.spec.fence for one in ahead] == [one.part.fence for one in lends]
+    assert [(lend.worker_key, lend.handle, lend.num_blocks) for lend in lends] == [(key, handle, 2)] * N
+    assert [entry.kind for entry in ahead] == [ReceiveKind.AHEAD] * N
+    assert [len(entry.spec.prompt_token_ids) for entry in ahead] == [8] * N
+    assert [entry.spec.fence for entry in ahead] == [lend.part.fence for lend in lends]
     assert not sent(actions, SendStopAndCopy)
     assert not sent(actions, SendCancel)
     told = tell(core, StepReported(key, rows(handle, 3), DRAINING), now=2.15)
@@ -78,20 +82,20 @@ def test_full_blocks_are_copied_while_it_runs_on() -> None:
     assert not sent(told, SendStopAndCopy)
 
 
-def test_the_next_attempt_starts_when_the_source_has_stopped_and_not_before() -> None:
+def test_the_next_attempt_starts_only_after_the_source_stopped() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
+    (stop,) = [action for action in copied(core, key, actions) if isinstance(action, SendStopAndCopy)]
     assert (stop.worker_key, stop.handle) == (key, handle)
     assert not sent(tell(core, CHORES, now=2.3), SendReceive)
     # What it sampled before it stopped comes with, or before, the word that it has.
     parked = StepReported(key, rows(handle, 3), DRAINING, parked=(handle,))
-    takes = [one for one in tell(core, parked, now=2.3) if isinstance(one, SendReceive)]
-    assert [one.kind for one in takes] == [ReceiveKind.STOPPED] * N
-    assert [one.spec.output_token_ids for one in takes] == [(9, 9, 9, 9)] * N
-    assert [one.spec.choices for one in takes] == [(0,), (1,)]
-    assert [one.spec.fence for one in takes] == [part.fence for part in stop.parts]
-    assert [one.spec.handle for one in takes] == [part.handle for part in stop.parts]
+    takes = [action for action in tell(core, parked, now=2.3) if isinstance(action, SendReceive)]
+    assert [take.kind for take in takes] == [ReceiveKind.STOPPED] * N
+    assert [take.spec.output_token_ids for take in takes] == [(9, 9, 9, 9)] * N
+    assert [take.spec.choices for take in takes] == [(0,), (1,)]
+    assert [take.spec.fence for take in takes] == [part.fence for part in stop.parts]
+    assert [take.spec.handle for take in takes] == [part.handle for part in stop.parts]
     late = StepReported(key, rows(handle, 4), DRAINING)
     tell(core, late, now=2.4)
     assert core.state.counters.relayed_tokens == 4 * N, "what an older attempt says is not relayed"
@@ -123,7 +127,7 @@ def test_a_target_that_dies_during_the_copy_leaves_it_running() -> None:
 def test_a_target_that_dies_after_the_stop_is_replaced_by_a_replay() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
+    (stop,) = [action for action in copied(core, key, actions) if isinstance(action, SendStopAndCopy)]
     lost = tell(core, WorkerLost(other(key).key, "killed"), now=2.25)
     assert SendCancel(key, tuple(part.handle for part in stop.parts)) in lost
     assert not sent(lost, Enqueue), "the source may still be decoding"
@@ -135,7 +139,7 @@ def test_a_target_that_dies_after_the_stop_is_replaced_by_a_replay() -> None:
 def test_a_target_that_cannot_fetch_has_it_replayed() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    (stop,) = [one for one in copied(core, key, actions) if isinstance(one, SendStopAndCopy)]
+    (stop,) = [action for action in copied(core, key, actions) if isinstance(action, SendStopAndCopy)]
     tell(core, StepReported(key, TokenColumns(), DRAINING, parked=(handle,)), now=2.3)
     failure = SequenceFailed(stop.parts[0].handle, FailureReason.HANDOFF, "lost")
     failed = tell(
@@ -149,7 +153,7 @@ def test_copies_that_fail_again_and_again_end_in_a_replay() -> None:
     key, _, actions = draining(core)
     now = 2.1
     for _ in range(2):
-        (first, *_) = [one for one in actions if isinstance(one, SendPreCopy)]
+        (first, *_) = [action for action in actions if isinstance(action, SendPreCopy)]
         failure = SequenceFailed(first.part.handle, FailureReason.REFUSED, "cannot offer")
         told = tell(core, StepReported(key, TokenColumns(), DRAINING, failures=(failure,)), now=now)
         assert sent(told, SendCancel), "the other copy is called off"
@@ -161,11 +165,13 @@ def test_copies_that_fail_again_and_again_end_in_a_replay() -> None:
 def test_what_ends_meanwhile_is_called_off() -> None:
     core = core_of("slack")
     key, handle, actions = draining(core)
-    lends = [one.part.handle for one in actions if isinstance(one, SendPreCopy)]
+    lends = [action.part.handle for action in actions if isinstance(action, SendPreCopy)]
     last = TokenColumns([handle] * N, (0, 1), [3] * N, [9] * N, [3] * N)
     ended = tell(core, StepReported(key, last, DRAINING), now=2.2)
-    called_off = [one for one in ended if isinstance(one, SendCancel) and set(one.handles) == set(lends)]
-    assert {one.worker_key for one in called_off} == {ONE.key, TWO.key}
+    called_off = [
+        action for action in ended if isinstance(action, SendCancel) and set(action.handles) == set(lends)
+    ]
+    assert {entry.worker_key for entry in called_off} == {ONE.key, TWO.key}
     assert not core.state.moves
     assert not [worker for worker in core.state.fleet.workers.values() if worker.copies]
 

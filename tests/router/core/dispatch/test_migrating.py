@@ -34,9 +34,9 @@ def test_a_preempted_group_moves_to_a_worker_with_room() -> None:
     moved = tell(core, CHORES, now=2.1)
     assert GroupMigrated("t/r1/0", key) in moved
     assert SendCancel(key, (handle,)) in moved
-    (asked,) = [one for one in moved if isinstance(one, Enqueue)]
+    (asked,) = [action for action in moved if isinstance(action, Enqueue)]
     assert asked.entry.due_in_ms <= 0
-    assert not [one for one in moved if isinstance(one, AttemptFailed)]
+    assert not [action for action in moved if isinstance(action, AttemptFailed)]
     tell(core, Enqueued("t/r1/0", 0, 0), now=2.1)
     (sent,) = grant(core, 1, other(key).key, now=2.1)
     assert sent.spec.output_token_ids == (9,)
@@ -50,7 +50,7 @@ def test_it_stays_when_it_runs_again() -> None:
     preempted(core, key, handle)
     again = StepReported(key, TokenColumns(), WorkerLoad(running=1), resumed=(handle,))
     tell(core, again, now=2.05)
-    assert not [one for one in tell(core, CHORES, now=2.1) if isinstance(one, GroupMigrated)]
+    assert not [action for action in tell(core, CHORES, now=2.1) if isinstance(action, GroupMigrated)]
 
 
 def test_it_stays_where_no_other_worker_has_room() -> None:
@@ -59,10 +59,10 @@ def test_it_stays_where_no_other_worker_has_room() -> None:
     full = StepReported(other(key).key, TokenColumns(), WorkerLoad(running=8, free_blocks=0))
     tell(core, full, now=1.5)
     preempted(core, key, handle)
-    assert not [one for one in tell(core, CHORES, now=2.1) if isinstance(one, GroupMigrated)]
+    assert not [action for action in tell(core, CHORES, now=2.1) if isinstance(action, GroupMigrated)]
 
 
-def test_it_moves_at_most_once_a_second_and_never_runs_out_of_attempts() -> None:
+def test_it_moves_at_most_once_a_second_without_using_attempts() -> None:
     core = core_of("slack")
     key, handle = start(core, 1, replace(ARRIVAL, resume_grace_s=5.0))
     now = 2.0
@@ -74,7 +74,7 @@ def test_it_moves_at_most_once_a_second_and_never_runs_out_of_attempts() -> None
         key, handle = sent.worker_key, sent.spec.handle
         preempted(core, key, handle, now + 0.5)
         told = tell(core, CHORES, now=now + 0.5)
-        assert not [one for one in told if isinstance(one, GroupMigrated)]
+        assert not [action for action in told if isinstance(action, GroupMigrated)]
         tell(core, StepReported(key, TokenColumns(), WorkerLoad(), resumed=(handle,)), now=now + 0.6)
         for facts in (ONE, TWO):
             tell(core, StepReported(facts.key, TokenColumns(), WorkerLoad(free_blocks=64)), now=now + 0.6)

@@ -35,22 +35,22 @@ def loaded(
 
 
 def asked_first(core: RouterCore, number: int = 1) -> list[str]:
-    return [one.worker.key for one in arrive(core, number, LONG) if isinstance(one, AskGrants)]
+    return [action.worker.key for action in arrive(core, number, LONG) if isinstance(action, AskGrants)]
 
 
-def test_an_idle_prefill_worker_computes_what_a_busy_decode_worker_would_in_small_pieces() -> None:
+def test_an_idle_prefill_worker_takes_prompts_off_a_busy_decoder() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, DECODE, running=60, context=6000)
     assert asked_first(core) == [PREFILL.key]
 
 
-def test_nothing_waits_for_a_prefill_worker_beside_an_idle_decode_worker() -> None:
+def test_nothing_waits_for_prefill_beside_an_idle_decode_worker() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, PREFILL, pending=3000)
     assert asked_first(core) == [DECODE.key]
 
 
-def test_a_free_worker_is_left_alone_where_waiting_for_another_is_better() -> None:
+def test_a_free_worker_is_left_alone_if_waiting_is_better() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, PREFILL, pending=2100)
     assert core.state.capacity.chunk(core.state.fleet.workers[PREFILL.key], core.state.now) < 1050
@@ -62,7 +62,7 @@ def test_a_held_prefix_draws_a_request_to_its_worker() -> None:
     other = replace(PREFILL, worker_id="p2", address="p2:1")
     core = conditional(PREFILL, other, DECODE)
     hits = replace(LONG, prefix_hits={other.key: 240})
-    (asked,) = [one.worker.key for one in arrive(core, 1, hits) if isinstance(one, AskGrants)]
+    (asked,) = [action.worker.key for action in arrive(core, 1, hits) if isinstance(action, AskGrants)]
     assert asked == other.key
 
 
@@ -76,14 +76,14 @@ def test_two_that_come_together_go_to_two_workers() -> None:
 
 def test_one_call_offers_a_worker_to_one_request() -> None:
     core = conditional(PREFILL, DECODE)
-    asked = [one for one in arrive(core, 1, LONG) if isinstance(one, AskGrants)]
-    assert [one.worker.max_grants for one in asked] == [1]
+    asked = [action for action in arrive(core, 1, LONG) if isinstance(action, AskGrants)]
+    assert [entry.worker.max_grants for entry in asked] == [1]
 
 
 def test_the_first_token_is_promised_as_the_path_will_have_it() -> None:
     core = conditional(PREFILL, DECODE)
     loaded(core, DECODE, running=60, context=6000, pending=3000)
-    (told,) = [one for one in arrive(core, 1, LONG) if isinstance(one, TellAccepted)]
+    (told,) = [action for action in arrive(core, 1, LONG) if isinstance(action, TellAccepted)]
     alone_s = COST.predict(StepShape.of(0, 0, ((0, 1000),)))
     assert told.promise.predicted_ttft_ms < 2 * 1000 * alone_s
 

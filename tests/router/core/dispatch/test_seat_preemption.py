@@ -41,7 +41,7 @@ def full(facts: WorkerFacts, slo_class: SloClass, *others: WorkerFacts) -> tuple
 
 
 def moved(actions: list[Action]) -> list[GroupMigrated]:
-    return [one for one in actions if isinstance(one, GroupMigrated)]
+    return [action for action in actions if isinstance(action, GroupMigrated)]
 
 
 @pytest.mark.parametrize("facts", [SEATS, BLOCKS], ids=["seats", "blocks"])
@@ -51,9 +51,13 @@ def test_no_high_class_is_late_behind_a_low_one_that_runs(facts: WorkerFacts, lo
     gone = tell(core, CHORES, now=DUE)
     assert moved(gone) == [GroupMigrated("t/r0/0", facts.key)]
     assert SendCancel(facts.key, (handles[0],)) in gone
-    (queued,) = [one.entry for one in gone if isinstance(one, Enqueue) and one.entry.request_key == "t/r0/0"]
+    (queued,) = [
+        action.entry
+        for action in gone
+        if isinstance(action, Enqueue) and action.entry.request_key == "t/r0/0"
+    ]
     assert queued.slo_class == lower, "behind the one that it makes way for"
-    assert not [one for one in gone if isinstance(one, AttemptFailed)]
+    assert not [action for action in gone if isinstance(action, AttemptFailed)]
     left = sum(group.blocks for group in core.state.groups.values() if group.phase is Phase.RUNNING)
     told = WorkerLoad(running=len(handles) - 1, free_blocks=facts.num_blocks - left)
     tell(core, StepReported(facts.key, TokenColumns(), told), now=DUE + 0.05)

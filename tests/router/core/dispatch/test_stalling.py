@@ -29,8 +29,8 @@ def stepped(facts: WorkerFacts, step_s: float) -> StepReported:
 
 def asked_for(core: RouterCore, count: int) -> set[str]:
     """The workers whose capacity is offered to so many newcomers."""
-    asks = [one for number in range(1, count + 1) for one in arrive(core, number)]
-    return {one.worker.key for one in asks if isinstance(one, AskGrants)}
+    asks = [action for number in range(1, count + 1) for action in arrive(core, number)]
+    return {action.worker.key for action in asks if isinstance(action, AskGrants)}
 
 
 def test_a_worker_whose_step_does_not_end_is_offered_nothing() -> None:
@@ -49,7 +49,7 @@ def test_once_its_step_has_ended_it_is_one_like_the_others(over: WorkerLoaded | 
 
 
 @pytest.mark.parametrize("over", [beat(ONE, 0.0), stepped(ONE, 0.1)])
-def test_a_worker_whose_event_loop_is_held_up_is_offered_nothing_until_it_speaks(
+def test_a_worker_with_a_held_up_loop_is_offered_nothing(
     over: WorkerLoaded | StepReported,
 ) -> None:
     core = core_of("slack")
@@ -70,10 +70,10 @@ def test_what_only_a_stalled_worker_could_hold_is_not_refused() -> None:
     small = WorkerFacts("d0", "1", "decode", "d0:1", "fp", 4, 8, 8, 64)
     core = core_of("slack", ONE, small)
     tell(core, beat(ONE, STALL_S + 1))
-    assert not [one for one in arrive(core, 1) if isinstance(one, RequestRefused)]
+    assert not [action for action in arrive(core, 1) if isinstance(action, RequestRefused)]
 
 
-def test_prompts_of_a_stalled_worker_are_none_that_others_must_compute() -> None:
+def test_prompts_of_a_stalled_worker_are_no_work_for_others() -> None:
     core = core_of("slack")
     busy = replace(IDLE, pending_prefill_tokens=50)
     tell(core, WorkerLoaded(TWO.key, busy), WorkerLoaded(ONE.key, busy, STALL_S + 1))

@@ -33,7 +33,7 @@ def waiting() -> RouterCore:
 
 
 def rooms_asked(actions: list[Action]) -> tuple[DecodeRoom, ...]:
-    (settle,) = [one for one in actions if isinstance(one, Settle)]
+    (settle,) = [action for action in actions if isinstance(action, Settle)]
     return settle.decoders
 
 
@@ -56,9 +56,9 @@ def test_nothing_is_leased_on_a_worker_that_is_gone() -> None:
 def test_a_request_runs_where_its_lease_is() -> None:
     core = waiting()
     actions = tell(core, ON_TWO, SettleAnswered(KEY, PREFILL.key, TWO.key, Settled.OK))
-    assert [one.worker_key for one in actions if isinstance(one, SendReceive)] == [TWO.key]
+    assert [action.worker_key for action in actions if isinstance(action, SendReceive)] == [TWO.key]
     actions = tell(core, CancelAsked("t", "r1"))
-    assert [one for one in actions if isinstance(one, ReleaseLease)] == [ReleaseLease(KEY, TWO.key)]
+    assert [action for action in actions if isinstance(action, ReleaseLease)] == [ReleaseLease(KEY, TWO.key)]
 
 
 def test_a_grant_for_what_has_ended_is_given_back() -> None:
@@ -71,7 +71,7 @@ def test_a_grant_that_came_before_the_place_is_given_back_with_it() -> None:
     core = core_of("slack", PREFILL, ONE, TWO, placement=Placement.DISAGGREGATED)
     tell(core, replace(ARRIVAL, request_id="r1"), ON_TWO)
     actions = tell(core, CancelAsked("t", "r1"))
-    assert [one for one in actions if one in GIVEN_BACK] == GIVEN_BACK
+    assert [action for action in actions if action in GIVEN_BACK] == GIVEN_BACK
 
 
 def test_a_grant_whose_worker_is_gone_is_given_back() -> None:
@@ -83,4 +83,4 @@ def test_a_grant_whose_worker_is_gone_is_given_back() -> None:
 def test_what_a_grant_holds_is_not_returned_for_an_earlier_attempt() -> None:
     core = waiting()
     tell(core, ON_TWO, StoreFailed(StoreCall.RELEASE_LEASE, KEY, "away", TWO.key))
-    assert not any(isinstance(one, ReleaseLease) for one in tell(core, QueueSeen(0, 0)))
+    assert not any(isinstance(action, ReleaseLease) for action in tell(core, QueueSeen(0, 0)))

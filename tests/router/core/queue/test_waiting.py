@@ -1,4 +1,4 @@
-"""Who waits is found without looking at everybody: the answers are those of looking at everybody."""
+"""The waiting queue finds the same requests as a search of all of them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,15 @@ def test_answers_are_those_of_looking_at_all(steps: list[tuple]) -> None:
             waiting.add(group, now)
             known.append(group)
         elif what == "look":
-            due = [one for one in waiting if one.phase is Phase.WAITING and now - one.asked_at >= AGAIN_S]
+            due = [
+                request
+                for request in waiting
+                if request.phase is Phase.WAITING and now - request.asked_at >= AGAIN_S
+            ]
             assert waiting.take_unconfirmed(now, AGAIN_S, len(steps)) == due
-            for one in due:
-                one.asked_at = now
-                waiting.asked(one)
+            for entry in due:
+                entry.asked_at = now
+                waiting.asked(entry)
         elif known:
             group = known[rest[0] % len(known)]
             if what == "leave":
@@ -73,18 +77,18 @@ def test_answers_are_those_of_looking_at_all(steps: list[tuple]) -> None:
                 waiting.remove(group)
                 waiting.add(group, now)
         at_risk = [
-            one
-            for one in known
-            if one.session.decision is not None and one.session.decision.verdict is Verdict.AT_RISK
+            entry
+            for entry in known
+            if entry.session.decision is not None and entry.session.decision.verdict is Verdict.AT_RISK
         ]
         assert waiting.has_at_risk == bool(at_risk)
         for slo_class in SloClass:
-            own = [one for one in at_risk if one.session.slo.slo_class is slo_class]
+            own = [entry for entry in at_risk if entry.session.slo.slo_class is slo_class]
             largest = max(own, key=lambda one: (one.work_tokens, one.key), default=None)
             assert waiting.largest_at_risk(slo_class) is largest
 
 
-def test_a_line_whose_head_nobody_asks_for_does_not_grow_with_those_that_left() -> None:
+def test_a_queue_does_not_grow_with_requests_that_left() -> None:
     waiting = WaitingGroups()
     stays = group_of(0, SloClass.STANDARD, 1)
     waiting.add(stays, 0.0)
@@ -106,10 +110,10 @@ def test_no_more_are_told_than_are_asked_for_and_the_others_next() -> None:
         waiting.add(group, 0.0)
     told = [waiting.take_unconfirmed(AGAIN_S, AGAIN_S, 2) for _ in range(4)]
     assert [len(some) for some in told] == [2, 2, 1, 0]
-    assert [one for some in told for one in some] == groups
+    assert [entry for some in told for entry in some] == groups
 
 
-def test_who_comes_and_goes_costs_the_same_however_many_of_other_classes_wait() -> None:
+def test_an_arrival_costs_the_same_however_many_others_wait() -> None:
     def many(count: int) -> WaitingGroups:
         waiting, one = WaitingGroups(), group_of(0, SloClass.BATCH, 9)
         for number in range(count):

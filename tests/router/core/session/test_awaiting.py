@@ -46,18 +46,18 @@ def without_workers() -> RouterCore:
 
 
 def reasons(actions: list[Action]) -> list[Reason]:
-    return [one.error.reason for one in actions if isinstance(one, Reject)]
+    return [action.error.reason for action in actions if isinstance(action, Reject)]
 
 
 def enqueued(actions: list[Action]) -> list[str]:
-    return [one.entry.request_key for one in actions if isinstance(one, Enqueue)]
+    return [action.entry.request_key for action in actions if isinstance(action, Enqueue)]
 
 
 def numbered(number: int) -> Arrived:
     return replace(ARRIVAL, listener=number, request_id=f"r{number}")
 
 
-def test_those_who_come_meanwhile_go_on_in_their_order_once_a_worker_is_there() -> None:
+def test_arrivals_proceed_in_order_once_a_worker_is_there() -> None:
     core = without_workers()
     assert not tell(core, numbered(2), numbered(1), now=LOST_AT + 1)[1:], (
         "nothing but the timer of the chores"
@@ -65,7 +65,7 @@ def test_those_who_come_meanwhile_go_on_in_their_order_once_a_worker_is_there() 
     assert not enqueued(tell(core, CHORES, now=LOST_AT + 2))
     assert enqueued(tell(core, back(), now=LOST_AT + 3)) == ["t/r2/0", "t/r1/0"]
     told = tell(core, Enqueued("t/r2/0", 0, 0), now=LOST_AT + 3)
-    assert [one.listener for one in told if isinstance(one, TellAccepted)] == [2]
+    assert [action.listener for action in told if isinstance(action, TellAccepted)] == [2]
 
 
 def test_a_fleet_that_never_had_a_worker_refuses_at_once() -> None:
@@ -96,7 +96,7 @@ def test_a_deadline_ends_the_wait_as_any_other() -> None:
     tell(core, replace(ARRIVAL, slo=Slo(deadline_ms=500), received_at=LOST_AT), now=LOST_AT)
     (sid,) = core.state.awaiting
     told = tell(core, TimerFired(Timer(TimerKind.DEADLINE, sid)), now=LOST_AT + 0.5)
-    (finished,) = [one for one in told if isinstance(one, TellFinished)]
+    (finished,) = [action for action in told if isinstance(action, TellFinished)]
     assert finished.outcome.reasons == (FinishReason.DEADLINE,)
     assert not core.state.awaiting
 
@@ -113,7 +113,7 @@ def test_who_was_on_its_way_into_the_queue_waits_too() -> None:
     core = core_of("slack", ONE)
     assert enqueued(tell(core, ARRIVAL)) == ["t/r1/0"]
     told = tell(core, DIED, Enqueued("t/r1/0", 3, 100), now=LOST_AT)
-    assert [one.request_key for one in told if isinstance(one, Dequeue)] == ["t/r1/0"]
+    assert [action.request_key for action in told if isinstance(action, Dequeue)] == ["t/r1/0"]
     assert not reasons(told)
     assert not core.state.groups
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/0"]
@@ -130,7 +130,9 @@ def test_what_the_worker_that_comes_cannot_hold_is_said_then() -> None:
 def test_no_more_wait_than_the_queue_would_take() -> None:
     core = without_workers()
     capacity = core.state.config.queue_capacity
-    told = [one for number in range(1, capacity + 2) for one in tell(core, numbered(number), now=LOST_AT)]
+    told = [
+        action for number in range(1, capacity + 2) for action in tell(core, numbered(number), now=LOST_AT)
+    ]
     assert reasons(told) == [Reason.QUEUE_FULL]
 
 
@@ -138,7 +140,7 @@ def test_one_that_resumes_goes_on_waiting_and_keeps_its_count() -> None:
     core = without_workers()
     resumed = replace(ARRIVAL, session=1, failed_attempts=MAX_LOST - 1)
     told = tell(core, resumed, now=LOST_AT)
-    assert [one for one in told if isinstance(one, TellAccepted)]
+    assert [action for action in told if isinstance(action, TellAccepted)]
     assert enqueued(tell(core, back(), now=LOST_AT + 1)) == ["t/r1/1"]
     assert core.state.groups["t/r1/1"].own_failures == MAX_LOST - 1
 

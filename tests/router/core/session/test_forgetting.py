@@ -1,4 +1,4 @@
-"""What has ended is remembered for its time and no longer, also by a router that nobody calls any more."""
+"""Ended requests are remembered for their time and no longer, also by a router without calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Idle:
             self._take(tell(self._core, TimerFired(due.timer), now=due.at))
 
     def _take(self, actions: list[Action]) -> None:
-        self._timers += [one for one in actions if isinstance(one, SetTimer)]
+        self._timers += [action for action in actions if isinstance(action, SetTimer)]
         self._timers.sort(key=lambda one: one.at)
 
 

@@ -32,7 +32,9 @@ def fire(core: RouterCore, timer: SetTimer) -> list[Action]:
 
 
 def _graces(actions: list[Action]) -> list[SetTimer]:
-    return [one for one in actions if isinstance(one, SetTimer) and one.timer.kind is TimerKind.GRACE]
+    return [
+        action for action in actions if isinstance(action, SetTimer) and action.timer.kind is TimerKind.GRACE
+    ]
 
 
 def test_a_second_absence_has_a_whole_grace_of_its_own() -> None:
@@ -57,14 +59,14 @@ def test_who_is_back_is_not_ended_by_a_grace_of_before() -> None:
     assert core.is_running("t", "r1")
 
 
-def test_who_comes_back_after_being_given_up_is_not_told_of_an_end_that_nobody_wished() -> None:
+def test_a_client_that_comes_back_is_not_told_of_an_unwanted_end() -> None:
     """Another router had the client meanwhile, and died in its turn."""
     core = core_of("slack")
     start(core, 1, RESUMABLE)
     fire(core, go(core, 1, now=2.0))
     told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=2), now=8.0)
-    assert [one for one in told if isinstance(one, Enqueue)]
-    assert not [one for one in told if isinstance(one, (TellFinished, TellChoiceFinished))]
+    assert [action for action in told if isinstance(action, Enqueue)]
+    assert not [action for action in told if isinstance(action, (TellFinished, TellChoiceFinished))]
     assert core.is_running("t", "r1")
 
 
@@ -87,7 +89,7 @@ def test_what_was_cancelled_stays_so(is_given_up: bool) -> None:
         fire(core, timer)
     tell(core, CancelAsked("t", "r1"), now=7.5)
     told = tell(core, replace(RESUMABLE, listener=2, request_id="r1", session=1), now=8.0)
-    assert [one.outcome.reasons for one in told if isinstance(one, TellFinished)] == [
+    assert [action.outcome.reasons for action in told if isinstance(action, TellFinished)] == [
         (FinishReason.CANCELLED,)
     ]
     assert not core.is_running("t", "r1")

@@ -57,7 +57,7 @@ def test_neither_the_new_nor_the_resumed_are_told_that_they_are_over() -> None:
     streaming(core, 2, RESUMABLE)
     tell(core, RouterLeaving(), ClientGone(2), now=3.0)
     for call in (resume_of(2), replace(ARRIVAL, listener=9, request_id="new")):
-        (rejected,) = [one for one in tell(core, call, now=3.1) if isinstance(one, Reject)]
+        (rejected,) = [action for action in tell(core, call, now=3.1) if isinstance(action, Reject)]
         assert isinstance(rejected.error, Unavailable)
 
 
@@ -65,6 +65,6 @@ def test_at_the_end_whoever_stayed_may_resume_elsewhere() -> None:
     core = core_of("slack")
     streaming(core, 1, ARRIVAL)
     ended = tell(core, RouterLeaving(), RouterStopping(), now=3.0)
-    (rejected,) = [one for one in ended if isinstance(one, Reject)]
+    (rejected,) = [action for action in ended if isinstance(action, Reject)]
     assert isinstance(rejected.error, Unavailable)
-    assert not [one for one in ended if isinstance(one, TellFinished)]
+    assert not [action for action in ended if isinstance(action, TellFinished)]

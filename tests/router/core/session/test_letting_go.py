@@ -1,4 +1,4 @@
-"""What a prefill that failed, or a client that went, leaves behind on workers and in the store: nothing."""
+"""A failed prefill or a client that left leaves nothing behind on workers and in the store."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def disaggregated() -> RouterCore:
 
 def dispatched(core: RouterCore) -> int:
     """A request is on both workers and has no token yet; its handle."""
-    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    (ask,) = [action for action in arrive(core, 1) if isinstance(action, AskGrants)]
     given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
-    (settle,) = [one for one in given if isinstance(one, Settle)]
+    (settle,) = [action for action in given if isinstance(action, Settle)]
     sent = tell(core, SettleAnswered(KEY, settle.prefill_key, settle.decoders[0].key, Settled.OK))
-    (prefill,) = [one for one in sent if isinstance(one, SendPrefill)]
-    (receive,) = [one for one in sent if isinstance(one, SendReceive)]
+    (prefill,) = [action for action in sent if isinstance(action, SendPrefill)]
+    (receive,) = [action for action in sent if isinstance(action, SendReceive)]
     assert prefill.spec.handle == receive.spec.handle
     return prefill.spec.handle
 
@@ -97,13 +97,13 @@ def test_a_dead_prefill_worker_takes_no_healthy_decode_along() -> None:
     handle = dispatched(core)
     tell(core, StepReported(DECODE.key, TokenColumns([handle], [0], [0], [9], [0]), FREE))
     lost = tell(core, WorkerLost(PREFILL.key, "killed"))
-    assert not [one for one in lost if isinstance(one, SendCancel | Enqueue)]
+    assert not [action for action in lost if isinstance(action, SendCancel | Enqueue)]
     told = StepReported(DECODE.key, TokenColumns([handle], [0], [1], [9], [3]), FREE)
-    assert [one.listener for one in tell(core, told) if isinstance(one, TellFinished)] == [1]
+    assert [action.listener for action in tell(core, told) if isinstance(action, TellFinished)] == [1]
     assert core.state.counters.retried_attempts == 0
 
 
-def test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token() -> None:
+def test_no_prefill_goes_on_for_a_client_that_left() -> None:
     core = disaggregated()
     handle = dispatched(core)
     gone = tell(core, ClientGone(1))
@@ -112,35 +112,35 @@ def test_no_prefill_goes_on_for_a_client_that_went_before_its_first_token() -> N
     assert ReleaseCredit(KEY, PREFILL.key) in gone, "it would keep the next prompt from the worker"
     assert ReleaseLease(KEY, DECODE.key) in gone
     tell(core, StepReported(PREFILL.key, TokenColumns(), FREE))
-    assert [one.worker.key for one in arrive(core, 2) if isinstance(one, AskGrants)] == [PREFILL.key]
+    assert [action.worker.key for action in arrive(core, 2) if isinstance(action, AskGrants)] == [PREFILL.key]
 
 
 def test_nothing_starts_for_a_client_that_went_while_it_waited() -> None:
     core = disaggregated()
-    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    (ask,) = [action for action in arrive(core, 1) if isinstance(action, AskGrants)]
     assert Dequeue(KEY) in tell(core, ClientGone(1))
     late = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
     assert ReleaseCredit(KEY, ask.worker.key) in late
-    assert not [one for one in late if isinstance(one, Settle)]
+    assert not [action for action in late if isinstance(action, Settle)]
 
 
 def test_a_full_queue_takes_nobody_in_and_says_when_to_come_back() -> None:
     core = disaggregated()
     tell(core, replace(ARRIVAL, request_id="r1"))
-    (refused,) = [one for one in tell(core, QueueWasFull(KEY, 64)) if isinstance(one, Reject)]
+    (refused,) = [action for action in tell(core, QueueWasFull(KEY, 64)) if isinstance(action, Reject)]
     assert isinstance(refused.error, Overloaded)
     assert refused.error.retry_after_s is not None
     assert refused.error.retry_after_s > 0
     assert not core.state.groups
 
 
-def test_a_router_that_comes_later_takes_nothing_that_others_fill_for_empty() -> None:
+def test_a_later_router_does_not_take_filling_blocks_for_empty() -> None:
     """It dispatched none of it: its workers say what they have."""
     core = core_of("slack", DECODE)
     busy = WorkerLoad(running=DECODE.max_num_seqs, free_blocks=1, context_tokens=200)
     tell(core, StepReported(DECODE.key, TokenColumns(), busy))
     worker = core.state.fleet.workers[DECODE.key]
     assert (worker.num_seqs, worker.free_blocks) == (DECODE.max_num_seqs, 1)
-    (ask,) = [one for one in arrive(core, 1) if isinstance(one, AskGrants)]
+    (ask,) = [action for action in arrive(core, 1) if isinstance(action, AskGrants)]
     given = tell(core, Granted(KEY, ask.worker.key, DECODE.key), GrantsAnswered(ask.worker.key))
-    assert not [one for one in given if isinstance(one, Settle)]
+    assert not [action for action in given if isinstance(action, Settle)]

@@ -1,4 +1,4 @@
-"""What failed attempts are held against a request, whichever routers it goes through, and what then."""
+"""Failed attempts are counted for a request across routers, and end it at the limit."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ IDLE = WorkerLoad(free_blocks=64)
 def dispatched(core: RouterCore, told: list[Action], session: int, now: float = 1.0) -> str:
     """The worker that gets the request, whose place in the queue was just asked for."""
     key = f"t/r1/{session}"
-    asks = [one for one in told + tell(core, Enqueued(key, 0, 0), now=now) if isinstance(one, AskGrants)]
+    asks = [
+        action for action in told + tell(core, Enqueued(key, 0, 0), now=now) if isinstance(action, AskGrants)
+    ]
     granted = Granted(key, *[asks[0].worker.key] * 2)
     answered = GrantsAnswered(asks[0].worker.key)
-    (settle,) = [one for one in tell(core, granted, answered, now=now) if isinstance(one, Settle)]
+    (settle,) = [action for action in tell(core, granted, answered, now=now) if isinstance(action, Settle)]
     settled = SettleAnswered(key, settle.prefill_key, settle.decoders[0].key, Settled.OK)
-    (sent,) = [one for one in tell(core, settled, now=now) if isinstance(one, SendDecode)]
+    (sent,) = [action for action in tell(core, settled, now=now) if isinstance(action, SendDecode)]
     return sent.worker_key
 
 
@@ -61,13 +63,13 @@ CHORES = TimerFired(Timer(TimerKind.CHORES))
 
 
 def killed(core: RouterCore, event: Arrived) -> list[Action]:
-    """What comes of it when the worker that gets it dies, and does not come back."""
+    """Return the actions when the worker that got it dies and does not come back."""
     worker_key = dispatched(core, tell(core, event), event.session)
     return tell(core, WorkerLost(worker_key, "it died")) + tell(core, CHORES, now=1.0 + DOUBT_S)
 
 
 def told_of(actions: list[Action]) -> list[int]:
-    return [one.failed_attempts for one in actions if isinstance(one, TellRetrying)]
+    return [action.failed_attempts for action in actions if isinstance(action, TellRetrying)]
 
 
 def test_the_count_goes_on_from_router_to_router() -> None:
@@ -77,7 +79,7 @@ def test_the_count_goes_on_from_router_to_router() -> None:
         actions = killed(core_of("slack"), event)
         counts += told_of(actions)
     assert counts == [0, 1, 2, 3, 4, 5]
-    (finished,) = [one for one in actions if isinstance(one, TellFinished)]
+    (finished,) = [action for action in actions if isinstance(action, TellFinished)]
     assert finished.outcome.reasons == (FinishReason.FAILED,)
     assert "5 attempts failed" in finished.outcome.error
 
@@ -85,7 +87,7 @@ def test_the_count_goes_on_from_router_to_router() -> None:
 @pytest.mark.parametrize("count", [4, 5, 2**32 - 1])
 def test_one_attempt_is_left_whatever_a_client_says(count: int) -> None:
     actions = killed(core_of("slack"), replace(RESUMABLE, session=1, failed_attempts=count))
-    assert [one for one in actions if isinstance(one, TellFinished)]
+    assert [action for action in actions if isinstance(action, TellFinished)]
 
 
 def test_who_comes_back_hears_what_failed_meanwhile() -> None:
@@ -114,7 +116,7 @@ class Cuts:
         lost = WorkerLost(worker_key, "the link was cut")
         self.told = tell(self.core, lost, now=self.now)
         if comes_back:
-            (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+            (facts,) = [entry for entry in (ONE, TWO) if entry.key == worker_key]
             joined = WorkerJoined(facts, WorkerLoad(free_blocks=facts.num_blocks), COST)
             self.told += tell(self.core, joined, now=self.now)
         self.now += DOUBT_S
@@ -131,7 +133,7 @@ def test_links_that_break_are_not_held_against_a_request() -> None:
 
 def test_a_request_that_breaks_every_link_is_given_up() -> None:
     cuts = Cuts()
-    finals = [[one.final for one in cuts.cut() if isinstance(one, AttemptFailed)] for _ in range(10)]
+    finals = [[action.final for action in cuts.cut() if isinstance(action, AttemptFailed)] for _ in range(10)]
     assert finals == [[False]] * 9 + [[True]]
 
 
@@ -145,20 +147,20 @@ def test_the_last_word_waits_for_workers_that_may_be_back_in_a_moment() -> None:
     core = core_of("slack")
     worker_key = dispatched(core, tell(core, replace(RESUMABLE, failed_attempts=4)), 0)
     told = tell(core, WorkerLost(worker_key, "the link was cut"))
-    (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+    (facts,) = [entry for entry in (ONE, TWO) if entry.key == worker_key]
     told += tell(core, WorkerJoined(facts, IDLE, COST)) + tell(core, CHORES, now=1.0 + DOUBT_S)
-    assert [one.final for one in told if isinstance(one, AttemptFailed)] == [False]
-    assert [one for one in told if isinstance(one, Enqueue)]
+    assert [action.final for action in told if isinstance(action, AttemptFailed)] == [False]
+    assert [action for action in told if isinstance(action, Enqueue)]
 
 
-def test_a_request_under_which_five_workers_died_is_given_up_and_tried_ever_more_slowly() -> None:
+def test_a_request_that_killed_five_workers_is_given_up() -> None:
     core = core_of("slack", ONE)
     told, now, rests = tell(core, RESUMABLE), 1.0, list[float]()
-    while not [one for one in told if isinstance(one, TellFinished)]:
+    while not [action for action in told if isinstance(action, TellFinished)]:
         worker_key, died = dispatched(core, told, 0, now), now
         successor = replace(ONE, incarnation=f"{len(rests) + 2}")
         told = tell(core, WorkerLost(worker_key, "it died"), WorkerJoined(successor, IDLE, COST), now=now)
-        while not [one for one in told if isinstance(one, Enqueue | TellFinished)]:
+        while not [action for action in told if isinstance(action, Enqueue | TellFinished)]:
             now += 0.05
             told = tell(core, StepReported(successor.key, TokenColumns(), IDLE), CHORES, now=now)
         rests.append(round(now - died, 1))
@@ -174,12 +176,12 @@ def test_what_fails_again_rests_before_it_is_tried_again() -> None:
         (handle,) = core.state.fleet.workers[ONE.key].groups
         failure = SequenceFailed(handle, FailureReason.NO_BLOCKS, "none")
         told = tell(core, StepReported(ONE.key, TokenColumns(), IDLE, failures=(failure,)))
-        assert [isinstance(one, Enqueue) for one in told].count(True) == 1 - number
-    assert not [one for one in tell(core, CHORES, now=1.05) if isinstance(one, Enqueue)]
-    assert [one for one in tell(core, CHORES, now=1.11) if isinstance(one, Enqueue)]
+        assert [isinstance(action, Enqueue) for action in told].count(True) == 1 - number
+    assert not [action for action in tell(core, CHORES, now=1.05) if isinstance(action, Enqueue)]
+    assert [action for action in tell(core, CHORES, now=1.11) if isinstance(action, Enqueue)]
 
 
-def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies() -> None:
+def test_a_failed_handoff_counts_only_if_its_source_dies() -> None:
     core = core_of("slack")
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
     (handle,) = core.state.fleet.workers[worker_key].groups
@@ -187,18 +189,18 @@ def test_a_handoff_that_fails_is_held_against_a_request_only_if_its_source_dies(
     told = tell(core, StepReported(worker_key, TokenColumns(), IDLE, failures=(failure,)))
     assert told_of(told) == [0]
     assert told_of(tell(core, WorkerLost(worker_key, "it died"))) == [1]
-    (facts,) = [one for one in (ONE, TWO) if one.key == worker_key]
+    (facts,) = [entry for entry in (ONE, TWO) if entry.key == worker_key]
     assert told_of(tell(core, WorkerJoined(facts, IDLE, COST))) == [0]
 
 
-def test_who_waits_when_the_last_worker_dies_is_given_up_after_a_while() -> None:
+def test_requests_waiting_without_workers_are_given_up_in_time() -> None:
     core = core_of("slack", ONE)
     tell(core, RESUMABLE, Enqueued("t/r1/0", 0, 0), WorkerLost(ONE.key, "it died"))
     grace_s = core.state.config.no_worker_grace_s
     told = tell(core, CHORES, now=2.0) + tell(core, CHORES, now=1.9 + grace_s)
-    assert not [one for one in told if isinstance(one, TellFinished)]
+    assert not [action for action in told if isinstance(action, TellFinished)]
     told = tell(core, CHORES, now=2.1 + grace_s)
-    (finished,) = [one for one in told if isinstance(one, TellFinished)]
+    (finished,) = [action for action in told if isinstance(action, TellFinished)]
     assert "no decode worker" in finished.outcome.error
 
 
@@ -209,7 +211,7 @@ def test_a_client_that_comes_back_brings_what_failed_elsewhere() -> None:
 
 
 def superseded(core: RouterCore) -> StepReported:
-    """What a worker says when the request's next session has come to it from elsewhere."""
+    """Return what a worker reports when the request's next session has reached it from elsewhere."""
     worker_key = dispatched(core, tell(core, RESUMABLE), 0)
     (handle,) = core.state.fleet.workers[worker_key].groups
     failure = SequenceFailed(handle, FailureReason.SUPERSEDED, "session 1 attempt 1 has been seen")
@@ -222,16 +224,16 @@ def test_a_session_that_went_on_elsewhere_ends_here() -> None:
     report = superseded(core)
     tell(core, ClientGone(RESUMABLE.listener))
     told = tell(core, report)
-    assert not [one for one in told if isinstance(one, AttemptFailed | Enqueue)]
+    assert not [action for action in told if isinstance(action, AttemptFailed | Enqueue)]
     assert not core.state.groups
     assert not core.state.live
     told = tell(core, replace(RESUMABLE, listener=2, session=2))
-    assert [one.entry.request_key for one in told if isinstance(one, Enqueue)] == ["t/r1/2"]
+    assert [action.entry.request_key for action in told if isinstance(action, Enqueue)] == ["t/r1/2"]
 
 
 def test_a_client_of_an_older_session_is_told_that_it_is() -> None:
     core = core_of("slack")
-    (reject,) = [one for one in tell(core, superseded(core)) if isinstance(one, Reject)]
+    (reject,) = [action for action in tell(core, superseded(core)) if isinstance(action, Reject)]
     assert isinstance(reject.error, Superseded)
 
 
@@ -240,5 +242,5 @@ def test_a_client_that_has_come_back_is_served_on() -> None:
     report = superseded(core)
     tell(core, ClientGone(RESUMABLE.listener), replace(RESUMABLE, listener=2, session=2))
     told = tell(core, report)
-    assert not [one for one in told if isinstance(one, AttemptFailed)]
-    assert [one.entry.request_key for one in told if isinstance(one, Enqueue)] == ["t/r1/2"]
+    assert not [action for action in told if isinstance(action, AttemptFailed)]
+    assert [action.entry.request_key for action in told if isinstance(action, Enqueue)] == ["t/r1/2"]

@@ -1,4 +1,4 @@
-"""What a session is called where others can see it."""
+"""The names of sessions that others can see."""
 
 from __future__ import annotations
 

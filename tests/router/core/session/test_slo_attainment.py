@@ -39,9 +39,9 @@ def counted(outcome: Outcome) -> dict[tuple[str, str], float]:
     metrics.ended(RequestEnded("t/r/0", outcome))
     (family,) = metrics.promises.collect()
     return {
-        (one.labels["promise"], one.labels["outcome"]): one.value
-        for one in family.samples
-        if one.name.endswith("_total")
+        (sample.labels["promise"], sample.labels["outcome"]): sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total")
     }
 
 
@@ -61,5 +61,5 @@ def test_every_stated_promise_is_counted_by_what_became_of_it() -> None:
         replace(OUTCOME, reasons=(FinishReason.CANCELLED,)),
     ],
 )
-def test_what_was_not_promised_or_not_wanted_to_the_end_is_not_counted(outcome: Outcome) -> None:
+def test_unpromised_or_cancelled_requests_are_not_counted(outcome: Outcome) -> None:
     assert counted(outcome) == {}
