@@ -1,4 +1,4 @@
-"""Parses, runs one command, and turns its errors into one line and an exit code."""
+"""Parse the command line, run one command, and turn its errors into one line and an exit code."""
 
 from __future__ import annotations
 

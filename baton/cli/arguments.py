@@ -1,4 +1,4 @@
-"""What can be typed; the commands themselves are imported only when one is chosen."""
+"""The commands and their flags. A command's module is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from baton.types import SloClass
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage of a command with thirty flags would bury it."""
+    """Reports an error in one line, without the usage of up to thirty flags."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")

@@ -63,7 +63,7 @@ def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
 
 
 def explain(error: BatonError | FleetError | ValueError) -> str:
-    """One line, with what to do next where there is something; a process's last words come below it."""
+    """Return one line with the next step, if there is one, and a process's last lines below it."""
     if isinstance(error, Unavailable):
         return _out_of_reach(error)
     if isinstance(error, Overloaded):
@@ -95,13 +95,13 @@ def _not_now(error: Overloaded) -> str:
 
 
 def in_flags(attainable: Attainable) -> str:
-    """The tightest promise, as it would be asked for."""
+    """Return the flags of the tightest SLO that would be accepted."""
     flags = {"ttft": attainable.ttft_ms, "tpot": attainable.tpot_ms, "itl": attainable.itl_ms}
     return " ".join(f"--{name}-ms {value}" for name, value in flags.items() if value)
 
 
 def program() -> str:
-    """What to type for this program: the path it was started by, unless its name alone finds it."""
+    """Return this program's name if it is on PATH, else the path by which it was started."""
     started = sys.argv[0]
     if Path(started).name != "baton" or shutil.which("baton") == started:
         return "baton"

@@ -1,4 +1,4 @@
-"""How commands meet the world: a client from the arguments, and an event loop that SIGTERM ends politely."""
+"""The environment of commands: a client from the arguments, and an event loop that SIGTERM cancels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, where SIGTERM cancels `work` as Ctrl-C does."""
+    """Run `work` like `asyncio.run`, and let SIGTERM cancel it like Ctrl-C."""
 
     async def watched() -> T:
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Which fleet a command calls: the one its flags name, else the newest that runs in this checkout."""
+"""Choose the fleet that a command calls: the one in its flags, else the newest that runs in this checkout."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def target_of(args: argparse.Namespace) -> Target:
             )
         return Target(tuple(addresses or DEFAULT.addresses), named)
     if args.run_dir is not None:
-        return said(found_in(args.run_dir))
+        return choose(found_in(args.run_dir))
     fleets = _of_the_checkout()
-    return said(fleets) if fleets else DEFAULT
+    return choose(fleets) if fleets else DEFAULT
 
 
 def found_in(run_dirs: Path) -> list[RunningFleet]:
@@ -55,21 +55,21 @@ def found_in(run_dirs: Path) -> list[RunningFleet]:
     return fleets
 
 
-def said(fleets: Sequence[RunningFleet]) -> Target:
+def choose(fleets: Sequence[RunningFleet]) -> Target:
     """Choose the newest fleet, and name it on stderr."""
     print(f"baton: {in_words(fleets)}", file=sys.stderr)
     return Target(fleets[0].addresses, fleets[0].credentials)
 
 
 def in_words(fleets: Sequence[RunningFleet]) -> str:
-    """Say in one line that the first of these fleets is chosen."""
+    """Return a line that names the first of these fleets as the chosen one."""
     newest, *others = fleets
     at = ", ".join(newest.addresses)
     reach = "in the clear" if newest.credentials == UNENCRYPTED else "with TLS"
     words = f"calling the fleet of {newest.run_dir} (process {newest.pid}) at {at}, {reach}"
     if not others:
         return words
-    rest = ", ".join(str(one.run_dir) for one in others)
+    rest = ", ".join(str(fleet.run_dir) for fleet in others)
     return f"{words}; it is the newest of {len(fleets)} that run, --run-dir names another: {rest}"
 
 

@@ -1,4 +1,4 @@
-"""What an argument's text may be; argparse puts the argument's name before what is raised here."""
+"""Parse arguments' values. argparse puts the argument's name before the messages raised here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decimal(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """At least 1."""
+    """Return an integer of at least 1."""
     value = whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is too small: it must be 1 or more")
@@ -35,7 +35,7 @@ def count(text: str) -> int:
 
 
 def unsigned(text: str) -> int:
-    """At least 0; how much is too much, the fleet knows."""
+    """Return an integer of at least 0. The fleet checks upper limits."""
     value = whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is too small: it must be 0 or more")
@@ -43,7 +43,7 @@ def unsigned(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Over 0, and not for ever."""
+    """Return a number of seconds over 0, and finite."""
     value = decimal(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a time to wait: it must be over 0 seconds")
@@ -58,7 +58,7 @@ def address(text: str) -> str:
 
 
 def bias(text: str) -> tuple[int, float]:
-    """Of one token."""
+    """Return a token id and its bias."""
     token, _, value = text.partition("=")
     try:
         return int(token), float(value)
@@ -67,7 +67,7 @@ def bias(text: str) -> tuple[int, float]:
 
 
 def named_json(text: str) -> tuple[str, Any]:
-    """A variable's name and value."""
+    """Return a variable's name and value."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)

@@ -1,4 +1,14 @@
-"""Starts a whole fleet as real processes on this machine and leaves nothing behind."""
+"""Starts a whole fleet as real processes on this machine and leaves nothing behind.
+
+In reading order:
+
+- `spec` (the description), `launcher` (start, replace and stop its processes), `events`, `errors`.
+- `processes`: one process, all of a fleet, and the reaper that ends them.
+- `checkout`, `rundir` (folders), `ports`, `secured` (certificates and keys), `joining` (await workers).
+- `keeping` (restart what dies), `control` (orders for a running fleet), `running` (find running fleets).
+
+May import the SDK, but none of the services, which run as processes.
+"""
 
 from baton.fleet.errors import (
     CheckoutNotFound,

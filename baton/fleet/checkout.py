@@ -1,4 +1,4 @@
-"""Where the services' code and a redis-server are on this machine."""
+"""Find the services' code and a redis-server on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVICES = ("router", "prefill_worker", "decode_worker")
 
 
 def find_checkout() -> Path:
-    """The folder that holds the services: the one this package lies in, else the nearest one above here."""
+    """Return the folder with the services: the one with this package, else the nearest one above here."""
     here = Path.cwd()
     candidates = [Path(__file__).resolve().parents[2], here, *here.parents]
     for folder in candidates:
@@ -24,7 +24,7 @@ def find_checkout() -> Path:
 
 
 def find_redis_server() -> Path:
-    """The newest of the redis-server on PATH and the one that came with the Python environment."""
+    """Return the newer one of the redis-server on PATH and that of the Python environment."""
     bundled = Path(sys.executable).parent / "redis-server"
     on_path = shutil.which("redis-server")
     candidates = {bundled} if bundled.is_file() else set()

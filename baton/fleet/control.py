@@ -1,12 +1,11 @@
-"""Orders for a fleet that runs: over a unix socket that only its own user can reach.
+"""Orders for a running fleet, over a unix socket that only its own user can reach.
 
     client:   restart
     launcher: {"name": "decode-0", "left_s": 0.3, "took_s": 4.1}    one line for each process replaced
               {"done": true}  or  {"error": "..."}                  the last line
 
-The run's folder says where the socket is, in a file `control`, and where the routers are
-(`baton/fleet/running.py`). The fleet goes on with what it was told should
-the client go away; one order is carried out at a time.
+The run's folder contains the socket's path, in a file `control`, and the routers' addresses
+(`baton/fleet/running.py`). The fleet carries out one order at a time, even if the client disconnects.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ _RESTART = b"restart\n"
 
 
 class Control:
-    """Hears a fleet's events, and takes orders for it while `serving`."""
+    """Takes orders for a fleet while `serving`, and forwards the fleet's events."""
 
     def __init__(self, on_event: Callable[[FleetEvent], None]) -> None:
         self._on_event = on_event
         self._order = asyncio.Lock()
-        self._hearing: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._client: asyncio.StreamWriter | None = None
 
     def __call__(self, event: FleetEvent) -> None:
         self._on_event(event)
         if isinstance(event, ProcessReplaced):
-            self._tell({"name": event.name, "left_s": event.left_s, "took_s": event.took_s})
+            self._send({"name": event.name, "left_s": event.left_s, "took_s": event.took_s})
 
     @contextlib.asynccontextmanager
     async def serving(self, fleet: Fleet) -> AsyncIterator[None]:
-        """Takes orders until the block ends; one that is under way then is called off."""
+        """Take orders until the block ends, which cancels an order under way."""
         folder = Path(tempfile.mkdtemp(prefix="baton-control-"))
         try:
             server = await asyncio.start_unix_server(
@@ -56,23 +55,23 @@ class Control:
                     (fleet.run_dir / CONTROL).write_text(str(folder / CONTROL), encoding="utf-8")
                     yield
             finally:
-                server.close()  # not waited for: from Python 3.12 on that would be for every client to go
-                await self._call_off()
+                server.close()  # from Python 3.12 on, waiting for it would wait for every client
+                await self._cancel_orders()
         finally:
             (fleet.run_dir / CONTROL).unlink(missing_ok=True)
             shutil.rmtree(folder)
 
     def _accept(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hearing = asyncio.create_task(self._hear(fleet, reader, writer))
-        self._hearing.add(hearing)
-        hearing.add_done_callback(self._hearing.discard)
+        connection = asyncio.create_task(self._serve(fleet, reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
-    async def _call_off(self) -> None:
-        for one in self._hearing:
-            one.cancel()
-        await asyncio.gather(*self._hearing, return_exceptions=True)
+    async def _cancel_orders(self) -> None:
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _hear(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             if await reader.readline() == _RESTART:
                 await self._restart(fleet, writer)
@@ -83,33 +82,33 @@ class Control:
             try:
                 await fleet.restart()
             except FleetError as error:
-                self._tell({"error": str(error)})
+                self._send({"error": str(error)})
             else:
-                self._tell({"done": True})
+                self._send({"done": True})
             finally:
                 self._client = None
 
-    def _tell(self, said: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         if self._client is not None and not self._client.is_closing():
-            self._client.write(json.dumps(said).encode() + b"\n")
+            self._client.write(json.dumps(message).encode() + b"\n")
 
 
 async def ask_restart(run_dirs: Path) -> AsyncGenerator[ProcessReplaced, None]:
-    """Each process as it has been replaced.
+    """Order a restart, and yield each process once it is replaced.
 
-    `run_dirs` is one run's folder, or one with many: of these the newest that has a launcher. Raises
-    `NoFleetRunning`, or `RestartFailed`.
+    `run_dirs` is one run's folder, or contains them; then the newest with a launcher is restarted. Raises
+    `NoFleetRunning` or `RestartFailed`.
     """
     reader, writer = await _connect(run_dirs)
     with contextlib.closing(writer):
         writer.write(_RESTART)
         while line := await reader.readline():
-            said = json.loads(line)
-            if "error" in said:
-                raise RestartFailed(said["error"])
-            if "done" in said:
+            message = json.loads(line)
+            if "error" in message:
+                raise RestartFailed(message["error"])
+            if "done" in message:
                 return
-            yield ProcessReplaced(said["name"], said["left_s"], said["took_s"])
+            yield ProcessReplaced(message["name"], message["left_s"], message["took_s"])
     raise RestartFailed("the launcher ended")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong while a fleet is started or runs.
+"""The errors of starting and running a fleet.
 
 FleetError
 ├── CheckoutNotFound(searched)
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _EXIT_MEANINGS = {
-    0: "it ended of its own accord",
-    1: "it ended on an error of its own",
+    0: "it ended by itself",
+    1: "it ended with an unexpected error",
     2: "its configuration was refused",
     3: "it could not reach Redis",
     5: "the fleet serves other weights or blocks",
@@ -31,12 +31,12 @@ _EXIT_MEANINGS = {
 
 
 def describe_exit(exit_code: int) -> str:
-    """What an exit code means, in words; a negative one is the signal that ended the process."""
+    """Return the meaning of an exit code; a negative one is the signal that ended the process."""
     if exit_code == -signal.SIGKILL:
         return "killed by SIGKILL; if nobody did that, the machine was out of memory"
     if exit_code < 0:
         return f"killed by {signal.Signals(-exit_code).name}"
-    return f"exit code {exit_code}: {_EXIT_MEANINGS.get(exit_code, 'it ended on an error of its own')}"
+    return f"exit code {exit_code}: {_EXIT_MEANINGS.get(exit_code, _EXIT_MEANINGS[1])}"
 
 
 class FleetError(Exception):
@@ -44,7 +44,7 @@ class FleetError(Exception):
 
 
 class CheckoutNotFound(FleetError):
-    """The services are not part of the installed package: they run from a checkout."""
+    """There is no checkout. The services run from one: they are not part of the installed package."""
 
     def __init__(self, searched: Sequence[Path]) -> None:
         self.searched = tuple(searched)
@@ -68,7 +68,7 @@ class RedisServerNotFound(FleetError):
 
 
 class PortUnusable(FleetError):
-    """A router could not listen where it should, most often because another fleet does."""
+    """A router's port cannot be bound, most often because another fleet uses it."""
 
     def __init__(self, address: str, reason: str) -> None:
         self.address = address
@@ -79,7 +79,7 @@ class PortUnusable(FleetError):
 
 
 class RunDirUnusable(FleetError):
-    """The folder for the logs could not be made."""
+    """The folder for the logs could not be created."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class ProcessFailed(FleetError):
 
 
 class StartTimeout(FleetError):
-    """A process that starts, or the joining of all workers, has stood still for too long."""
+    """A starting process, or the joining of all workers, has made no progress for too long."""
 
     def __init__(self, name: str, doing: str, waited_s: float, log_path: Path, tail: str) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class StartTimeout(FleetError):
 
 
 class ProcessKeepsDying(FleetError):
-    """A process died again and again soon after its start, and is not restarted."""
+    """A process died repeatedly soon after its start, and is not restarted any more."""
 
     def __init__(self, name: str, times: int, exit_code: int, log_path: Path, tail: str) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class ProcessKeepsDying(FleetError):
 
 
 class NoFleetRunning(FleetError):
-    """No launcher answers for the runs of this checkout."""
+    """No launcher responds in the run folders."""
 
     def __init__(self, searched: Path) -> None:
         self.searched = searched
@@ -136,7 +136,7 @@ class NoFleetRunning(FleetError):
 
 
 class RestartFailed(FleetError):
-    """The launcher could not replace a process; those before it are new, those after it are as they were."""
+    """The launcher could not replace a process. Earlier ones are replaced, later ones unchanged."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

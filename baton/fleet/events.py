@@ -1,4 +1,4 @@
-"""What a starting or running fleet tells whoever watches it."""
+"""The events of a starting or running fleet."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ class ProcessRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReplaced:
-    """A process has made room for a new one of its name, which serves."""
+    """A new process of the same name has replaced a process, and serves."""
 
     name: str
     left_s: float
-    """From being told to leave until it had ended."""
+    """From the order to leave to the old process's end."""
     took_s: float
-    """All of it."""
+    """The whole replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementFailed:
-    """What was to take a process's place did not come up and has been ended; the process serves on."""
+    """A process's successor did not start and has been ended. The process serves on."""
 
     name: str
     reason: str

@@ -1,7 +1,7 @@
-"""Keeps a fleet running: a process that dies is restarted after a pause.
+"""Keep a fleet running: restart a process that dies, after a pause.
 
-A process that ends with exit code 0 was told to leave, by a signal or `Drain`, and is not restarted.
-Redis always is, since nobody drains it. A process that keeps dying soon after its start ends the fleet.
+A process that ends with exit code 0 left on request, by a signal or `Drain`, and is not restarted. Redis
+always is, since nobody drains it. A process that keeps dying soon after its start ends the fleet.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, Proces
 from baton.fleet.launcher import Fleet
 
 SOON_S = 60.0
-"""A process that served for fewer seconds than this died early."""
-MOST_EARLY_DEATHS = 5
-"""Early deaths in a row of one process; after one more it is not restarted."""
+"""A process that served for a shorter time died early."""
+MAX_EARLY_DEATHS = 5
+"""After one more early death in a row, a process is not restarted."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
 def pause_s(served_s: Sequence[float]) -> float | None:
-    """Return the seconds to wait before the next start of a process; None if there is to be none.
+    """Return the seconds to wait before the next start of a process, or None if it is not restarted.
 
-    `served_s` is how long each former process of its name served, the latest last; 0 for one that never did.
+    `served_s` lists how long each former process of its name served, the latest last; 0 if it never served.
     """
     num_early = 0
     for served in reversed(served_s):
         if served >= SOON_S:
             break
         num_early += 1
-    if num_early > MOST_EARLY_DEATHS:
+    if num_early > MAX_EARLY_DEATHS:
         return None
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** max(0, num_early - 1))
 
 
 class Keeper:
-    """Restarts processes that die; without `restarts` it only watches. It calls `say` with its actions."""
+    """Restarts processes that die; without `restarts` it only watches. Calls `on_event` with its actions."""
 
-    def __init__(self, fleet: Fleet, say: Callable[[FleetEvent], None], *, restarts: bool = True) -> None:
+    def __init__(
+        self, fleet: Fleet, on_event: Callable[[FleetEvent], None], *, restarts: bool = True
+    ) -> None:
         self._fleet = fleet
-        self._say = say
+        self._on_event = on_event
         self._restarts = restarts
         self._served_s: defaultdict[str, list[float]] = defaultdict(list)
         self._returning: set[asyncio.Task[None]] = set()
@@ -50,7 +52,7 @@ class Keeper:
         """Names of processes that ended and are not restarted."""
 
     async def keep(self) -> None:
-        """Watch until the processes that are left or come back cannot serve. Raises `ProcessKeepsDying`."""
+        """Watch until the remaining processes cannot serve. Raises `ProcessKeepsDying`."""
         dying = asyncio.create_task(self._fleet.next_death())
         try:
             while self._is_useful():
@@ -59,52 +61,53 @@ class Keeper:
                     self._returning.discard(task)
                     task.result()
                 if dying.done():
-                    self._take(dying.result())
+                    self._handle(dying.result())
                     dying = asyncio.create_task(self._fleet.next_death())
         finally:
-            await _call_off([dying, *self._returning])
+            await _cancel([dying, *self._returning])
 
     def _is_useful(self) -> bool:
-        names = [one.name for one in self._fleet.processes if one.running or one.name not in self._gone]
+        processes = self._fleet.processes
+        names = [process.name for process in processes if process.running or process.name not in self._gone]
         return all(any(name.startswith(kind) for name in names) for kind in ("router-", "decode-"))
 
-    def _take(self, death: ProcessDied) -> None:
-        was_told_to_leave = death.exit_code == 0 and death.name != "redis"
-        if self._restarts and not was_told_to_leave:
-            self._returning.add(asyncio.create_task(self._bring_back(death)))
+    def _handle(self, death: ProcessDied) -> None:
+        left_on_request = death.exit_code == 0 and death.name != "redis"
+        if self._restarts and not left_on_request:
+            self._returning.add(asyncio.create_task(self._revive(death)))
         else:
             self._gone.add(death.name)
 
-    async def _bring_back(self, death: ProcessDied) -> None:
+    async def _revive(self, death: ProcessDied) -> None:
         name = death.name
         served_s = self._served_s[name]
         served_s.append(self._fleet.process(name).served_s)
         while True:
             wait_s = pause_s(served_s)
             if wait_s is None:
-                times = MOST_EARLY_DEATHS + 1
+                times = MAX_EARLY_DEATHS + 1
                 raise ProcessKeepsDying(name, times, death.exit_code, death.log_path, death.tail)
-            self._say(ProcessRestarting(name, wait_s))
+            self._on_event(ProcessRestarting(name, wait_s))
             await asyncio.sleep(wait_s)
-            if self._fleet.process(name).running:  # an order to replace it was quicker
+            if self._fleet.process(name).running:  # an order has replaced it meanwhile
                 return
             try:
                 await self._fleet.revive(name)
             except (ProcessFailed, StartTimeout) as error:
                 served_s.append(0.0)
                 death = ProcessDied(name, _exit_code(error), error.log_path, error.tail)
-                self._say(death)
+                self._on_event(death)
             else:
-                self._say(ProcessRestarted(name))
+                self._on_event(ProcessRestarted(name))
                 return
 
 
 def _exit_code(error: FleetError) -> int:
-    """Return the process's exit code, or that of the signal which ended a start that stood still."""
+    """Return the process's exit code, or that of the signal which ended a stuck start."""
     return error.exit_code if isinstance(error, ProcessFailed) else -9
 
 
-async def _call_off(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The folder that keeps one run's logs."""
+"""The folder with one run's logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def runs_of(checkout: Path) -> Path:
 
 
 def next_run_dir(checkout: Path) -> Path:
-    """Makes `.baton/runs/<n>`, one above the highest; the oldest beyond the last `KEPT_RUNS` are removed."""
+    """Create `.baton/runs/<n>`, one above the highest, and keep only the last `KEPT_RUNS`."""
     runs = runs_of(checkout)
     runs.mkdir(parents=True, exist_ok=True)
     (checkout / ".baton" / ".gitignore").write_text("*\n", encoding="utf-8")

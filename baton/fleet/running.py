@@ -1,6 +1,6 @@
-"""Finds running fleets: a run's folder names the addresses of its launcher and routers.
+"""Find running fleets: a run's folder names the addresses of its launcher and routers.
 
-    control       the path of the launcher's unix socket; it answers while the fleet serves
+    control       the path of the launcher's unix socket, which accepts connections while the fleet serves
     fleet.json    {"pid": 4711, "addresses": ["127.0.0.1:50051"], "credentials": {"ca": "/…/ca.pem", …}}
 
 `fleet.json` names the files of a secured fleet's credentials and contains no secret.
@@ -20,7 +20,7 @@ from baton.security.credentials import UNENCRYPTED, Credentials
 
 CONTROL = "control"
 _DESCRIPTION = "fleet.json"
-_PATIENCE_S = 1.0
+_CONNECT_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,14 @@ def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials)
 
 def candidates(run_dirs: Path) -> list[Path]:
     """Return the folder itself, then the numbered runs in it, newest first."""
-    numbered = [one for one in run_dirs.glob("*") if one.name.isdigit()]
-    return [run_dirs, *sorted(numbered, key=lambda one: -int(one.name))]
+    numbered = [folder for folder in run_dirs.glob("*") if folder.name.isdigit()]
+    return [run_dirs, *sorted(numbered, key=lambda folder: -int(folder.name))]
 
 
 def running_fleets(run_dirs: Path) -> list[RunningFleet]:
-    """Return the fleets whose launcher answers, newest first. `run_dirs` is a run's folder, or has many."""
+    """Return the fleets whose launcher responds, newest first. `run_dirs` is a run's folder, or contains
+    them.
+    """
     return [fleet_of(folder) for folder in described_and_alive(candidates(run_dirs), launcher_answers)]
 
 
@@ -71,19 +73,19 @@ def described_and_alive(folders: Sequence[Path], alive: Callable[[Path], bool]) 
 def launcher_answers(folder: Path) -> bool:
     """Return whether a launcher listens on the socket; a process id could be another process's by now."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as control:
-        control.settimeout(_PATIENCE_S)
+        control.settimeout(_CONNECT_TIMEOUT_S)
         control.connect((folder / CONTROL).read_text(encoding="utf-8"))
         return True
     return False
 
 
 def fleet_of(folder: Path) -> RunningFleet:
-    """Read a description; raises `ValueError` naming the file if it is none."""
+    """Read a description. Raises `ValueError` naming the file."""
     path = folder / _DESCRIPTION
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        files = {name: Path(file) for name, file in said["credentials"].items()}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: Path(file) for name, file in content["credentials"].items()}
         credentials = Credentials(**files) if files else UNENCRYPTED
-        return RunningFleet(folder, int(said["pid"]), tuple(map(str, said["addresses"])), credentials)
+        return RunningFleet(folder, int(content["pid"]), tuple(map(str, content["addresses"])), credentials)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} does not describe a running fleet: {error}") from error

@@ -1,7 +1,7 @@
-"""What a secured fleet on this machine is made of: certificates, a Redis behind a password, an API key.
+"""The files of a secured fleet on this machine: certificates, a password for Redis, and an API key.
 
-The private Redis listens on a unix socket in a folder of this user's, and nowhere else, with a user of its
-own that may do what the fleet does and no administration.
+The private Redis listens only on a unix socket in a folder of this user. The fleet's user of Redis may run
+the fleet's commands, but none for administration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from baton.security.secret_files import Certificates, replace_secret, write_secr
 REDIS_USER = "baton"
 DAYS = 365
 OWNER = "owner"
-"""Who started the fleet: the tenant of the first API key, which may also watch and drain."""
+"""The tenant of the first API key, for the person who starts the fleet; the key may also watch and drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class SecuredFleet:
 
     @property
     def credentials(self) -> Credentials:
-        """A client's, to the fleet's door."""
+        """The credentials of a client of this fleet."""
         made = self.certificates
         return Credentials(made.ca, made.cert("client"), made.key("client"), self.api_key)
 
     def service_flags(self, kind: str, *, private_redis: bool) -> list[str]:
-        """For a service of this kind: router, prefill or decode."""
+        """Return the flags of a service of this kind: router, prefill or decode."""
         made, part = self.certificates, "router" if kind == "router" else "worker"
         flags = ["--tls-ca", made.ca, "--tls-cert", made.cert(part), "--tls-key", made.key(part)]
         if kind == "router":
@@ -50,7 +50,9 @@ class SecuredFleet:
         return [str(flag) for flag in flags]
 
     def write_redis_config(self, folder: Path) -> Path:
-        """Settings of the private server, for `folder`; the password is in it only as a hash."""
+        """Write the users of the private server to `folder` and return the file, which has the password's
+        hash.
+        """
         password = self.redis_password.read_text(encoding="ascii").strip()
         digest = hashlib.sha256(password.encode()).hexdigest()
         users = folder / "users.acl"
@@ -60,8 +62,8 @@ class SecuredFleet:
 
 
 def secure(folder: Path, now: dt.datetime) -> SecuredFleet:
-    """Makes what is not there yet; certificates anew each time. Raises `ValueError` naming a file."""
-    # Here, since launching any other fleet needs none of it.
+    """Make the missing files, and new certificates each time. Raises `ValueError` naming a file."""
+    # Imported here, because other fleets do not need it.
     from baton.security.certificates import make_certificates  # noqa: PLC0415
 
     made = SecuredFleet(make_certificates(folder, (), DAYS, now), folder / "api.key")

@@ -1,4 +1,4 @@
-"""What a fleet is made of, and the command line of each of its processes."""
+"""The description of a fleet, and the command line of each of its processes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _REDIS_READY = re.compile("[Rr]eady to accept connections")
 class FleetSpec:
     """A fleet on this machine. Processes are named redis, router-0, prefill-0, decode-0 and so on.
 
-    `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"); they
-    come last, so they override what the launcher says itself. `redis_url` unset starts a private server.
-    `router_port` is the first router's; 0 takes free ones. `threads` unset shares the cores between workers.
-    `secure` is a folder for certificates and keys, made where they are missing, and turns on TLS everywhere.
-    A process may take any time to start while it says that it goes on, and be silent for `standstill_s`.
-    A process told to leave has `drain_s` to hand over what it has; a fleet that stops waits `stop_grace_s`.
-    `run_dir` unset takes the next number below `.baton/runs` in the checkout. `policy` and `placement` unset
-    are the services' own choice, as is `without_redis`. `timed` names a profile, or a file with one: workers
-    compute nothing and take the time it says. `deterministic` ones give the same bits whoever shares a step.
-    `quantisation` names what all workers keep in 8 bits.
+    `extra_args` adds arguments to the processes of one kind ("prefill") or to one process ("prefill-1"). They
+    come last and override the launcher's own. Without `redis_url` a private server is started. `router_port`
+    is the first router's port; 0 takes free ones. Without `threads` the workers share the cores. `secure` is
+    a folder for certificates and keys, which are made if missing; it turns on TLS everywhere. A start may
+    take any time while it reports progress, and be silent for `standstill_s`. A process that leaves has
+    `drain_s` to hand over its work; a fleet that stops waits for `stop_grace_s`. Without `run_dir` the logs
+    go to the next number below `.baton/runs` in the checkout. `policy`, `placement` and `without_redis`
+    default to those of the services. `timed` names a profile, or a file with one: workers compute nothing and
+    take its times. `deterministic` workers give the same bits whatever else is in a step. `quantisation`
+    names what all workers keep in 8 bits.
     """
 
     model: Path
@@ -106,7 +106,7 @@ class FleetSpec:
 
     @property
     def fixed_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each router that was told its port."""
+        """Host and port of each router whose port is fixed."""
         if not self.router_port:
             return ()
         return tuple((ROUTER_HOST, self.router_port + index) for index in range(self.routers))
@@ -137,7 +137,7 @@ def _usable_cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a launch has found or made before the services start."""
+    """The folders, Redis and certificates that exist before the services start."""
 
     checkout: Path
     redis_url: str
@@ -146,16 +146,16 @@ class Surroundings:
 
 
 def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec]:
-    """Routers, then prefill workers, then decode workers."""
+    """Return the routers, then the prefill workers, then the decode workers."""
     routers = [_router(spec, around, index) for index in range(spec.routers)]
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
 
 
 def redis_process(server: Path, port: int, folder: Path, users: Path | None = None) -> ProcessSpec:
-    """A private server that keeps nothing on disk and never drops what the fleet agreed on.
+    """Return a private server that keeps nothing on disk and evicts no key.
 
-    With a file of `users` it listens on a unix socket in `folder` instead of the port: the redis-server that
-    comes with Baton's packages is built without TLS, and what only this user reaches needs none.
+    With a file of `users` it listens on a unix socket in `folder` instead of the port. The redis-server in
+    Baton's packages is built without TLS, and a socket that only this user can reach needs none.
     """
     settings = {
         "bind": "127.0.0.1",
@@ -223,6 +223,6 @@ def _service(
 
 
 def _profile(name_or_path: str) -> str:
-    """A file is the caller's, whose working directory is not the services'."""
+    """Return a profile's name, or its absolute path: the services have another working directory."""
     is_path = "/" in name_or_path or name_or_path.endswith(".json")
     return str(Path(name_or_path).resolve()) if is_path else name_or_path

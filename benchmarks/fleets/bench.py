@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from baton import Credentials
-from baton.cli.target import found_in, said
+from baton.cli.target import choose, found_in
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
 from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
@@ -155,7 +155,7 @@ def _find_running(args: argparse.Namespace) -> Credentials:
     """Replace `--address` by the addresses of the fleet that `--running` asks for."""
     if args.running is None:
         return UNENCRYPTED
-    found = said(found_in(args.running))
+    found = choose(found_in(args.running))
     args.address = list(found.addresses)
     return found.credentials
 

@@ -1,4 +1,4 @@
-"""`baton chat`: a conversation. Ctrl-C ends the answer; at the prompt, twice, the conversation."""
+"""`baton chat`: a conversation. Ctrl-C ends an answer; twice at the prompt, it ends the conversation."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--model is {args.model!r}: this fleet serves {model.name!r}")
         print(f"{model.name}, {model.max_context_tokens} tokens of context. {HELP}.")
         conversation = Conversation(client, args)
-        read_lines(_ask, conversation.hear)
+        read_lines(_read_line, conversation.handle)
     return OK
 
 
-def _ask() -> str:
+def _read_line() -> str:
     return input("\n> ")
 
 
-def read_lines(ask: Callable[[], str], hear: Callable[[str], bool]) -> None:
-    """Hands lines on until `hear` returns False, the input ends, or Ctrl-C comes twice in a row."""
+def read_lines(ask: Callable[[], str], handle: Callable[[str], bool]) -> None:
+    """Pass lines to `handle` until it returns False, the input ends, or Ctrl-C comes twice in a row."""
     interrupted = False
     while True:
         try:
             line = ask().strip()
-            if line and not hear(line):
+            if line and not handle(line):
                 return
             interrupted = False
         except EOFError:
@@ -64,8 +64,8 @@ class Conversation:
         self.messages: list[ChatMessage] = []
         self._reset()
 
-    def hear(self, line: str) -> bool:
-        """Answers one line; False when it says to leave."""
+    def handle(self, line: str) -> bool:
+        """Handle one line. Return False if it ends the conversation."""
         match line:
             case "/quit" | "/exit":
                 return False
@@ -75,27 +75,27 @@ class Conversation:
             case _ if line.startswith("/"):
                 print(HELP)
             case _:
-                self._answer(line)
+                self._generate(line)
         return True
 
     def _reset(self) -> None:
         self.messages = [ChatMessage("system", self._args.system)] if self._args.system else []
 
-    def _answer(self, line: str) -> None:
+    def _generate(self, line: str) -> None:
         self.messages.append(ChatMessage("user", line))
-        said: list[str] = []
+        texts: list[str] = []
         try:
-            self._listen(said)
+            self._print_stream(texts)
         except BatonError as error:
             print(f"baton: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
             print(" (ended)")
-        if said:
-            self.messages.append(ChatMessage("assistant", "".join(said)))
+        if texts:
+            self.messages.append(ChatMessage("assistant", "".join(texts)))
         else:
             self.messages.pop()
 
-    def _listen(self, said: list[str]) -> None:
+    def _print_stream(self, texts: list[str]) -> None:
         stream = self._client.generate(
             self.messages,
             sampling=sampling_of(self._args),
@@ -105,7 +105,7 @@ class Conversation:
         reasons: list[FinishReason] = []
         for event in stream:
             if isinstance(event, Tokens):
-                said.append(event.text)
+                texts.append(event.text)
                 print(event.text, end="", flush=True)
             elif isinstance(event, ChoiceFinished):
                 reasons.append(event.reason)

@@ -33,7 +33,7 @@ _RUN = (
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """The child's exit code; a checkout without the package is an error that says so."""
+    """Run the package and return its exit code. Report an error if the checkout lacks it."""
     package = PACKAGES[command]
     checkout = find_checkout()
     if not (checkout / package / "__main__.py").is_file():
@@ -51,7 +51,7 @@ def _exit_code(child: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             code = child.wait()
-        except KeyboardInterrupt:  # the terminal has told the child as well: it decides how to end
+        except KeyboardInterrupt:  # the child got the signal too, and decides how to end
             continue
         return INTERRUPTED if code == -signal.SIGINT else code if code >= 0 else 128 - code
 

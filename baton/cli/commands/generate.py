@@ -1,4 +1,4 @@
-"""`baton generate`: one prompt, its continuation on stdout as it comes."""
+"""`baton generate`: one prompt, its continuation streamed to stdout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _generate(args: argparse.Namespace) -> int:
 
 
 def prompt_of(args: argparse.Namespace) -> Prompt:
-    """What was typed, or came by stdin."""
+    """Return the prompt from the arguments or stdin."""
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
     return Chat([ChatMessage("user", text)], dict(args.template_argument)) if args.chat else text
 
@@ -58,7 +58,7 @@ def print_json(event: Event) -> None:
 
 
 class TextPrinter:
-    """A single choice as it comes; several one after the other, each when it is finished."""
+    """Print a single choice as it arrives, and several choices one by one as each finishes."""
 
     def __init__(self, num_choices: int) -> None:
         self._texts = [""] * num_choices

@@ -1,4 +1,4 @@
-"""`baton health`: for container health checks, so without anything that takes long to import."""
+"""`baton health`: for container health checks, so it imports nothing slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from baton.security.reachability import Blocked, explained
 
 def run(args: argparse.Namespace) -> int:
     target = target_of(args)
-    return max(asyncio.run(_check(one, target.credentials, args.timeout_s)) for one in target.addresses)
+    results = [asyncio.run(_check(addr, target.credentials, args.timeout_s)) for addr in target.addresses]
+    return max(results)
 
 
 async def _check(address: str, credentials: Credentials, timeout_s: float) -> int:

@@ -1,4 +1,4 @@
-"""`baton key`: a new API key of a tenant, let in by a door's file."""
+"""`baton key`: a new API key of a tenant, added to the file of --door."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(args: argparse.Namespace) -> int:
     limits = ("requests_per_s", "request_burst", "tokens_per_s", "token_burst")
     budget = {name: getattr(args, name) for name in limits if getattr(args, name) is not None}
     key = new_api_key()
-    write_secret(args.out, f"{key}\n".encode())  # first: a key that nobody has must open no door
+    write_secret(args.out, f"{key}\n".encode())  # first, so that the file never accepts a key that nobody has
     try:
         classes = args.allow_class
         add_key(args.door_file, key, args.tenant, classes=classes, operator=args.operator, budget=budget)

@@ -31,7 +31,7 @@ async def _quote(args: argparse.Namespace) -> int:
 
 
 def in_words(quote: Quote) -> str:
-    """The verdict, what is predicted beside what was asked for, and what to do about a refusal."""
+    """Return the verdict, the predictions beside the requested SLO, and what to do about a refusal."""
     promise = quote.promise
     rows = (
         ("TTFT", promise.predicted_ttft_ms, promise.ttft_ms),

@@ -1,4 +1,4 @@
-"""`baton restart`: a fleet that `baton up` started, anew, while it serves."""
+"""`baton restart`: replace the processes of a fleet of `baton up` while it serves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _restart(run_dirs: Path, console: Console) -> int:
     async for replaced in ask_restart(run_dirs):
-        told = f"left in {replaced.left_s:.1f} s, replaced in {replaced.took_s:.1f} s"
-        console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<11}", "bold"), told))
+        times = f"left in {replaced.left_s:.1f} s, replaced in {replaced.took_s:.1f} s"
+        console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<11}", "bold"), times))
     console.print(Text("Every process is new."))
     return OK

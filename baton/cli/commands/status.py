@@ -1,4 +1,4 @@
-"""`baton status`: what the fleet is doing, as it does it."""
+"""`baton status`: the live state of the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`baton up`: a fleet for as long as it is wanted."""
+"""`baton up`: run a fleet until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
         except asyncio.CancelledError:
             if not up:
                 raise
-            return OK  # Ctrl-C and SIGTERM are how a fleet that runs is meant to be ended
+            return OK  # Ctrl-C and SIGTERM are the normal ways to end a running fleet
 
 
 def _secrets_folder(args: argparse.Namespace) -> Path:
-    """Kept from run to run, so that clients' files stay good."""
+    """Return a folder that is kept from run to run, so that clients' files stay valid."""
     parent: Path = args.run_dir or find_checkout() / ".baton"
     return parent.resolve() / "secure"
 
@@ -79,7 +79,7 @@ def _where_credentials_are(fleet: Fleet) -> str:
 
 
 def _how_redis_is_reached(fleet: Fleet) -> str:
-    """Said of a secured fleet: its other channels have TLS."""
+    """Describe a secured fleet's Redis; its other channels use TLS."""
     if fleet.secured is None:
         return ""
     if fleet.redis_url.startswith("rediss:"):

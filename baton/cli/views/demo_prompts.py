@@ -1,4 +1,4 @@
-"""What the demo asks: its model has read Python's documentation and nothing else."""
+"""The prompts of the demo, whose model was trained only on Python's documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DemoPrompt:
     title: str
     prompt: Prompt
     shown: str
-    """What is printed before the answer: a completion goes on from its prompt."""
+    """The text printed before the output: a completion continues its prompt."""
 
 
 def _completion(text: str) -> DemoPrompt:

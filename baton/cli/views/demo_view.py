@@ -1,4 +1,4 @@
-"""The demo's answers side by side while they come, and the table of what was promised and delivered."""
+"""The demo's outputs side by side as they arrive, and a table of promised and delivered latencies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROWEST_PANEL = 38
 
 @dataclass(slots=True)
 class Answer:
-    """What has come of one request."""
+    """The state and output of one request."""
 
     prompt: DemoPrompt
     text: str = ""

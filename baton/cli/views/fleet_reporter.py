@@ -1,4 +1,4 @@
-"""Tells on a terminal how a fleet starts, lives and stops."""
+"""Print the start, the events and the stop of a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot of the fleet as something to look at."""
+"""Render a snapshot of the fleet for the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def render(facts: FleetFacts, snapshot: FleetSnapshot) -> RenderableType:
     below = Text(f"{snapshot.router_id} · {facts.placement} · up {_duration(snapshot.uptime_s)}")
     body = Group(
         _workers(snapshot.workers, facts.block_size),
-        *(_starting(one) for one in snapshot.starting),
+        *(_starting(worker) for worker in snapshot.starting),
         Text(),
         _queue(snapshot.queue),
         _counters(snapshot.counters),

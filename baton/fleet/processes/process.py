@@ -1,8 +1,8 @@
-"""One process of a fleet: started in a group of its own, watched until it ends, logged into a file.
+"""One process of a fleet: started in its own process group, watched until it ends, logged to a file.
 
 STARTING ──ready line──▶ READY ──▶ ENDED
   │  ▲ └─────────────────────────▶ ENDED
-  └──┘ a line that says how far it is
+  └──┘ a line that reports progress
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import IO, Protocol
 from baton.fleet.errors import ProcessFailed, StartTimeout
 from baton.fleet.processes.reaper import HELPERS_GRACE_S, Reaper, kill_leader, signal_group
 
-# Says its id into the reaper's pipe (its stdin), then becomes the program: no start can go unnoticed.
+# Writes its id to the reaper's pipe (its stdin), then becomes the program, so that the reaper misses no
+# start.
 _ENTRY = 'echo "+$$" >&0; exec "$@" </dev/null'
 
 READY_LINE = re.compile(
@@ -31,7 +32,7 @@ READY_LINE = re.compile(
 STARTING_LINE = re.compile(r"^STARTING \S+ \S+ done=(?P<done>\d+) total=(?P<total>\d+) phase=(?P<phase>.+)$")
 
 _LATE_LINES_S = 0.2
-"""A launcher that was stopped itself finds the lines of that time unread."""
+"""If the launcher itself was stopped, it reads the lines of that time for this long before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to start.
+    """The command of a process.
 
-    `ready` finds, in a line of stdout, that the process serves; its groups `address` and `metrics` say where,
-    unless `address` is known beforehand.
+    `ready` matches the line of stdout which reports that the process serves. Its groups `address` and
+    `metrics` are the process's addresses, unless `address` is known beforehand.
     """
 
     name: str
@@ -67,14 +68,14 @@ class ProcessSpec:
 
 
 class Child(Protocol):
-    """What runs, as far as it is watched."""
+    """A child process."""
 
     @property
     def pid(self) -> int:
-        """The leader of a session of its own."""
+        """The id of the child, which leads its own session."""
 
     async def wait(self) -> int:
-        """The exit code: minus the signal where one ended it."""
+        """Wait for its end and return the exit code; a signal's number is negative."""
 
 
 class ManagedProcess:
@@ -110,7 +111,7 @@ class ManagedProcess:
 
     async def start(self) -> None:
         self._started_at = self._moved_at = time.monotonic()
-        # A pipe of our own: asyncio's would make waiting for the process wait for its children as well.
+        # Not asyncio's pipe: with that, waiting for the process would wait for its children as well.
         read_fd, write_fd = os.pipe()
         try:
             with self.log_path.open("ab") as log:
@@ -124,7 +125,7 @@ class ManagedProcess:
         self._tasks = [copying, asyncio.create_task(self._watch(copying))]
 
     async def _launch(self, stdout: int, stderr: IO[bytes], register: int) -> Child:
-        """In a session of its own; first of all it says its id into `register`, the reaper's pipe."""
+        """Start the child in its own session. It first writes its id to `register`, the reaper's pipe."""
         return await asyncio.create_subprocess_exec(
             "/bin/sh", "-c", _ENTRY, "sh", *self.spec.command,
             stdin=register,
@@ -137,7 +138,7 @@ class ManagedProcess:
 
     @property
     def serving(self) -> bool:
-        """True if it has reported that it is ready, and runs."""
+        """Whether it runs and has reported that it is ready."""
         return self.running and self._ready.is_set()
 
     @property
@@ -176,30 +177,30 @@ class ManagedProcess:
             raise ProcessFailed(self.name, self.exit_code, self.log_path, self.log_tail())
         raise StartTimeout(self.name, str(self.progress), self.silent_s, self.log_path, self.log_tail())
 
-    async def next_word(self, timeout_s: float) -> None:
-        """Wait until its start has moved since the last call, or the time is up."""
+    async def next_progress(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` until its start has progressed since the last call."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._moved.wait()
         self._moved.clear()
 
     async def wait(self) -> int:
-        """The exit code, once it has ended."""
+        """Wait for its end and return the exit code."""
         await self._ended.wait()
         assert self.exit_code is not None
         return self.exit_code
 
     def terminate(self) -> None:
-        """Asks it to stop: it finishes what runs within its grace."""
+        """Ask it to stop; it finishes running work within its grace."""
         self._signal_leader(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would."""
+        """End it at once, like a crash."""
         if self.running:
             kill_leader(self.pid)
 
     def pause(self) -> None:
-        """Stops it in its tracks (a hang); `resume` lets it go on."""
+        """Stop it, like a hang, until `resume`."""
         if self.running:
             signal_group(self.pid, signal.SIGSTOP)
 
@@ -208,7 +209,7 @@ class ManagedProcess:
             signal_group(self.pid, signal.SIGCONT)
 
     async def stop(self, grace_s: float) -> int:
-        """Asks, waits `grace_s` seconds, then kills. Returns the exit code."""
+        """Ask it to stop, wait `grace_s` seconds, then kill it. Return the exit code."""
         self.resume()
         self.terminate()
         try:
@@ -219,9 +220,9 @@ class ManagedProcess:
             return await self.wait()
 
     async def close(self) -> None:
-        """Kills what still runs and waits until its output has been read."""
+        """Kill it if it still runs, and wait until its output has been read."""
         self.kill()
-        # Shielded: whoever is cancelled here must not end the watching with it, or its end were never known.
+        # Shielded: a cancelled caller must not cancel the watching, or its end would never be noticed.
         await asyncio.shield(asyncio.gather(*self._tasks))
 
     def log_tail(self, max_lines: int = 15) -> str:
@@ -230,7 +231,7 @@ class ManagedProcess:
 
     def _signal_leader(self, number: int) -> None:
         if self.running:
-            # It may have ended without our having heard of it.
+            # It may have ended unnoticed.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -239,15 +240,14 @@ class ManagedProcess:
         exit_code = await self._process.wait()
         await self._sweep_helpers()
         self._reaper.process_ended(self.pid)
-        await asyncio.wait(
-            [copying], timeout=1.0
-        )  # its last words belong into the log before anyone reads it
+        # Its last lines must be in the log before anyone reads it.
+        await asyncio.wait([copying], timeout=1.0)
         self._ended_at = time.monotonic()
         self.exit_code = exit_code
         self._ended.set()
 
     async def _sweep_helpers(self) -> None:
-        """Ends the children that outlive their parent, politely first: some of them clean up after it."""
+        """End the children that outlive their parent, first by SIGTERM: some of them clean up after it."""
         left = signal_group(self.pid, signal.SIGTERM)
         give_up = time.monotonic() + HELPERS_GRACE_S
         while left and time.monotonic() < give_up:
@@ -265,14 +265,14 @@ class ManagedProcess:
         pending = b""
         with self.log_path.open("ab", buffering=0) as log:
             while data := await reader.read(65536):
-                # With the disk full we read on all the same: the process would wait for it.
+                # Read on even if the disk is full, or the process would block on the pipe.
                 with contextlib.suppress(OSError):
                     log.write(data)
                 if not self._ready.is_set():
-                    pending = self._look_for_ready(pending + data)
+                    pending = self._read_reports(pending + data)
         transport.close()
 
-    def _look_for_ready(self, data: bytes) -> bytes:
+    def _read_reports(self, data: bytes) -> bytes:
         *lines, rest = data.split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
@@ -284,9 +284,9 @@ class ManagedProcess:
                 continue
             found = self.spec.ready.search(text)
             if found is not None:
-                said = found.groupdict()
-                self.address = said.get("address") or self.address
-                self.metrics_address = said.get("metrics") or ""
+                groups = found.groupdict()
+                self.address = groups.get("address") or self.address
+                self.metrics_address = groups.get("metrics") or ""
                 self._ready_at = time.monotonic()
                 self._ready.set()
                 break

@@ -1,12 +1,12 @@
-"""The last hand on a fleet: ends its processes and removes its folders when the launcher is gone.
+"""End a fleet's processes and remove its folders when the launcher is gone.
 
-The launcher holds the write end of a pipe. Every process writes its own id into it before it becomes the
-service, so that none can slip through however hard the launcher is killed. When the pipe closes, whatever
-still runs is stopped, group by group, and the private folders are removed. Run as a program of its own, in
-a session of its own, so that neither Ctrl-C nor a kill of the launcher's group reaches it. (A parent-death
-signal would miss the services' own children and could not remove folders.)
+The launcher holds the write end of a pipe. Every process writes its id into the pipe before it becomes the
+service, so that none is missed even if the launcher is killed. When the pipe closes, the reaper stops all
+running groups and removes the private folders. It is a separate program in its own session, so that neither
+Ctrl-C nor a kill of the launcher's group reaches it. (A parent-death signal would miss the services' own
+children and could not remove folders.)
 
-Lines of the pipe: `+PID` a group started, `-PID` it is over, `/PATH` a folder to remove at the end.
+Lines of the pipe: `+PID` a group started, `-PID` it has ended, `/PATH` a folder to remove at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 GRACE_S = 3.0
-# A service's helpers outlive it for a moment: multiprocessing's resource tracker ignores SIGTERM and removes
+# A service's helpers outlive it for a moment: multiprocessing's resource tracker ignores SIGTERM, and removes
 # a killed parent's semaphores from shared memory once the other helpers are gone.
 HELPERS_GRACE_S = 1.0
 _POLL_S = 0.02
@@ -47,27 +47,27 @@ class Reaper:
 
     @property
     def write_fd(self) -> int:
-        """What a starting process inherits, to write its id into."""
+        """The pipe that a starting process inherits and writes its id into."""
         return self._write_fd
 
     def process_ended(self, pid: int) -> None:
-        self._tell(f"-{pid}")
+        self._write(f"-{pid}")
 
     def remove_at_the_end(self, folder: Path) -> None:
-        self._tell(str(folder))
+        self._write(str(folder))
 
     def close(self, timeout_s: float = 2 * GRACE_S) -> None:
         os.close(self._write_fd)
         self._process.wait(timeout_s)
 
-    def _tell(self, line: str) -> None:
-        # A line is shorter than PIPE_BUF, so it arrives whole; a reaper that was killed is no reason to fail.
+    def _write(self, line: str) -> None:
+        # A line is shorter than PIPE_BUF, so it arrives whole. A killed reaper is no reason to fail.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._write_fd, f"{line}\n".encode())
 
 
 def signal_group(pgid: int, number: int) -> bool:
-    """Signals every process of a group; False when none is left (or none that is ours)."""
+    """Signal every process of a group. Return False if none is left, or none is ours."""
     try:
         os.killpg(pgid, number)
     except (ProcessLookupError, PermissionError):
@@ -76,16 +76,16 @@ def signal_group(pgid: int, number: int) -> bool:
 
 
 def kill_leader(pgid: int) -> None:
-    """Ends the service itself, as a crash would."""
+    """End the service itself, like a crash."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pgid, signal.SIGKILL)
 
 
 def _stop_groups(pgids: set[int]) -> None:
-    """Asks, then kills the services, then whatever is left of their groups."""
+    """Stop the services by SIGTERM, then kill them, then kill what is left of their groups."""
     alive = {pgid for pgid in pgids if signal_group(pgid, signal.SIGTERM)}
     for pgid in alive:
-        signal_group(pgid, signal.SIGCONT)  # a stopped process would not hear the rest
+        signal_group(pgid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
     alive = _wait_for_groups(alive, GRACE_S)
     for pgid in alive:
         kill_leader(pgid)
@@ -94,7 +94,7 @@ def _stop_groups(pgids: set[int]) -> None:
 
 
 def _wait_for_groups(pgids: set[int], grace_s: float) -> set[int]:
-    """Those that are still there after `grace_s`."""
+    """Return the groups that still run after `grace_s`."""
     alive = pgids
     give_up = time.monotonic() + grace_s
     while (alive := {pgid for pgid in alive if signal_group(pgid, 0)}) and time.monotonic() < give_up:

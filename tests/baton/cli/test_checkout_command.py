@@ -50,7 +50,7 @@ def test_a_checkout_without_the_package_is_said(checkout: Path, capfd: pytest.Ca
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_child_and_then_us(checkout: Path, signum: signal.Signals, code: int) -> None:
     program = (
-        "import sys; from pathlib import Path; from baton.cli import checkout_command as c; "
+        "import sys; from pathlib import Path; from baton.cli.commands import checkout_command as c; "
         f"c.find_checkout = lambda: Path({str(checkout)!r}); sys.exit(c.run('plan', ['wait']))"
     )
     with subprocess.Popen(

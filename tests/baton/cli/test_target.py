@@ -57,7 +57,7 @@ def test_all_routers_of_a_run_are_taken() -> None:
     assert in_words([PLAIN]) == (
         "calling the fleet of runs/1 (process 11) at 127.0.0.1:1, 127.0.0.1:2, in the clear"
     )
-    assert target.said([PLAIN]) == Target(PLAIN.addresses, UNENCRYPTED)
+    assert target.choose([PLAIN]) == Target(PLAIN.addresses, UNENCRYPTED)
 
 
 def test_with_flags_of_its_own_nothing_is_looked_up(

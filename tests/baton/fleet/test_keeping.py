@@ -23,7 +23,7 @@ from baton.fleet import (
     ProcessRestarting,
     ProcessStarted,
 )
-from baton.fleet.keeping import LONGEST_PAUSE_S, MOST_EARLY_DEATHS, SOON_S, pause_s
+from baton.fleet.keeping import LONGEST_PAUSE_S, MAX_EARLY_DEATHS, SOON_S, pause_s
 from tests.patience import PATIENCE_S
 
 MakeSpec = Callable[..., FleetSpec]
@@ -35,7 +35,7 @@ def test_pauses_grow_with_early_deaths_in_a_row_until_it_is_enough(served_s: lis
     while early < len(served_s) and served_s[-1 - early] < SOON_S:
         early += 1
     found = pause_s(served_s)
-    assert (found is None) == (early > MOST_EARLY_DEATHS)
+    assert (found is None) == (early > MAX_EARLY_DEATHS)
     if found is not None:
         assert 0 < found <= LONGEST_PAUSE_S
         assert found >= (pause_s([*served_s, SOON_S]) or 0.0)

@@ -190,7 +190,7 @@ async def test_a_later_death_leaves_its_exit_code_and_last_lines(make_spec: Make
         assert death.exit_code == 4
         assert "cannot serve this model" in death.meaning
         # stdout is copied into the log, stderr writes there itself: their order is not ours.
-        assert "out of luck" in death.tail.splitlines()
+        assert "out of luck" in death.tail
     assert [event for event in deaths if isinstance(event, ProcessDied)] == [death]
 
 
