@@ -1,6 +1,13 @@
-"""The fleet on a simulated clock: the router's own decisions, with nothing waited for.
+"""The fleet on a simulated clock: the router's own core, with no real waiting. In reading order:
 
-`run(SimSpec(...))` plays a trace and answers a `SimResult`, which `measure` folds into figures.
+- `spec`: what is simulated, and `workload`: the trace to play; `simulation` puts all parts on one `clock`
+- `shell`: carries out the router core's actions; `store`: the shared state without Redis; `workers`: the
+  workers
+- `result`: what came of it, and `metrics`: its figures
+- `commands`: `baton simulate` and `baton plan`
+
+`run(SimSpec(...))` plays a trace and returns a `SimResult`; `measure` computes its metrics. The package may
+import `router`, `scheduling`, `state`, `services`, `workloads` and `reporting`.
 """
 
 from sim.metrics import Metrics, measure

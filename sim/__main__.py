@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from sim.commands import plan, simulate
-from sim.commands.asked import USAGE, Parser
+from sim.commands.arguments import USAGE, Parser
 
 INTERRUPTED = 130
 
 
 def main(typed: Sequence[str] | None = None) -> int:
-    """Exit code 2 says what was wrong with what was typed."""
+    """Run a command; exit code 2 means that its arguments are wrong."""
     args = flags().parse_args(typed)
     try:
         code = simulate.simulate(args) if args.command == "simulate" else plan.plan(args)

@@ -1,4 +1,4 @@
-"""Virtual time: calls that are due, carried out in order."""
+"""Virtual time: calls are scheduled, and made in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 
 class Clock:
-    """Seconds from 0. Calls due at the same time are made in the order they were asked for."""
+    """A clock in seconds from 0. Calls due at the same time are made in the order in which they were
+    scheduled.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -16,12 +18,12 @@ class Clock:
         self._asked = 0
 
     def at(self, time: float, call: Callable[..., None], *args: Any) -> None:
-        """Call when it is `time`, which is not past."""
+        """Schedule a call at `time`, which is not past."""
         self._asked += 1
         heapq.heappush(self._calls, (time, self._asked, call, args))
 
     def run(self, until: float) -> None:
-        """Make every call that is due by `until`, or by what those ask for."""
+        """Make every call that is due by `until`, including those scheduled meanwhile."""
         calls, pop = self._calls, heapq.heappop
         while calls and calls[0][0] <= until:
             self.now, _, call, args = pop(calls)
@@ -29,5 +31,5 @@ class Clock:
 
     @property
     def num_calls(self) -> int:
-        """Made or asked for so far: what a simulation costs."""
+        """The calls scheduled so far, which is what a simulation costs."""
         return self._asked

@@ -1,4 +1,4 @@
-"""A simulation's result in figures, by the definitions that live measurements use.
+"""The metrics of a simulation, by the definitions of live measurements.
 
 TTFT: router receipt to first token leaving the router, queueing included. ITL: each gap. TPOT: per request
 (last - first) / (tokens - 1), undefined for one token. Goodput: requests, and output tokens, per second of
@@ -21,7 +21,7 @@ WARMUP_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """One run. Shares are of 1; what is undefined without requests of a kind is None."""
+    """The metrics of a run. Shares are of 1; a metric that is undefined for want of requests is None."""
 
     requests: int
     finished: int
@@ -32,11 +32,11 @@ class Metrics:
     offered_per_s: float
     goodput_per_s: float
     good_share: float
-    """Of all that came."""
+    """The share of all requests."""
     goodput_tokens_per_s: float
     output_tokens_per_s: float
     kept_share: float | None
-    """Of the accepted that were not taken at risk, those whose TTFT, TPOT and ITL were all met."""
+    """The share of requests accepted without risk whose TTFT, TPOT and ITL were all met."""
     kept_ttft_share: float | None
     kept_itl_share: float | None
     ttft: Quantiles | None
@@ -45,24 +45,24 @@ class Metrics:
     e2e: Quantiles | None
     median_queue_s: float | None
     busy_share: float
-    """Of the workers' time in which they computed."""
+    """The share of the workers' time in which they computed."""
     mean_batch: float
-    """Decodes in a step that has any."""
+    """Mean decodes of a step with decodes."""
     mixed_share: float
-    """Steps that computed prompts."""
+    """The share of steps that computed prompts."""
     kv_allocated: float
-    """Share of decode workers' pools that is allocated or promised."""
+    """The share of decode workers' pools that is allocated or promised."""
     kv_waste: float
-    """Share of allocated slots without a token."""
+    """The share of allocated slots without a token."""
     preempted_work: float
-    """Prompt tokens computed again, of all computed."""
+    """Prompt tokens computed again, as a share of all computed."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 def measure(result: SimResult) -> Metrics:
-    """Fold a run."""
+    """Return the metrics of a run."""
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
     came = kept[-1].asked.at_s - kept[0].asked.at_s
     span_s = came * len(kept) / max(1, len(kept) - 1) or 1.0
@@ -116,7 +116,7 @@ def measure(result: SimResult) -> Metrics:
 
 
 def _gaps(workers: Sequence[WorkerResult], begin: float) -> Quantiles | None:
-    """Of all gaps inside decode steps' order; a step's gap counts once for each sequence in it."""
+    """Return quantiles of the gaps between decode steps; a step's gap counts once for each sequence in it."""
     gaps, weights = [], []
     for worker in workers:
         gap = np.diff(worker.step_ends)

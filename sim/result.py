@@ -1,4 +1,4 @@
-"""What came of a simulation. Times are seconds; those of a request count from when a router received it."""
+"""The result of a simulation. Times are seconds; those of a request count from its receipt by a router."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class End(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One request, in the order of the trace."""
+    """A request, in the order of the trace."""
 
     asked: TraceRequest
     end: End
@@ -34,16 +34,16 @@ class RequestResult:
     """None with fewer than two tokens."""
     e2e_s: float | None = None
     queue_s: float | None = None
-    """Until it was sent to a worker."""
+    """Seconds until it was sent to a worker."""
     max_gap_s: float | None = None
     p99_gap_s: float | None = None
     promised_ttft_s: float | None = None
-    """What was predicted when it was accepted."""
+    """The prediction when it was accepted."""
     at_risk: bool = False
     cached_tokens: int = 0
     attempts: int = 0
     path: str = ""
-    """Of its workers: `prefill-0>decode-1`, or `decode-1`."""
+    """Its workers: `prefill-0>decode-1`, or `decode-1`."""
     error: str = ""
     refused_for: str = ""
     """Why it was refused: a `scheduling.admission.admission.Cause`, or the name of the error."""
@@ -55,7 +55,7 @@ class RequestResult:
 
     @property
     def met_pace(self) -> bool:
-        """TPOT on the mean; ITL at the 99 % quantile of its gaps."""
+        """True if TPOT (the mean) and ITL (the 99 % quantile of its gaps) were met."""
         asked = self.asked
         in_tpot = asked.tpot_ms is None or self.tpot_s is None or self.tpot_s * 1000 <= asked.tpot_ms
         return in_tpot and self.met_itl
@@ -67,13 +67,13 @@ class RequestResult:
 
     @property
     def good(self) -> bool:
-        """It finished, and met all that it asked for."""
+        """True if it finished and met all that it asked for."""
         return self.end is End.FINISHED and self.met_ttft and self.met_pace
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """What one worker did."""
+    """The activity of a worker."""
 
     name: str
     role: str
@@ -93,16 +93,16 @@ class WorkerResult:
     step_sizes: NDArray[np.int32]
     """Sequences in each of them."""
     steps: tuple[LoggedStep, ...] = ()
-    """All of them, where the specification wants them kept."""
+    """All steps, if the specification keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """All of it. The same specification gives the same result."""
+    """The whole result. The same specification gives the same result."""
 
     requests: tuple[RequestResult, ...]
     workers: tuple[WorkerResult, ...]
     ended_s: float
     num_events: int
     leftovers: Mapping[str, int]
-    """What the routers and the store still held at the end; empty when nothing was lost."""
+    """Resources that routers and store still held at the end; empty if nothing was lost."""

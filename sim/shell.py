@@ -1,4 +1,4 @@
-"""Carries out one router core's actions in virtual time, as `router.links.shell` does on asyncio."""
+"""Carry out a router core's actions in virtual time, as `router.links.shell` does on asyncio."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _TO_WORKERS = (SendPrefill, SendReceive, SendDecode, SendCancel, SendPreCopy, Se
 
 
 class Audience(Protocol):
-    """Hears what a router says that is not for the store or the clock."""
+    """Receives the actions that are neither for the store nor for the clock."""
 
     def send(self, router: int, command: WorkerCommand) -> None:
-        """A command leaves for a worker."""
+        """Send a command to a worker."""
         ...
 
     def accepted(self, action: TellAccepted) -> None:
-        """A request was taken."""
+        """A request was accepted."""
         ...
 
     def rejected(self, action: Reject) -> None:
@@ -76,7 +76,7 @@ class Audience(Protocol):
 
 
 class SimShell:
-    """One core, its place in the simulation, and its way to the store."""
+    """A core, its place in the simulation, and its access to the store."""
 
     def __init__(
         self,
@@ -114,7 +114,9 @@ class SimShell:
         store.subscribe(self._router_id, self._hear)
 
     def submit(self, event: Event) -> None:
-        """Let the core decide, and do what it says. Of tokens and places in the queue nobody has to hear."""
+        """Let the core decide, and carry out its actions. Actions about tokens and queue places need no
+        effect.
+        """
         table = self._table
         for action in self.core.on(event, self._clock.now):
             act = table.get(type(action))
@@ -122,7 +124,7 @@ class SimShell:
                 act(action)
 
     def _later(self, call: Callable[[Any], None]) -> Callable[[Action], None]:
-        """Store calls are answered after a while. All take equally long, so none overtakes another."""
+        """Delay a store call. All take equally long, so none overtakes another."""
 
         def act(action: Action) -> None:
             self._clock.at(self._clock.now + self._store_s, call, action)

@@ -207,7 +207,7 @@ class Simulation:
         self._clock.at(self._clock.now + self._spec.overheads.report_s, self._shells[router].submit, report)
 
     def describe(self, sequence: Sequence) -> None:
-        """What a worker cannot know before it has computed it."""
+        """Give a sequence what a worker cannot know before it has computed it."""
         record = self._records[int(sequence.spec.fence.request_id)]
         sequence.output_tokens = record.asked.output_tokens
         sequence.shared_names = record.names
@@ -222,7 +222,7 @@ class Simulation:
     # The end
 
     def _leftovers(self) -> dict[str, int]:
-        """What is held although nothing runs: always nothing, once all have ended."""
+        """Return what is held although nothing runs; empty once all requests have ended."""
         held = {
             "requests": sum(len(shell.core.state.live) for shell in self._shells),
             "groups": sum(len(shell.core.state.groups) for shell in self._shells),

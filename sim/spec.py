@@ -1,4 +1,4 @@
-"""What is simulated."""
+"""The specification of a simulation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workloads.trace import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """How many workers of each role; decode workers compute prompts as well where the placement says so."""
+    """The number of workers of each role; decode workers also compute prompts if the placement says so."""
 
     prefill: int
     decode: int
@@ -31,7 +31,7 @@ class FleetShape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`2p4d`, or `6d` for six that do both."""
+        """Parse `2p4d`, or `6d` for six workers of both roles."""
         found = re.fullmatch(r"(?:(\d+)p)?(\d+)d", text)
         if found is None:
             raise ValueError(f"fleet is {text!r}; accepted: like 2p4d, or 6d")
@@ -47,10 +47,12 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds that a fleet spends between its parts. The defaults are of processes on one CPU host."""
+    """Seconds that a fleet spends on messages between its parts. The defaults are for processes on one CPU
+    host.
+    """
 
     receive_s: float = 0.0005
-    """A router's tokenising and checking, before its core hears of a request."""
+    """A router's tokenising and validation, before its core receives a request."""
     store_s: float = 0.0006
     """A store call, there and back."""
     command_s: float = 0.0006
@@ -58,11 +60,11 @@ class Overheads:
     report_s: float = 0.0008
     """From a worker's step loop to a router."""
     handoff_s: float = 0.002
-    """Of a hand-over, besides sending the blocks: opening, checking, acknowledging."""
+    """A hand-over without sending the blocks: opening, checking, acknowledging."""
     load_every_s: float = 0.25
-    """A worker whose steps bring nothing else to tell tells its load this often."""
+    """A worker whose steps cause no other report reports its load this often."""
     progress_every_s: float = 2.0
-    """Tokens that are neither first nor last are told together, this often."""
+    """Tokens that are neither first nor last are reported together, this often."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -75,7 +77,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class SimSpec:
-    """One simulation. Raises ValueError naming the field."""
+    """A simulation. Raises ValueError naming the field."""
 
     profile: Profile
     fleet: FleetShape
@@ -84,22 +86,22 @@ class SimSpec:
     """One of `scheduling.policies.NAMES`, or one made for an experiment."""
     placement: Placement = Placement.AGGREGATED
     token_budget: int | None = None
-    """Most tokens of a step; None: the profile's."""
+    """The most tokens of a step; None: the profile's."""
     max_num_seqs: int | None = None
     num_routers: int = 1
     queue_capacity: int = 1_000_000
     seed: int = 0
     noise: float = 1.0
-    """How far steps scatter around their prediction: 1 as the profile says, 0 not at all."""
+    """How far steps scatter around their prediction: 1 as in the profile, 0 not at all."""
     overheads: Overheads = Overheads()
     step_times: Mapping[str, tuple[RecordedStep, ...]] = field(default_factory=dict)
-    """By worker (`prefill-0`, `decode-0`): recorded steps to be followed instead of drawing."""
+    """Recorded steps by worker (`prefill-0`, `decode-0`), used instead of drawn ones."""
     at_risk: frozenset[int] = frozenset()
-    """Places in the trace of requests that would rather be late than refused."""
+    """Places in the trace of requests that allow to be at risk."""
     drain_s: float = 120.0
-    """After the last arrival, for how long answers are waited for."""
+    """Seconds after the last arrival until the simulation stops."""
     log_steps: bool = False
-    """Keep every step of every worker, to be looked at."""
+    """Keep every step of every worker."""
     stretch: bool = True
     """Decode-only steps are taken many at a time. The outcome is the same without; only slower."""
 
@@ -125,7 +127,7 @@ class SimSpec:
 
     @property
     def rules(self) -> Policy:
-        """What the policy decides."""
+        """The policy."""
         return by_name(self.policy) if isinstance(self.policy, str) else self.policy
 
     def _check_lengths(self) -> None:

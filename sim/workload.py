@@ -1,4 +1,4 @@
-"""Traces to play: drawn from a workload, or read from a file that a live fleet recorded."""
+"""Traces to simulate: drawn from a workload, or read from the recording of a live fleet."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workloads.shapes import DEFAULT_CAPS, RequestShape, arrivals, shapes
 from workloads.trace import TraceRequest, parse
 
 SAMPLE = 2000
-"""Requests that stand for a workload where means and medians are wanted."""
+"""The number of requests that represent a workload for means and medians."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """Asked for by every request; milliseconds, None where nothing is asked for."""
+    """The limits that every request asks for; milliseconds, None without a limit."""
 
     ttft_ms: int | None = None
     tpot_ms: int | None = None
@@ -24,7 +24,7 @@ class Promises:
 
 
 def sample(workload: str, scale: float) -> list[RequestShape]:
-    """What a workload's requests are like."""
+    """Return a sample of a workload's requests."""
     if workload not in DEFAULT_CAPS:
         raise ValueError(f"workload is {workload!r}; accepted: {', '.join(DEFAULT_CAPS)}")
     if not (math.isfinite(scale) and scale > 0):
@@ -41,7 +41,7 @@ def draw(
     promises: Promises,
     scale: float = 1.0,
 ) -> tuple[TraceRequest, ...]:
-    """A workload's requests as they would come for so long; the same seed draws the same."""
+    """Draw a workload's requests for this duration; the same seed draws the same."""
     if not (math.isfinite(duration_s) and duration_s > 0):
         raise ValueError(f"duration_s is {duration_s}; accepted: a finite number above 0")
     times = _times(process, rate, duration_s, seed)
@@ -60,7 +60,7 @@ def _times(process: str, rate: float, duration_s: float, seed: int) -> Sequence[
 
 
 def trace_of(at_s: float, shape: RequestShape, promises: Promises) -> TraceRequest:
-    """A request of this shape."""
+    """Return a request of this shape."""
     return TraceRequest(
         at_s,
         shape.prompt_tokens,
@@ -75,7 +75,7 @@ def trace_of(at_s: float, shape: RequestShape, promises: Promises) -> TraceReque
 
 
 def read(path: Path) -> tuple[TraceRequest, ...]:
-    """A recorded trace. Raises ValueError naming file, line and field."""
+    """Read a recorded trace; raise ValueError naming file, line and field."""
     try:
         with path.open(encoding="utf-8") as lines:
             return tuple(parse(lines))

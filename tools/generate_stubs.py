@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _generate(out: Path) -> None:
-    """Messages of every file, and client and server classes of the files that have a service."""
+    """Generate messages of every file, and client and server classes of the files that have a service."""
     files = sorted(CONTRACT.rglob("*.proto"))
     services = [path for path in files if "\nservice " in path.read_text(encoding="utf-8")]
     _protoc(files, f"--python_out={out}", f"--pyi_out={out}")
@@ -52,14 +52,14 @@ def _protoc(files: list[Path], *options: str) -> None:
 
 
 def _stub_names(root: Path) -> set[str]:
-    """Paths of the stubs below `root`, relative to it."""
+    """Return the paths of the stubs below `root`, relative to it."""
     return {
         str(path.relative_to(root)) for path in (root / "baton").rglob("*_pb2*.py*") if path.suffix != ".pyc"
     }
 
 
 def _differences(fresh: Path) -> list[str]:
-    """Paths of the stubs that are new, changed, or no longer made."""
+    """Return the paths of the stubs that are new, changed, or no longer made."""
     names = _stub_names(fresh) | _stub_names(ROOT)
     same, _, _ = filecmp.cmpfiles(fresh, ROOT, names, shallow=False)
     return sorted(names - set(same))

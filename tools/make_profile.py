@@ -1,4 +1,4 @@
-"""Measures this machine as a worker and writes its profile, for the simulator and the timed engine.
+"""Measure this machine as a worker and write its profile, for the simulator and the timed engine.
 
     python -m tools.make_profile --name demo-cpu --model demo_model --threads 1 --out PROFILE.json
 
@@ -90,7 +90,7 @@ def _count(steps: list[Sample], engine: Engine) -> str:
 
 
 def _cost(engine: Engine, steps: list[Sample]) -> CostModel:
-    """Fitted to all; the band is that of the engine's own steps."""
+    """Fit the costs to all steps; the band is that of the engine's own steps."""
     fitted = fit([*engine.samples, *steps])
     if fitted is None:
         raise ValueError("too few steps were measured to fit costs to; accepted: a machine that runs some")
@@ -98,7 +98,7 @@ def _cost(engine: Engine, steps: list[Sample]) -> CostModel:
 
 
 def _copy_rate(engine: Engine) -> float:
-    """Bytes per second of copying half of the pool's blocks to others."""
+    """Return the bytes per second of copying half of the pool's blocks to others."""
     engine.pool.tensor.fill_(1.0)  # pages that nobody has written to are not there, and copied at once
     half = engine.pool.num_blocks // 2
     source, target = engine.pool.tensor[:half], engine.pool.tensor[half : 2 * half]

@@ -1,6 +1,6 @@
-"""Make the project's environment in `.venv` and show what is going on; `make setup` runs this.
+"""Make the project's environment in `.venv` and show the progress; `make setup` runs this.
 
-Needs nothing but Python 3.11 itself. Running it again is cheap: pip leaves alone what is already there.
+It needs only Python 3.11. Running it again is cheap: pip skips what is installed.
 """
 
 import argparse
@@ -49,7 +49,9 @@ def main() -> int:
 
 
 def _stages(torch_pip_args: list[str]) -> list[Stage]:
-    """The locked packages come first and without their dependencies, so nothing but torch asks for torch."""
+    """Return the stages. Locked packages come first and without their dependencies, so only torch asks for
+    torch.
+    """
     pip = [str(PYTHON), "-m", "pip"]
     install = [*pip, "install", "--disable-pip-version-check", "--progress-bar=raw"]
     lock = str(ROOT / "requirements" / "dev.lock")
@@ -79,7 +81,7 @@ def _explain(stage: Stage, code: int) -> None:
 
 
 class _Run:
-    """One command: its output goes to the log, and the last thing that it said to the terminal."""
+    """A command: its output goes to the log, and its last line to the terminal."""
 
     def __init__(self, title: str, argv: list[str]) -> None:
         self._title = title
@@ -102,7 +104,7 @@ class _Run:
         return child.returncode
 
     def _news(self, lines: Iterator[str]) -> Iterator[str]:
-        """Tell the terminal of each line, and pass on those worth keeping."""
+        """Show each line on the terminal, and pass on those worth keeping."""
         for line in lines:
             if match := re.match(r"Progress (\d+) of (\d+)", line):
                 self._percent = f" {100 * int(match[1]) // max(1, int(match[2]))} %"

@@ -1,1 +1,7 @@
-"""What is asked of a fleet: lengths, arrivals, classes and promises. Pure; drawn from seeds."""
+"""Workloads: the requests that a fleet is offered. Pure functions that draw from seeds. In reading order:
+
+- `shapes`: lengths and arrival times; `slo`: promises as ratios of times without load
+- `trace`: requests as JSON lines; `trace_summary`: their figures
+
+The package may import only `scheduling`. Benchmarks and the simulator use it.
+"""

@@ -45,24 +45,24 @@ def _shape(prompt: float, output: float, scale: float, slo_class: str = "standar
 
 
 def burst(rng: random.Random, scale: float, cap: int = 512) -> RequestShape:
-    """512 tokens in, exponential with mean 128 out; after Anyscale's continuous-batching comparison."""
+    """Draw 512 tokens in, exponential with mean 128 out; after Anyscale's continuous-batching comparison."""
     return _shape(512, _exponential(rng, 128, cap), scale)
 
 
 def chat(rng: random.Random, scale: float, cap: int = 8192) -> RequestShape:
-    """Lognormal lengths of chat traffic."""
+    """Draw lognormal lengths of chat traffic."""
     return _shape(_lognormal(rng, 1730, 0.93, cap), _lognormal(rng, 415, 0.545, cap), scale)
 
 
 def summarise(rng: random.Random, scale: float, cap: int = 16384) -> RequestShape:
-    """Long prompts, short answers."""
+    """Draw long prompts and short outputs."""
     return _shape(
         _lognormal(rng, 7059, 0.476, cap), _lognormal(rng, 208, 0.452, cap), scale, slo_class="batch"
     )
 
 
 def mixed(rng: random.Random, scale: float, cap: int = 16384) -> RequestShape:
-    """Thirds of code completion, conversation and batch summaries, each in its own class."""
+    """Draw thirds of code completion, conversation and batch summaries, each in its own class."""
     kind = rng.randrange(3)
     if kind == 0:
         prompt, output = _lognormal(rng, 1955, 0.956, cap), _lognormal(rng, 8, 1.312, cap)
@@ -74,7 +74,7 @@ def mixed(rng: random.Random, scale: float, cap: int = 16384) -> RequestShape:
 
 
 def shared(rng: random.Random, scale: float, cap: int = 8192) -> RequestShape:
-    """`chat`, with half of each prompt taken from a pool of shared blocks of 512 tokens."""
+    """Draw `chat`, with half of each prompt taken from a pool of shared blocks of 512 tokens."""
     shape = chat(rng, scale, cap)
     block_tokens = max(1, round(SHARED_BLOCK_TOKENS * scale))
     num_blocks = shape.prompt_tokens // 2 // block_tokens
@@ -95,14 +95,14 @@ DEFAULT_CAPS = {"burst": 512, "chat": 8192, "summarise": 16384, "mixed": 16384, 
 
 
 def shapes(workload: str, count: int, seed: int, scale: float, cap: int | None = None) -> list[RequestShape]:
-    """`count` requests of a workload; the same seed gives the same requests."""
+    """Return `count` requests of a workload; the same seed gives the same requests."""
     rng = random.Random(f"{workload}:{seed}")
     limit = DEFAULT_CAPS[workload] if cap is None else cap
     return [WORKLOADS[workload](rng, scale, limit) for _ in range(count)]
 
 
 def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int) -> list[int]:
-    """Random token ids; shared blocks depend on their place in the pool alone."""
+    """Return random token ids; shared blocks depend only on their place in the pool."""
     ids: list[int] = []
     for block in shape.shared_blocks:
         block_rng = random.Random(f"shared:{block}")
@@ -111,7 +111,7 @@ def prompt_ids(shape: RequestShape, rng: random.Random, vocab_size: int) -> list
 
 
 def arrivals(process: str, rate: float, seed: int) -> Iterator[float]:
-    """Arrival times in seconds from 0, without end.
+    """Return arrival times in seconds from 0, without end.
 
     `poisson`; `gamma:CV`, gaps of that coefficient of variation; `onoff`, Poisson at half and at twice the
     rate by turns of 60 s. `burst` is all at once. Raises `ValueError` for any other process or rate.
@@ -143,7 +143,7 @@ def _times(gap_at: Callable[[float], float]) -> Iterator[float]:
 
 
 def _gaps(name: str, rate: float, cv: float, rng: random.Random) -> Callable[[float], float]:
-    """The gap after the arrival at a given time."""
+    """Return a function that gives the gap after an arrival at a given time."""
     if name == "burst":
         return lambda _: 0.0
     if name == "gamma":
@@ -155,7 +155,9 @@ def _gaps(name: str, rate: float, cv: float, rng: random.Random) -> Callable[[fl
 
 
 def _on_off_gap(now: float, rate: float, rng: random.Random) -> float:
-    """Exponential gaps have no memory: one that would reach into the next turn is drawn anew from there."""
+    """Return an exponential gap. Such gaps have no memory: one that reaches into the next turn is drawn anew
+    from there.
+    """
     start, turn = now, int(now / TURN_S)
     while True:
         gap = rng.expovariate(rate * (0.5 if turn % 2 == 0 else 2.0))

@@ -1,8 +1,8 @@
-"""Promises stated as ratios of what the hardware does without load, so that the hardware cancels.
+"""Promises as ratios of the hardware's times without load, so that the hardware cancels.
 
-A time per output token is asked for in multiples of D, a decode step of 32 sequences of 4096 tokens (scaled
-as the workload is); a time to first token in multiples of the median time that the workload's prompts take
-alone. Both are measured in the run that uses them.
+A time per output token is a multiple of D, a decode step of 32 sequences of 4096 tokens (scaled like the
+workload). A time to first token is a multiple of the median time of the workload's prompts alone. Both are
+measured in the run that uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFERENCE_CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What this hardware does without load, in seconds."""
+    """The times of this hardware without load, in seconds."""
 
     decode_step_s: float
     """D"""
@@ -33,11 +33,11 @@ class References:
                 raise ValueError(f"{name} is {value}; accepted: a finite number above 0")
 
     def ttft_ms(self, ratio: float) -> int:
-        """The promise for a first token; at least 1 ms."""
+        """Return the promise for a first token; at least 1 ms."""
         return _ms("the TTFT ratio", ratio, self.prefill_s)
 
     def tpot_ms(self, ratio: float) -> int:
-        """The promise for the tokens after it; at least 1 ms."""
+        """Return the promise for the tokens after it; at least 1 ms."""
         return _ms("the TPOT ratio", ratio, self.decode_step_s)
 
 

@@ -1,4 +1,4 @@
-"""What was asked of a fleet, request by request: JSON lines that a live fleet records and a simulator plays.
+"""The requests of a fleet as JSON lines, which a live fleet records and a simulator plays.
 
 One object per line, `index` counting from 0 so that a lost line shows; times in seconds from the start of the
 trace, never falling. Lengths are tokens. Promises are milliseconds, absent or null where none was asked for.
@@ -23,7 +23,7 @@ MAX_AT_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request as it came, and how long its answer was."""
+    """A request as it came, and the length of its output."""
 
     at_s: float
     prompt_tokens: int
@@ -36,13 +36,13 @@ class TraceRequest:
     shared_blocks: tuple[int, ...] = ()
     """Places in the pool of shared prefix blocks that the prompt begins with."""
     shared_block_tokens: int = 0
-    """Tokens of each of them."""
+    """Tokens of each shared block."""
     max_tokens: int | None = None
-    """Most tokens it asked for; None when the answer was as long as was asked for, whatever it said."""
+    """The most tokens that it asked for; None if the output always has the length asked for."""
 
 
 class TraceError(ValueError):
-    """A line that cannot be played; `line` counts from 1."""
+    """A line that cannot be used; `line` counts from 1."""
 
     def __init__(self, line: int, field: str, value: object, accepted: str) -> None:
         super().__init__(f"line {line}: {field} is {value!r}; accepted: {accepted}")
@@ -51,7 +51,7 @@ class TraceError(ValueError):
 
 
 def parse(lines: Iterable[str]) -> list[TraceRequest]:
-    """The requests of a trace; raises `TraceError` for the first line that is not one of it."""
+    """Parse a trace; raise `TraceError` for the first invalid line."""
     requests: list[TraceRequest] = []
     last_line = 0
     for number, line in enumerate(lines, start=1):
@@ -70,7 +70,7 @@ def parse(lines: Iterable[str]) -> list[TraceRequest]:
 
 
 def dump(requests: Iterable[TraceRequest]) -> Iterator[str]:
-    """Lines, each with its newline, that `parse` answers the same requests for."""
+    """Yield lines with newlines that `parse` reads back as the same requests."""
     for index, request in enumerate(requests):
         row = {"index": index, "at_s": request.at_s} | {
             name: value

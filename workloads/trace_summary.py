@@ -1,4 +1,4 @@
-"""A trace in a few figures: how many requests, for how long, and what they were promised."""
+"""A trace in a few figures: the number of requests, the duration, and the promises."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workloads.trace import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One kind of promise, over the requests that asked for it; milliseconds."""
+class Limits:
+    """One kind of promise, over the requests that ask for it; milliseconds."""
 
     requests: int
     least_ms: int
@@ -21,13 +21,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """`duration_s` lasts from the first arrival to the last; a promise nobody asked for is None."""
+    """The figures of a trace. `duration_s` is from the first to the last arrival; a promise without requests
+    is None.
+    """
 
     requests: int
     duration_s: float
-    ttft: Asked | None
-    tpot: Asked | None
-    itl: Asked | None
+    ttft: Limits | None
+    tpot: Limits | None
+    itl: Limits | None
 
 
 def summarise(trace: Sequence[TraceRequest]) -> TraceSummary:
@@ -41,6 +43,6 @@ def summarise(trace: Sequence[TraceRequest]) -> TraceSummary:
     )
 
 
-def _asked(promises: Sequence[int | None]) -> Asked | None:
+def _asked(promises: Sequence[int | None]) -> Limits | None:
     known = [ms for ms in promises if ms is not None]
-    return Asked(len(known), min(known), statistics.median(known), max(known)) if known else None
+    return Limits(len(known), min(known), statistics.median(known), max(known)) if known else None

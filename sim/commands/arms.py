@@ -1,4 +1,4 @@
-"""Policies side by side: each with the placement and budget that go with it, on fleets of the same size."""
+"""Policies side by side: each with a placement and a budget, on fleets of the same size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scheduling.policies import NAMES, by_name
 from sim.spec import FleetShape
 
 FIXED_BUDGET = 2048
-"""Tokens of a step where a policy keeps to a fixed number and none was stated: what engines come with."""
+"""Tokens of a step for a policy with a fixed number, unless stated: the default of engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to serve."""
+    """A policy with its placement, fleet and budget."""
 
     policy: str
     placement: Placement
@@ -30,7 +30,9 @@ class Arm:
 def arms(
     policies: str, placement: Placement | None, fleet: FleetShape, token_budget: int | None
 ) -> list[Arm]:
-    """Of comma-separated policies, or `all`; where no placement is stated, every one that goes with each."""
+    """Return the arms of comma-separated policies, or of `all`, with every placement that fits unless one is
+    stated.
+    """
     names = NAMES if policies == "all" else tuple(policies.split(","))
     found: list[Arm] = []
     for name in names:
@@ -41,7 +43,7 @@ def arms(
 
 
 def placements(policy: str, fleet: FleetShape) -> Sequence[Placement]:
-    """Batching by rounds is of one engine; the others may hand over as well, if anybody is there to."""
+    """Return the placements that fit a policy: only some can hand over, and only to prefill workers."""
     by_name(policy)
     if fleet.prefill == 0:
         return (Placement.AGGREGATED,)
@@ -53,5 +55,7 @@ def placements(policy: str, fleet: FleetShape) -> Sequence[Placement]:
 
 
 def fleet_for(placement: Placement, fleet: FleetShape) -> FleetShape:
-    """Aggregated, prefill workers would idle: they decode too, so that fleets of one size are compared."""
+    """Return the fleet of a placement. With aggregated placement, prefill workers also decode, or they would
+    idle.
+    """
     return FleetShape(0, fleet.size) if placement is Placement.AGGREGATED else fleet

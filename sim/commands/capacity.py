@@ -1,12 +1,12 @@
-"""How much a fleet can carry at most, by arithmetic: where a simulation starts looking.
+"""Estimate how much a fleet can carry at most, by arithmetic, as a start for simulations.
 
-A worker in steady state at r requests per second decodes B = r · output · t sequences in steps of t seconds,
-of which a share r · p computes prompts (p seconds each, beyond what a step costs anyhow):
+A worker in steady state at r requests per second decodes B = r · output · t sequences in steps of t seconds.
+A share r · p of its time computes prompts (p seconds each, beyond the fixed cost of a step):
 
     t = (a0 + B · (c1 + c4 · context)) / (1 - r · p)
 
-The most it carries is the largest r for which t keeps the time per token asked for, and B fits its seats and
-its memory.
+The capacity is the largest r for which t keeps the required time per token, and B fits the seats and the
+memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from workloads.slo import REFERENCE_CONTEXT, REFERENCE_SEQS, References
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a mean request costs a worker."""
+    """The costs of a mean request for a worker."""
 
     prefill_s: float
-    """Of its prompt, in steps whose weights are paid for."""
+    """Seconds for its prompt, in steps at the knee."""
     context_tokens: float
-    """Mean, while it decodes."""
+    """The mean context while it decodes."""
     output_tokens: float
     peak_blocks: float
 
 
 def references(profile: Profile, lengths: Sequence[RequestShape], scale: float) -> References:
-    """What the profile's hardware does without load: D, and the median prompt alone."""
+    """Return the profile's times without load: D, and the median prompt alone."""
     context = max(1, round(REFERENCE_CONTEXT * scale))
     step = StepShape.of(REFERENCE_SEQS, REFERENCE_SEQS * context, ())
     alone = statistics.median(alone_s(profile, length.prompt_tokens) for length in lengths)
@@ -44,7 +44,7 @@ def references(profile: Profile, lengths: Sequence[RequestShape], scale: float) 
 
 
 def alone_s(profile: Profile, prompt_tokens: int) -> float:
-    """One prompt, chunk by chunk at the profile's budget, with nothing else in the steps."""
+    """Return the seconds of a prompt alone, chunk by chunk at the profile's budget."""
     total_s, done = 0.0, 0
     while done < prompt_tokens:
         size = min(profile.token_budget, prompt_tokens - done)
@@ -54,7 +54,7 @@ def alone_s(profile: Profile, prompt_tokens: int) -> float:
 
 
 def demand(profile: Profile, lengths: Sequence[RequestShape]) -> Demand:
-    """Of a workload's mean request."""
+    """Return the costs of a workload's mean request."""
     a0, _, c3, _, c5, _ = profile.cost.coefficients
     del a0
     prefill = [c3 * length.prompt_tokens + c5 * length.prompt_tokens**2 / 2 for length in lengths]
@@ -76,7 +76,7 @@ def capacity_per_s(
     lengths: Sequence[RequestShape],
     tpot_s: float | None,
 ) -> float:
-    """Requests per second that the fleet carries at most; an estimate, never measured."""
+    """Return the requests per second that the fleet carries at most; an estimate, not measured."""
     need = demand(profile, lengths)
     limit_s = tpot_s if tpot_s is not None else float("inf")
     if placement is Placement.AGGREGATED or fleet.prefill == 0:

@@ -1,13 +1,13 @@
-"""How many refusals were false: would admitting the request have raised the number of good ones?
+"""Measure how many refusals were false: would admitting the request have raised the number of good ones?
 
-A sampled refusal is replayed: the same requests from the start, but this one rather late than refused. It
-was false when it then is good itself, and when of those around it no fewer are good than before, itself
-aside. One more request shifts every step after it, so that neighbours near their limits turn either way by
-chance. How often that alone looks like a gain is seen with a placebo: the same replay, but in place of the
-refused one a request of one token that asks for nothing. It costs a step and changes nothing else; where more
-of the others are good after it, chance would have called a right refusal false. So what is false beyond the
+A sampled refusal is replayed: the same requests from the start, but this one at risk instead of refused. It
+was false if it then is good itself, and if no fewer of the requests around it are good, not counting itself.
+One more request shifts every step after it, so neighbours near their limits may change either way by chance.
+A placebo shows how often that alone looks like a gain: the same replay, but with a request of one token and
+no SLO in place of the refused one. It costs a step and changes nothing else. If more of the others are good
+after it, chance would have called a correct refusal false. So the share of false refusals beyond the
 placebo's share is the router's, and the rest is chance. A request that could not be good by any prediction is
-served behind the others, is mostly not good, and counts as rightly refused.
+served behind the others, is mostly not good, and counts as correctly refused.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from workloads.trace import TraceRequest
 
 BEFORE_S = 10.0
 AFTER_S = 20.0
-"""Whom one more request can harm: those that still run when it comes, and those that come while it runs."""
+"""The time around a request in which it can harm others: requests still running when it arrives, and those
+that arrive while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Refusals sampled, of these the false ones, and of their placebos those that looked like a gain."""
+    """Sampled refusals, the false ones among them, and placebos that looked like a gain."""
 
     sampled: int
     false: int
@@ -39,23 +40,23 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class FalseRefusals:
-    """Of `sampled` refusals."""
+    """The result for `sampled` refusals."""
 
     sampled: int
     share: float
-    """That were false, or looked so by chance."""
+    """The share that was false, or looked so by chance."""
     gain: float
-    """Good requests more, for each that would have been admitted."""
+    """The mean gain of good requests by admitting the request."""
     placebo_share: float = 0.0
-    """Of placebos that looked like a gain."""
+    """The share of placebos that looked like a gain."""
     placebo_gain: float = 0.0
-    """Good requests more after a placebo: 0 but for chance."""
+    """The mean gain of good requests by a placebo: 0 except for chance."""
     by_cause: Mapping[str, Counts] = field(default_factory=dict)
-    """By whose sake they were for."""
+    """Counts by the cause of the refusal."""
 
     @property
     def for_promises(self) -> Counts:
-        """Of those that were not for fairness, which refuses who would have been good, and means to."""
+        """The counts without refusals for fairness, which refuse good requests on purpose."""
         kept = [counts for cause, counts in self.by_cause.items() if cause != Cause.LENGTHS.value]
         return Counts(
             *(sum(getattr(request, name) for request in kept) for name in ("sampled", "false", "placebos"))
@@ -63,7 +64,7 @@ class FalseRefusals:
 
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
-    """Replay some refusals of a run; None where there was none."""
+    """Replay some refusals of a run; return None if there was none."""
     # What could never be met was turned away as wrong: no refusal, and none that could be false.
     refused = [
         place
@@ -93,26 +94,26 @@ def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefus
 
 
 def _replays(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool, int]:
-    """What admitting it gained, whether refusing it was false, and what a placebo gained."""
+    """Return the gain of admitting it, whether refusing it was false, and the gain of a placebo."""
     gain, is_good = _admitted(spec, result, place)
     return gain, is_good and gain > 0, _placebo(spec, result, place)
 
 
 def _admitted(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
-    """By how much the count of good requests rises, and whether the admitted one is good."""
+    """Return the gain of good requests when it is admitted, and whether it is good itself."""
     found, is_good = _replayed(replace(spec, at_risk=frozenset({place})), result, place)
     return found + is_good, is_good
 
 
 def _placebo(spec: SimSpec, result: SimResult, place: int) -> int:
-    """By how much the count of the others that are good rises."""
+    """Return the gain of good requests among the others when a placebo replaces it."""
     nothing = TraceRequest(spec.trace[place].at_s, 1, 1)
     trace = (*spec.trace[:place], nothing, *spec.trace[place + 1 :])
     return _replayed(replace(spec, trace=trace), result, place)[0]
 
 
 def _replayed(spec: SimSpec, result: SimResult, place: int) -> tuple[int, bool]:
-    """How many more of those around a request are good than in the result, and whether it is good itself."""
+    """Return the gain of good requests around a request, and whether it is good itself."""
     at_s = spec.trace[place].at_s
     begin = next(i for i, request in enumerate(spec.trace) if request.at_s >= at_s - BEFORE_S)
     end = next((i for i, request in enumerate(spec.trace) if request.at_s > at_s + AFTER_S), len(spec.trace))

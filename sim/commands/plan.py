@@ -1,4 +1,4 @@
-"""`plan`: the cheapest fleet that holds what is asked for, its margin, and why one less does not."""
+"""`plan`: the cheapest fleet that meets the requirements, its margin, and why one worker less fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.status import Status
 
 from reporting.simulated import read
 from scheduling.placement import Placement
-from sim.commands.asked import Load, add_load_flags, add_profile_flag, load_of, number, whole
+from sim.commands.arguments import Load, add_load_flags, add_profile_flag, load_of, number, whole
 from sim.commands.capacity import capacity_per_s
-from sim.commands.sampled import facts_of, run_row, samples
+from sim.commands.run_rows import facts_of, run_row, samples
 from sim.commands.search import Candidate, Found, Tried, judge, search
 from sim.commands.simulate import WIDTH
 from sim.metrics import measure
@@ -62,7 +62,7 @@ def _budgets(text: str) -> tuple[int, ...]:
 
 
 class _Attempts:
-    """Simulates candidates, says so, and remembers."""
+    """Simulates candidates, shows the progress, and keeps the results."""
 
     def __init__(self, args: argparse.Namespace, load: Load, status: Status) -> None:
         self._args = args
@@ -70,7 +70,7 @@ class _Attempts:
         self._status = status
         self.tried: list[tuple[float, Tried]] = []
         self.rows: list[dict[str, Any]] = []
-        """What a page tells of each, where one is wanted."""
+        """The rows of a page, if one is wanted."""
 
     def __call__(self, candidate: Candidate, rate: float) -> Tried:
         self._status.update(f"{len(self.tried)} tried; now {candidate} at {rate:.1f} requests/s")
@@ -94,7 +94,7 @@ class _Attempts:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """0 with an answer, 1 when no fleet within the limit holds."""
+    """Find a fleet and report it; return 0 if one was found, 1 if no fleet within the limit is enough."""
     if args.trace is not None:
         raise ValueError("trace is given; accepted: a workload, whose rate can be raised for the margin")
     load = load_of(args)
@@ -120,7 +120,7 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace, load: Load, found: Found | None, rows: list[dict[str, Any]]) -> None:
-    """A page with everything that was tried; the answer is first among its facts."""
+    """Write a page with everything that was tried; the answer is first among its facts."""
     from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
     results = read({**facts_of(args.profile.name, load, noise=1.0), "runs": rows})

@@ -1,4 +1,4 @@
-"""The cheapest fleet that holds a promise: sizes from what arithmetic says, each in its likely shapes."""
+"""Search the cheapest fleet that keeps a promise: sizes by arithmetic, each in its likely shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.result import End, SimResult
 from sim.spec import FleetShape
 
 LOWEST_SHARE = 0.7
-"""Of the rate: what arithmetic says carries less than this is not tried."""
+"""Shapes that carry less than this share of the rate by arithmetic are not tried."""
 MAX_SHAPES = 4
 MARGIN_STEPS = 5
 MOST_MARGIN = 4.0
@@ -19,7 +19,7 @@ MOST_MARGIN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fleet, and how it serves."""
+    """A fleet, and its way to serve."""
 
     fleet: FleetShape
     placement: Placement
@@ -32,20 +32,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of one; shares of all requests that came after the first tenth."""
+    """The outcome of a candidate; shares of all requests after the first tenth."""
 
     candidate: Candidate
     good: float
     refused: float
     late: float
-    """Their first token came after its time."""
+    """Requests whose first token was late."""
     slow: float
-    """Their first token was in time, but not those after it."""
+    """Requests whose first token was in time, but not the tokens after it."""
     unfinished: float
 
     @property
     def why(self) -> str:
-        """What kept it from more."""
+        """The reasons why it was not better."""
         parts = (
             (self.refused, "refused"),
             (self.late, "with a late first token"),
@@ -57,11 +57,11 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer. `cheaper` is the best of one worker less, None where there is no such fleet."""
+    """The answer. `cheaper` is the best fleet with one worker less; None if there is no such fleet."""
 
     best: Tried
     most_rate: float
-    """The highest rate tried that it holds."""
+    """The highest rate tried that it carries."""
     cheaper: Tried | None
 
 
@@ -70,7 +70,7 @@ Estimate = Callable[[FleetShape, Placement], float]
 
 
 def judge(candidate: Candidate, result: SimResult) -> Tried:
-    """Fold a simulation into shares."""
+    """Summarise a simulation as shares."""
     kept = result.requests[int(len(result.requests) * 0.1) :]
     count = len(kept)
     done = [request for request in kept if request.end is End.FINISHED]
@@ -95,7 +95,9 @@ def search(
     estimate: Estimate,
     attempt: Try,
 ) -> Found | None:
-    """Raise the size until one holds, or lower it while one does; None where none of `most_workers` holds."""
+    """Raise the size until a fleet is enough, or lower it while one is; return None if `most_workers` are too
+    few.
+    """
     size = _first_size(rate, most_workers, estimate)
     best = _best(size, rate, goodput, budgets, estimate, attempt)
     cheaper: Tried | None = None
@@ -135,7 +137,7 @@ def _best(
     estimate: Estimate,
     attempt: Try,
 ) -> Tried:
-    """The first shape of this size that holds, else the best of those worth trying."""
+    """Return the first shape of this size that is enough, or the best of those worth trying."""
     shapes = sorted(_shapes(size), key=lambda candidate: -estimate(*candidate))[:MAX_SHAPES]
     worth = [shape for shape in shapes if estimate(*shape) >= LOWEST_SHARE * rate] or shapes[:1]
     tried: list[Tried] = []
@@ -149,7 +151,7 @@ def _best(
 
 
 def _most_rate(candidate: Candidate, rate: float, goodput: float, attempt: Try) -> float:
-    """By bisection on the logarithm of the rate."""
+    """Return the highest rate, by bisection on its logarithm."""
     low, high = rate, rate
     while attempt(candidate, high * 1.25).good >= goodput:
         low = high = high * 1.25

@@ -20,8 +20,7 @@ from reporting.results import StepSample
 from reporting.simulated import promises, read
 from scheduling.placement import Placement
 from scheduling.policies import NAMES
-from sim.commands.arms import Arm, arms
-from sim.commands.asked import (
+from sim.commands.arguments import (
     Load,
     add_load_flags,
     add_profile_flag,
@@ -31,21 +30,22 @@ from sim.commands.asked import (
     placement,
     whole,
 )
+from sim.commands.arms import Arm, arms
 from sim.commands.capacity import capacity_per_s
 from sim.commands.false_refusals import FalseRefusals, false_refusals
-from sim.commands.sampled import Samples, facts_of, run_row, samples, steps
+from sim.commands.run_rows import Samples, facts_of, run_row, samples, steps
 from sim.metrics import Metrics, measure
 from sim.simulation import run
 from sim.spec import FleetShape, SimSpec
 from workloads.trace import TraceRequest
 
 WIDTH = 120
-"""Where the table goes to a file or a pipe."""
+"""Width of the table if it goes to a file or a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmRun:
-    """One arm with one seed."""
+    """A run of an arm with a seed."""
 
     arm: Arm
     rate_per_s: float
@@ -119,13 +119,13 @@ def _fleet(text: str) -> FleetShape:
 
 
 def fleet_of(args: argparse.Namespace) -> FleetShape:
-    """Of --fleet, --prefill and --decode."""
+    """Return the fleet of --fleet, --prefill and --decode."""
     prefill = args.fleet.prefill if args.prefill is None else args.prefill
     return FleetShape(prefill, args.decode or args.fleet.decode)
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Run every arm at every rate; 0 when all could be."""
+    """Run every arm at every rate; return 0."""
     load, fleet = load_of(args), fleet_of(args)
     chosen = arms(args.policy, args.placement, fleet, args.token_budget)
     rates = rates_of(args, load, fleet)
@@ -156,7 +156,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 
 def rates_of(args: argparse.Namespace, load: Load, fleet: FleetShape) -> list[float]:
-    """From low to high. A recorded trace has one of its own."""
+    """Return the rates from low to high. A recorded trace has a rate of its own."""
     if load.recorded is not None:
         span_s = load.recorded[-1].at_s - load.recorded[0].at_s
         return [len(load.recorded) / span_s if span_s > 0 else float(len(load.recorded))]
@@ -184,7 +184,7 @@ def _run(
 
 
 def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
-    """The page, with the steps of the runs that kept them."""
+    """Write the page, with the steps of the runs that kept them."""
     from reporting.page import write_page  # noqa: PLC0415  (matplotlib takes a second to load)
 
     results = read(told)
@@ -193,7 +193,7 @@ def report(told: dict[str, Any], runs: Sequence[ArmRun], path: Path) -> None:
 
 
 def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
-    """Requests per second that workers of this number carry at most, computing prompts and decoding."""
+    """Return the requests per second that these workers carry at most if they compute prompts and decode."""
     tpot_ms = load.promises.tpot_ms
     tpot_s = tpot_ms / 1000 if tpot_ms else None
     rate = capacity_per_s(args.profile, fleet, Placement.AGGREGATED, load.lengths, tpot_s)
@@ -205,7 +205,7 @@ def estimate(args: argparse.Namespace, load: Load, fleet: FleetShape) -> float:
 def spec_of(
     args: argparse.Namespace, arm: Arm, trace: tuple[TraceRequest, ...], seed: int, *, log_steps: bool
 ) -> SimSpec:
-    """One simulation."""
+    """Return the specification of a simulation."""
     return SimSpec(
         profile=args.profile,
         fleet=arm.fleet,
@@ -225,7 +225,7 @@ def spec_of(
 
 
 def show(console: Console, args: argparse.Namespace, load: Load, runs: list[ArmRun]) -> None:
-    """A row for each arm: means over its seeds."""
+    """Print a row for each arm: means over its seeds."""
     facts = facts_of(args.profile.name, load, args.noise)
     offered = statistics.fmean(outcome.metrics.offered_per_s for outcome in runs)
     source = load.name if load.recorded is not None else f"{load.workload}, {load.process}"
@@ -297,7 +297,7 @@ def _ms(values: list[Quantiles | None], name: str) -> str:
 
 
 def document(args: argparse.Namespace, load: Load, runs: Sequence[ArmRun]) -> dict[str, Any]:
-    """What --json writes."""
+    """Return the document of --json."""
     rows = [
         {
             **run_row(

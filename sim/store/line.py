@@ -1,7 +1,7 @@
-"""Waiting requests in order, with how many and how much work stand before any of them.
+"""Waiting requests in order, with the number and the work of those ahead of any of them.
 
-A sorted list cut into short chunks, each with its sum: adding, removing and asking cost a walk over the
-chunks and one chunk, a few microseconds with ten thousand waiting.
+The line is a sorted list cut into short chunks, each with its sum. Adding, removing and asking walk over the
+chunks and one chunk: a few microseconds with ten thousand waiting requests.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 Place = tuple[int, str]
-"""Score and request key: Redis, too, orders equal scores by their members."""
+"""Score and request key: like Redis, which orders equal scores by their members."""
 
 _LONGEST = 256
 
 
 class WaitingLine:
-    """Places in order; each may be in line once."""
+    """Places in order; each may be in the line once."""
 
     def __init__(self) -> None:
         self._chunks: list[list[Place]] = []
@@ -29,16 +29,16 @@ class WaitingLine:
 
     @property
     def tokens(self) -> int:
-        """Work of all that wait."""
+        """Tokens of all waiting requests."""
         return sum(self._sums)
 
     @property
     def head(self) -> Place | None:
-        """Who goes first."""
+        """The first place."""
         return self._chunks[0][0] if self._chunks else None
 
     def add(self, place: Place, tokens: int) -> None:
-        """Stand at `place` with that much work."""
+        """Add a place with its work."""
         assert place not in self._tokens, place
         self._tokens[place] = tokens
         if not self._chunks:
@@ -61,7 +61,7 @@ class WaitingLine:
         self._sizes[at : at + 1] = [len(half) for half in halves]
 
     def remove(self, place: Place) -> None:
-        """Leave the line."""
+        """Remove a place."""
         at = bisect_left(self._lasts, place)
         chunk = self._chunks[at]
         self._sums[at] -= self._tokens.pop(place)
@@ -73,7 +73,7 @@ class WaitingLine:
             del self._chunks[at], self._lasts[at], self._sums[at], self._sizes[at]
 
     def ahead_of(self, place: Place) -> tuple[int, int]:
-        """How many stand before `place`, and their work."""
+        """Return the number of requests ahead of `place`, and their work."""
         at = bisect_left(self._lasts, place)
         position, work = sum(self._sizes[:at]), sum(self._sums[:at])
         if at == len(self._chunks):

@@ -1,6 +1,6 @@
 """The fleet's shared state without Redis: the operations of `state.store.Store`, on any clock.
 
-Answers are those of the Lua scripts, which tests demand of the two side by side.
+Results are those of the Lua scripts; tests compare both side by side.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class _Entry:
     router_id: str
     grants_lost: int = 0
     worker_key: str = ""
-    """Whose credit it holds while it is granted."""
+    """The worker on which it holds a credit while it is granted."""
 
 
 class MemoryStore:
-    """One fleet's state. `clock` gives seconds, never running backwards."""
+    """A fleet's state. `clock` gives seconds and never runs backwards."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class MemoryStore:
         self._line = WaitingLine()
         self._entries: dict[str, _Entry] = {}
         self._grants: dict[str, int] = {}
-        """Request key to expiry, soonest first: all grants last equally long."""
+        """Expiry by request key, soonest first: all grants last equally long."""
         self._granted_tokens = 0
         self._credits: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._leases: defaultdict[str, Ledger] = defaultdict(Ledger)
@@ -68,7 +68,7 @@ class MemoryStore:
         self._prefixes: dict[str, tuple[set[bytes], int]] = {}
         self._ears: dict[str, list[Hear]] = {}
         self._called: dict[str, int] = {}
-        """When a router last asked for a place or for grants."""
+        """When each router last asked for a place or for grants."""
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -76,7 +76,7 @@ class MemoryStore:
     # Registry
 
     def register_worker(self, record: WorkerRecord, ttl_s: float) -> None:
-        """Announce a worker; again before `ttl_s` is over, or it counts as gone."""
+        """Register a worker; it must register again before `ttl_s` is over, or it counts as gone."""
         now, ttl_ms = self._now(), round(ttl_s * 1000)
         self._workers[record.worker_id] = (record, now + ttl_ms)
         held = self._prefixes.get(record.key)
@@ -84,14 +84,14 @@ class MemoryStore:
             self._prefixes[record.key] = (held[0], now + ttl_ms * 10)
 
     def unregister_worker(self, worker_id: str, incarnation: str) -> None:
-        """Take the announcement back; that of a younger process of the same worker stays."""
+        """Unregister a worker; a younger process of the same worker stays registered."""
         found = self._workers.get(worker_id)
         if found is not None and found[0].incarnation == incarnation:
             del self._workers[worker_id]
         self._prefixes.pop(f"{worker_id}:{incarnation}", None)
 
     def list_workers(self) -> list[WorkerRecord]:
-        """Every worker whose announcement is alive, by id."""
+        """Return every registered worker, by id."""
         now = self._now()
         self._workers = {key: found for key, found in self._workers.items() if found[1] > now}
         return [self._workers[worker_id][0] for worker_id in sorted(self._workers)]
@@ -99,7 +99,7 @@ class MemoryStore:
     # Queue
 
     def enqueue(self, entry: QueueEntry, capacity: int) -> QueuePlace:
-        """Put a request in its place. `QueueFull` when `capacity` others wait."""
+        """Put a request in its place; raise `QueueFull` if `capacity` others wait."""
         now, key = self._now(), entry.request_key
         self._return_expired(now)
         self._called[entry.router_id] = now
@@ -119,7 +119,7 @@ class MemoryStore:
         return QueuePlace(*self._line.ahead_of(place))
 
     def dequeue(self, request_key: str) -> bool:
-        """Take a request out, waiting or granted. False when it was neither."""
+        """Remove a waiting or granted request; return False if it was neither."""
         self._return_expired(self._now())
         entry = self._entries.get(request_key)
         if entry is None:
@@ -132,12 +132,12 @@ class MemoryStore:
         return True
 
     def queue_status(self) -> QueueStatus:
-        """How many wait, and the work of these and of the granted."""
+        """Return the number of waiting requests, and the work of these and of the granted ones."""
         self._return_expired(self._now())
         return QueueStatus(len(self._line), self._line.tokens + self._granted_tokens)
 
     def _return_expired(self, now: int) -> None:
-        """Grants that nobody settled give their requests their places back, a few times."""
+        """Give requests whose grants were not settled their places back, a few times."""
         while self._grants:
             key, expiry = next(iter(self._grants.items()))
             if expiry > now:
@@ -160,7 +160,7 @@ class MemoryStore:
     # Tenants' shares
 
     def charge_tenant(self, tenant: str, tokens: float, lead: float, band: float = math.inf) -> Standing:
-        """Charge a request's virtual tokens to its tenant, unless that is ahead by more than `lead`."""
+        """Charge a request's virtual tokens to its tenant, unless the tenant is ahead by more than `lead`."""
         return self._tenants.charge(tenant, tokens, lead, self._now(), band)
 
     def refund_tenant(self, tenant: str, tokens: float) -> None:
@@ -211,7 +211,7 @@ class MemoryStore:
         return None
 
     def _tell(self, grant: Grant, caller: str, now: int) -> bool:
-        """False when nobody would hear: a router that is gone, or stands still, needs no grants."""
+        """Send a grant to its router; return False if the router is gone or stalled, and needs no grants."""
         if grant.router_id == caller:
             return True
         if now - self._called.get(grant.router_id, now) > SILENT_MS:
@@ -264,11 +264,11 @@ class MemoryStore:
         return Settlement(Settled.EXPIRED)
 
     def release_credit(self, request_key: str, prefill_key: str) -> bool:
-        """The prompt is computed, or the attempt over. False when no credit was held."""
+        """Release a credit when the prompt is computed or the attempt over; return False if none was held."""
         return self._release(self._credits[prefill_key], request_key)
 
     def release_lease(self, request_key: str, decode_key: str) -> bool:
-        """The request has ended there. False when no lease was held."""
+        """Release a lease when the request has ended there; return False if none was held."""
         return self._release(self._leases[decode_key], request_key)
 
     def _release(self, ledger: Ledger, request_key: str) -> bool:
@@ -292,7 +292,7 @@ class MemoryStore:
                 ledgers[worker_key].purge(now).keep(request_key, now + round(ttl_s * 1000))
 
     def take_holds(self, credits_held: Iterable[Hold], leases_held: Iterable[Hold], ttl_s: float) -> None:
-        """Enter again what is not held any more."""
+        """Enter credits and leases again that are no longer held."""
         now = self._now()
         for held, ledgers in ((credits_held, self._credits), (leases_held, self._leases)):
             for entry in held:
@@ -301,22 +301,22 @@ class MemoryStore:
                     ledger.put(entry.request_key, entry.amount, now + round(ttl_s * 1000))
 
     def leases(self, worker_key: str) -> dict[str, int]:
-        """Blocks leased on a decode worker, by request."""
+        """Return the blocks leased on a decode worker, by request."""
         return self._leases[worker_key].purge(self._now()).amounts()
 
     def credits(self, worker_key: str) -> dict[str, int]:
-        """Prompt tokens bound to a worker, by request."""
+        """Return the prompt tokens bound to a worker, by request."""
         return self._credits[worker_key].purge(self._now()).amounts()
 
     # Prefix directory
 
     def publish_prefix(self, worker_key: str, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-        """Say which blocks a worker's prefix cache has gained and lost."""
+        """Publish which blocks a worker's prefix cache has gained and lost."""
         held = (self._cached(worker_key) - set(removed)) | set(added)
         self._prefixes[worker_key] = (held, self._now() + PREFIX_TTL_MS)
 
     def lookup_prefix(self, worker_keys: Sequence[str], hashes: Sequence[bytes]) -> dict[str, int]:
-        """How many leading blocks of a prompt each worker holds."""
+        """Return how many leading blocks of a prompt each worker holds."""
         return {key: _leading(hashes, self._cached(key)) for key in worker_keys}
 
     def _cached(self, worker_key: str) -> set[bytes]:
@@ -326,7 +326,7 @@ class MemoryStore:
     # Notices
 
     def subscribe(self, router_id: str, hear: Hear) -> Callable[[], None]:
-        """Hear of grants for this router's sessions and of returned capacity; the answer ends it.
+        """Subscribe to grants for this router's sessions and to returned capacity; the result unsubscribes.
 
         `hear` is called in the middle of an operation: it may take a note, and must not call the store.
         """

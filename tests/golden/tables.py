@@ -18,10 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from sim.commands import simulate
+from sim.commands.arguments import Load, Parser, load_of
 from sim.commands.arms import Arm, arms
-from sim.commands.asked import Load, Parser, load_of
 from sim.commands.false_refusals import false_refusals
-from sim.commands.sampled import samples
+from sim.commands.run_rows import samples
 from sim.metrics import measure
 from sim.result import RequestResult, SimResult, WorkerResult
 from sim.simulation import run

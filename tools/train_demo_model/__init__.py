@@ -2,6 +2,7 @@
 
     python -m tools.train_demo_model [--corpus DIR] [--out demo_model]
 
-Read ``corpus`` (files, hold-out) → ``restructured`` (reStructuredText to blocks) → ``chats`` (questions and
-answers) → ``tokenizer`` → ``batches`` → ``training`` → ``export`` (checkpoint and model card).
+Read `config` (the recipe), `corpus` (files, hold-out) → `restructured` (reStructuredText to blocks) → `chats`
+(questions and answers) → `tokenizer` → `dataset` (batches) → `training` → `export` (checkpoint) → `samples`
+and `model_card`. It imports torch and transformers, and no other package of the project.
 """

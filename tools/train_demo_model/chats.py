@@ -55,7 +55,7 @@ class Chat:
 
 
 def chats_of(blocks: Sequence[Block], rng: random.Random) -> list[Chat]:
-    """The conversations of one file: mostly one exchange, some two or three on neighbouring subjects."""
+    """Return the conversations of a file: most have one exchange, some two or three on related subjects."""
     exchanges = list(_exchanges(blocks, rng))
     chats: list[Chat] = []
     while exchanges:
@@ -76,7 +76,7 @@ def _exchanges(blocks: Sequence[Block], rng: random.Random) -> Iterator[Exchange
 
 
 def _is_usable(answer: str) -> bool:
-    """Whether a paragraph reads as an answer: a whole sentence or more, and no field list."""
+    """Return True if a paragraph reads as an answer: a whole sentence or more, and no field list."""
     return (
         _MIN_ANSWER_CHARS <= len(answer) <= _MAX_ANSWER_CHARS
         and answer[-1] in ".!?)`"
@@ -85,7 +85,7 @@ def _is_usable(answer: str) -> bool:
 
 
 def _subjects(blocks: Sequence[Block]) -> Iterator[tuple[Block, str]]:
-    """Each subject with the paragraph right after it; a module's answer opens with its synopsis."""
+    """Yield each subject with the paragraph after it; a module's answer opens with its synopsis."""
     for position, block in enumerate(blocks):
         following = (b for b in blocks[position + 1 : position + 4] if b.kind is not Kind.SIGNATURE)
         follower = next(following, None)
@@ -133,5 +133,5 @@ def _ask(template: str, subject: Block) -> str:
 
 
 def _called(signature: str) -> str:
-    """The bare name of a signature: `int PyList_Size(PyObject *list)` is `PyList_Size`."""
+    """Return the bare name of a signature: `int PyList_Size(PyObject *list)` is `PyList_Size`."""
     return re.split(r"[\s*]", signature.partition("(")[0].strip())[-1] or signature

@@ -1,4 +1,4 @@
-"""Where the text comes from: a folder of .rst/.txt files, or Debian's package of Python's documentation."""
+"""The source of the text: a folder of .rst/.txt files, or Debian's package of Python's documentation."""
 
 import hashlib
 import subprocess
@@ -54,7 +54,7 @@ def read_corpus(folder: Path, seed: int, held_out_share: float) -> Corpus:
 
 
 def is_held_out(name: str, seed: int, share: float) -> bool:
-    """Whether the file of this name is held out: a seeded hash, so adding a file moves no other."""
+    """Return True if the file of this name is held out: a seeded hash, so adding a file moves no other."""
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 

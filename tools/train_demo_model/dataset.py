@@ -28,7 +28,7 @@ class TrainingText:
 
 @dataclass(frozen=True, slots=True)
 class TrainingTokens:
-    """The same, encoded: one stream of documents, one of chats, and where in the latter each chat starts."""
+    """The encoded text: a stream of documents, a stream of chats, and the starts of the chats in it."""
 
     documents: Tokens
     chats: Tokens
@@ -36,7 +36,7 @@ class TrainingTokens:
 
 
 def readable_text(blocks: Iterable[Block]) -> str:
-    """One document as text: headings marked with '# ', blocks set apart by an empty line."""
+    """Return a document as text: headings marked with '# ', blocks separated by an empty line."""
     return "\n\n".join(f"# {b.text}" if b.kind is Kind.HEADING else b.text for b in blocks)
 
 
@@ -85,7 +85,7 @@ def _row(tokens: TrainingTokens, length: int, rng: np.random.Generator, chat_sha
 
 
 def _chat_text(chat: Chat) -> str:
-    """The conversation as the chat template would render it."""
+    """Return the conversation as the chat template renders it."""
     system = f"{SYSTEM}{chat.system}{END}" if chat.system else ""
     turns = "".join(f"{USER}{e.question}{END}{ASSISTANT}{e.answer}{END}" for e in chat.exchanges)
     return f"{BOS}{system}{turns}"

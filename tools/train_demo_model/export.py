@@ -38,13 +38,13 @@ def _name_tokenizer_class(config_file: Path) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """The saved weights, computing in fp32: what is measured is what was saved, rounding included."""
+    """Load the saved weights, computing in fp32: figures include the rounding of what was saved."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files in the folder."""
+    """Return the size of all files in the folder."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 

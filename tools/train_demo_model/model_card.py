@@ -18,7 +18,7 @@ _TEMPLATE = Path(__file__).with_name("model_card.template.md")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run found out about the checkpoint it made."""
+    """The figures of a training run and its checkpoint."""
 
     num_parameters: int
     num_document_tokens: int
@@ -31,7 +31,7 @@ class Measured:
 
 
 def model_card(corpus: Corpus, shape: ModelShape, recipe: Recipe, measured: Measured) -> str:
-    """The card in Markdown; a placeholder without a value is a KeyError."""
+    """Return the card in Markdown; a placeholder without a value is a KeyError."""
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         asdict(shape) | asdict(recipe) | _described(corpus, shape, recipe) | _results(measured)
     )

@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a block is; TERM is a glossary entry's name, MODULE a module's `name: synopsis`."""
+    """The kind of a block; TERM is the name of a glossary entry, MODULE a module's `name: synopsis`."""
 
     HEADING = "heading"
     MODULE = "module"
@@ -67,12 +67,12 @@ _TRANSPARENT = {"glossary", "availability", "container", "only", "topic", "list-
 
 
 def parse_blocks(source: str) -> list[Block]:
-    """The readable blocks of one file, in order; markup without text (indexes, comments) is dropped."""
+    """Return the readable blocks of a file, in order, without markup that has no text (indexes, comments)."""
     return list(_Reader(source).blocks())
 
 
 def clean_inline(text: str) -> str:
-    """One line of prose without roles, emphasis and link targets; literals keep single backquotes."""
+    """Return a line of prose without roles, emphasis and link targets; literals keep single backquotes."""
     text = _ROLE_WITH_TARGET.sub(r"\1", text)
     text = _ROLE.sub(r"\1", text)
     text = _LINK.sub(r"\1", text)
@@ -82,7 +82,7 @@ def clean_inline(text: str) -> str:
 
 
 class _Reader:
-    """Walks the paragraphs of one file, remembering which indented content is code or to be dropped."""
+    """Walks the paragraphs of a file, and remembers which indented content is code or dropped."""
 
     def __init__(self, source: str) -> None:
         self._paragraphs = [p.split("\n") for p in re.split(r"\n[ \t]*\n+", source.expandtabs().strip("\n"))]
@@ -173,7 +173,7 @@ class _Reader:
 
 
 def _items(lines: list[str]) -> Iterator[str]:
-    """A paragraph joined into one line, except that each item of a tight list or table row starts its own."""
+    """Yield a paragraph as one line, except that each item of a tight list or table row starts its own."""
     current: list[str] = []
     for line in lines:
         stripped = line.strip()
@@ -185,7 +185,7 @@ def _items(lines: list[str]) -> Iterator[str]:
 
 
 def _title(lines: list[str]) -> tuple[str, list[str]] | None:
-    """The title these lines open with and the lines after it, or None."""
+    """Return the title that these lines open with and the lines after it, or None."""
     if len(lines) >= 3 and _UNDERLINE.match(lines[0]) and lines[0] == lines[2]:
         return lines[1], lines[3:]
     if len(lines) >= 2 and _UNDERLINE.match(lines[1]) and len(lines[1]) >= len(lines[0].strip()) - 2:
@@ -194,7 +194,7 @@ def _title(lines: list[str]) -> tuple[str, list[str]] | None:
 
 
 def _without_fields(lines: list[str]) -> list[str]:
-    """The lines without `:option: value` fields at their head."""
+    """Return the lines without `:option: value` fields at their head."""
     kept = list(lines)
     while kept and re.match(r":[\w-]+:(\s|$)", kept[0].strip()):
         kept.pop(0)
@@ -209,7 +209,7 @@ def _field(lines: list[str], name: str) -> str:
 
 
 def _from_indent(lines: list[str], indent: int) -> list[str]:
-    """The tail of `lines` from the first that is back at `indent`."""
+    """Return the tail of `lines` from the first that is back at `indent`."""
     for position, line in enumerate(lines):
         if _indent(line) <= indent:
             return lines[position:]

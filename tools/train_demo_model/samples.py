@@ -1,4 +1,4 @@
-"""What the finished checkpoint writes: the samples shown in its model card."""
+"""Samples of the finished checkpoint for its model card."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _MAX_NEW_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A prompt and what followed it; `finished` if the model ended it by itself."""
+    """A prompt and its continuation; `finished` if the model ended it by itself."""
 
     prompt: str
     text: str
@@ -21,12 +21,12 @@ class Sample:
 
 
 def completion(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str) -> Sample:
-    """The prompt continued."""
+    """Return the prompt with its continuation."""
     return _sample(model, tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
 
 
 def answer(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, question: str) -> Sample:
-    """The answer to a question put through the chat template."""
+    """Return the answer to a question put through the chat template."""
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
     )

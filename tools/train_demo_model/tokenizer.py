@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_positions: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE over `texts`: any unicode round-trips, and nothing is added when encoding.
+    """Train a byte-level BPE: any unicode round-trips, and nothing is added when encoding.
 
     No <|bos|> is put in front of a prompt: the chat template writes its own, and the training rows of
     documentation start anywhere, so a completion needs none.

@@ -27,7 +27,7 @@ class HeldOutLoss:
 
 
 def build_model(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """An untrained Llama of this shape, in fp32, its weights drawn from `seed`."""
+    """Return an untrained Llama of this shape, in fp32, with weights drawn from `seed`."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=shape.vocab_size,
@@ -46,7 +46,7 @@ def build_model(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, seed: int
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up to the peak, then a half cosine down to a hundredth of it at the last step."""
+    """Return the learning rate: linear warm-up to the peak, then a half cosine down to a hundredth of it."""
     if step < recipe.warmup_steps:
         return recipe.peak_lr * (step + 1) / recipe.warmup_steps
     progress = (step - recipe.warmup_steps) / (recipe.num_steps - recipe.warmup_steps)
@@ -82,7 +82,7 @@ def train(model: LlamaForCausalLM, tokens: TrainingTokens, recipe: Recipe) -> No
 def held_out_loss(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, documents: Sequence[str]
 ) -> HeldOutLoss:
-    """Mean loss over `documents` in windows of 256 tokens; each token but a document's first is predicted.
+    """Return the mean loss over `documents` in windows of 256 tokens, without each document's first token.
 
     Windows overlap by one token, so the contexts are short and the figure is pessimistic.
     """
@@ -98,7 +98,7 @@ def held_out_loss(
 
 
 class _Progress:
-    """Prints the mean loss, tokens per second and time left, every so many steps."""
+    """Prints the mean loss, tokens per second and time left at regular steps."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps

@@ -1,4 +1,4 @@
-"""What plots need of a run besides its figures: each request's latencies, and the steps."""
+"""Runs as rows of JSON, with the samples that plots need: each request's latencies, and the steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from reporting.results import StepSample
 from scheduling.placement import Placement
-from sim.commands.asked import Load
+from sim.commands.arguments import Load
 from sim.metrics import WARMUP_SHARE, Metrics
 from sim.result import End, SimResult
 from sim.spec import FleetShape
@@ -16,7 +16,7 @@ from workloads.trace_summary import summarise
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds, one for each request that finished, without the first tenth; `ended_s` when the run did."""
+    """Seconds, one per finished request, without the first tenth; `ended_s` is the end of the run."""
 
     ended_s: float
     ttft_s: tuple[float, ...]
@@ -24,7 +24,7 @@ class Samples:
 
 
 def samples(result: SimResult) -> Samples:
-    """Of a run."""
+    """Return the samples of a run."""
     kept = result.requests[int(len(result.requests) * WARMUP_SHARE) :]
     done = [request for request in kept if request.end is End.FINISHED]
     return Samples(
@@ -35,7 +35,7 @@ def samples(result: SimResult) -> Samples:
 
 
 def steps(result: SimResult) -> tuple[StepSample, ...]:
-    """Those that were kept."""
+    """Return the steps that were kept."""
     return tuple(
         StepSample(step.end_s, step.step_s, worker.name, step.num_decodes, step.chunk_tokens)
         for worker in result.workers
@@ -53,7 +53,7 @@ def run_row(
     metrics: Metrics,
     samples: Samples,
 ) -> dict[str, Any]:
-    """One run, as `reporting.simulated` reads it."""
+    """Return the row of a run for `reporting.simulated`."""
     return {
         "policy": policy,
         "placement": placement.value,

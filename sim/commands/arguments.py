@@ -1,4 +1,4 @@
-"""What `simulate` and `plan` share: arguments, and the load that they describe."""
+"""The arguments that `simulate` and `plan` share, and the load that they describe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USAGE = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a fleet, but for the rate."""
+    """The load of a fleet, without its rate."""
 
     workload: str
     process: str
@@ -46,18 +46,18 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Of the workload, or the file that it was recorded in."""
+        """The name of the workload, or the file of the recorded trace."""
         return self.source or self.workload
 
     def trace(self, rate: float, seed: int) -> tuple[TraceRequest, ...]:
-        """The recorded trace, or one drawn."""
+        """Return the recorded trace, or a drawn one."""
         if self.recorded is not None:
             return self.recorded
         return draw(self.workload, self.process, rate, self.duration_s, seed, self.promises, self.scale)
 
 
 def number(low: float, *, above: bool = False) -> Callable[[str], float]:
-    """A finite number from `low`, or above it."""
+    """Return a parser of a finite number from `low`, or above it."""
 
     def parse(text: str) -> float:
         try:
@@ -74,13 +74,13 @@ def number(low: float, *, above: bool = False) -> Callable[[str], float]:
 
 
 def numbers(low: float) -> Callable[[str], list[float]]:
-    """Numbers above `low`, separated by commas."""
+    """Return a parser of numbers above `low`, separated by commas."""
     read = number(low, above=True)
     return lambda text: [read(part) for part in text.split(",")]
 
 
 def whole(low: int) -> Callable[[str], int]:
-    """A whole number from `low`."""
+    """Return a parser of a whole number from `low`."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < low:
@@ -91,7 +91,7 @@ def whole(low: int) -> Callable[[str], int]:
 
 
 def placement(text: str) -> Placement:
-    """By name."""
+    """Parse a placement's name."""
     try:
         return Placement(text)
     except ValueError as error:
@@ -158,7 +158,7 @@ def _profile(name_or_path: str) -> Profile:
 
 
 def load_of(args: argparse.Namespace) -> Load:
-    """Raises ValueError naming what is wrong."""
+    """Return the load; raise ValueError naming what is wrong."""
     profile: Profile = args.profile
     recorded = read(args.trace) if args.trace is not None else None
     if recorded is not None:
