@@ -1,4 +1,4 @@
-"""What prefill and decode workers both run: the model, its KV cache, batches, sampling and the step loop.
+"""The engine of prefill and decode workers: the model, its KV cache, batches, sampling and the step loop.
 
 In reading order:
 

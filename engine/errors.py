@@ -1,7 +1,7 @@
 """Errors of the engine that its model, settings or machine cause.
 
 EngineError
-├── FusionDiffers     a fused part computes something else than the part it replaces
+├── FusionDiffers     a fused part does not compute the same as the part it replaces
 ├── ModelRefused      a model directory that cannot be served correctly
 └── NotDeterministic  on this machine a token's logits depend on the rest of the step
 """

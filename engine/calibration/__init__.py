@@ -1,4 +1,4 @@
-"""What an engine finds out about its machine before the first request.
+"""The facts that an engine finds out about its machine before the first request.
 
     pool_size          how many KV blocks fit
     sweep_grid         which steps a sweep times

@@ -1,4 +1,4 @@
-"""Token sequences that must not be completed: the last token is banned while the others stand before it."""
+"""Token sequences that must not be completed: the last token is banned after all the others."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
 
 x, residual, out [num_tokens, size], weight [size], all of one dtype.
 
-Bound by memory: one program reads and writes one row, once. What a row's program does depends on size and
-dtype alone, so that a row has the same bits in any company.
+Bound by memory: one program reads and writes one row, once. A row's program depends on size and dtype alone,
+so a row has the same bits whatever the other rows are.
 """
 
 # mypy: disallow-incomplete-defs=False

@@ -1,7 +1,7 @@
 """Attention of a ragged batch of chunks, each at the end of its sequence's paged KV.
 
 Sequence s owns rows cu_seqlens_q[s] ≤ t < cu_seqlens_q[s + 1] of query and out [num_tokens, num_q_heads,
-head_dim]; row t stands at position p = context_lens[s] - (cu_seqlens_q[s + 1] - t) and
+head_dim]; row t is at position p = context_lens[s] - (cu_seqlens_q[s + 1] - t) and
 
     out[t, h] = Σ_n softmax_n(cap(scale · query[t, h]·K[s, n, h // group])) V[s, n, h // group]
 
@@ -10,11 +10,11 @@ token is a decode, so a batch may mix both. kv_layer [num_blocks, 2, block_size,
 block_tables [num_seqs, max_blocks], context_lens [num_seqs], cu_seqlens_q [num_seqs + 1] are int32.
 
 One program takes Q consecutive queries of one sequence with the whole GQA group of one KV head, packed into
-the rows of a dot product, so that each KV tile is loaded once for all of them. Which queries are a program's
-is found on the device: sequence s is given tiles from cu_seqlens_q[s] // Q + s on, which is enough for any
-lengths, so the host need not know them.
+the rows of a dot product, so that each KV tile is loaded once for all of them. A program finds its queries on
+the device: sequence s has tiles from cu_seqlens_q[s] // Q + s on, which is enough for any lengths, so the
+host need not know them.
 
-With a `span`, rows sum their contexts as `kernels.span_sums` says; one binary does it in both ways.
+With a `span`, rows sum their contexts as in `kernels.span_sums`; the same binary does both.
 """
 
 # mypy: disallow-incomplete-defs=False

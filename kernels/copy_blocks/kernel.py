@@ -3,10 +3,9 @@
     gather:   out[i] = pool[block_ids[i]]
     scatter:  pool[block_ids[i]] = source[i]
 
-pool [num_blocks, ...], out and source [n, ...], contiguous, of one dtype, whichever it is: what is copied are
-words, as wide as blocks and addresses allow. block_ids [n] int64 on the pool's device. One launch copies all
-blocks, a piece of a block per program, at the device's copy rate, where a memcpy per block would be bound by
-its launches.
+pool [num_blocks, ...], out and source [n, ...], contiguous, of one dtype, which may be any: words are copied,
+as wide as blocks and addresses allow. block_ids [n] int64 on the pool's device. One launch copies all blocks,
+a piece of a block per program, at the device's copy rate; a memcpy per block would be bound by its launches.
 """
 
 # mypy: disallow-incomplete-defs=False

@@ -5,11 +5,11 @@
 x [T, K] and out [T, N] of one float dtype, weight int8 [N, K], scale and bias [N] in x's dtype. Weights are
 converted to x's dtype in registers, where every int8 is exact, and the sum is kept in fp32.
 
-The weights' tile is the dot's left operand: on Hopper that one may come from registers, so what was converted
-needs no way back through shared memory, and the few rows of a decode fill the narrow side of the instruction
-(8 at least) instead of the wide one (64). Where tiles of out are fewer than the device runs at once, the sum
-over K is split among programs; the last of them to come adds up what all have left, in their order, so that
-results do not depend on which was first.
+The weights' tile is the dot's left operand. On Hopper this operand may be in registers, so converted weights
+need not go back through shared memory, and the few rows of a decode fill the narrow side of the instruction
+(at least 8) instead of the wide one (64). If the output has fewer tiles than the device runs at once, the sum
+over K is split among programs. The last of them to finish adds all parts in their order, so results do not
+depend on the order in which programs finish.
 """
 
 # mypy: disallow-incomplete-defs=False

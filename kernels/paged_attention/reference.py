@@ -35,7 +35,7 @@ def attend_paged(
 def attend(query: Tensor, key: Tensor, value: Tensor, softmax: Softmax) -> Tensor:
     """Causal attention of the last queries of a context.
 
-    query [q, num_q_heads, head_dim] stands at positions n - q to n - 1; key, value [n, num_kv_heads,
+    query [q, num_q_heads, head_dim] is at positions n - q to n - 1; key, value [n, num_kv_heads,
     head_dim]. Computed in float32, in float64 if the query is; returned in the query's dtype. A query that
     sees no key gives zeros.
     """

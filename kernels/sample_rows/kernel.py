@@ -3,17 +3,17 @@
     w = 2^((x - max x) · log2(e) / temperature)          x: logits after edits and penalties
     token = the first t with Σ_{n ≤ t} w_n [n is kept] > noise · Σ w_n [n is kept]
 
-What is kept, in this order: by top-k whatever is not below the k-th largest x; by top-p the smallest x such
-that what is above has less than p of the weight left; by min-p weights of at least min_p. Logits count as
-float32, weights as whole numbers (`kernels/selection`), so that every sum is exact and a row's token is the
-same in any company.
+Filters apply in this order. Top-k keeps every x that is not below the k-th largest. Top-p keeps x down to the
+smallest such that all larger ones have less than p of the weight left. Min-p keeps weights of at least min_p.
+Logits are float32, weights whole numbers (`kernels/selection`), so every sum is exact and a row's token does
+not depend on the other rows.
 
-Two launches. `_scan_kernel` shares each row's vocabulary out among programs: one reads TILE logits and leaves
-their largest, their weight, and the largest of each GROUP. `_draw_kernel` has one program for each row.
-Without a filter it finds the tile that holds the token by the tiles' weights, and the token in it. With one,
-the groups' largest stand for the row: a threshold that they alone reach, the row reaches. So few groups have
-to be read again, and thresholds and token are selected among the few candidates that those hold, which fit
-into a cache. Where nearly everything is a candidate, one program reads the row some forty times.
+There are two launches. `_scan_kernel` divides each row's vocabulary among programs: each reads TILE logits and
+writes their largest, their weight, and the largest of each GROUP. `_draw_kernel` has one program for each row.
+Without a filter it finds the token's tile by the tiles' weights, and the token in it. With a filter it first
+considers the groups' largest logits only: a threshold that they reach, the row reaches as well. So few groups
+have to be read again, and their few candidates, among which thresholds and token are selected, fit into a
+cache. If nearly every token is a candidate, one program reads the row some forty times.
 """
 
 # mypy: disallow-incomplete-defs=False

@@ -1,8 +1,8 @@
-"""Selection without sorting, by sums whose order means nothing.
+"""Selection without sorting, by sums that do not depend on their order.
 
 Softmax weights are whole numbers here: 2^((x - top) · scale) in units of 2^-44. Sums of whole numbers are
 exact, so a row's result does not depend on how many programs share it, on the order in which they finish, or
-on who else is in the batch; float sums, atomic or not, give that only along one fixed tree. The weight of a
+on the other rows of the batch; float sums, atomic or not, need one fixed tree for that. The weight of a
 row's top is 2^44, so rows of up to 2^18 tokens stay below 2^63. Truncation loses less than 2^-26 of the top's
 weight in a whole row, where a float32 exponential is off by some 2^-22 of each.
 

@@ -1,8 +1,8 @@
 """Sums over fixed spans of a context, for rows whose bits must not depend on how they were launched.
 
-A row sums each span of positions by itself and then adds the spans up, in their order. Spans lie at absolute
-positions, so they are the same in any chunk. A chunk goes over its spans in one program; those of a decode,
-which alone would leave a device idle, are shared by several, and `add_spans` puts their sums together: as in
+A row sums each span of positions by itself and then adds the spans' sums in their order. Spans are at absolute
+positions, so they are the same in any chunk. One program computes all spans of a chunk. The spans of a decode
+are divided among several programs to use the whole device, and `add_spans` combines their sums: as in
 Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk.
 """
 

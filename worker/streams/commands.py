@@ -36,8 +36,8 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class LendBlocks:
-    """Offer the first full blocks of one choice while the sequence runs on."""
+class PreCopy:
+    """Offer the first full blocks of one choice while the sequence runs on (`lend` in the protocol)."""
 
     handle: int
     part: Part
@@ -45,11 +45,11 @@ class LendBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOverSequence:
-    """Stop a sequence and offer the blocks of each of its choices."""
+class StopAndCopy:
+    """Stop a sequence and offer the blocks of each of its choices (`hand_over` in the protocol)."""
 
     handle: int
     parts: tuple[Part, ...]
 
 
-RouterCommand = StartCommand | CancelHandles | DrainWorker | LendBlocks | HandOverSequence
+RouterCommand = StartCommand | CancelHandles | DrainWorker | PreCopy | StopAndCopy

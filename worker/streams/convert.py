@@ -17,10 +17,10 @@ from worker.identity import Identity, WorkerRole
 from worker.streams.commands import (
     CancelHandles,
     DrainWorker,
-    HandOverSequence,
-    LendBlocks,
+    PreCopy,
     ReceiveFrom,
     RouterCommand,
+    StopAndCopy,
 )
 
 ROLES = {
@@ -74,12 +74,12 @@ def _receive_from_pb(message: worker_pb2.Receive) -> ReceiveFrom:
     return ReceiveFrom(spec, ReceiveKind(kind), message.source_address)
 
 
-def _offer_from_pb(message: worker_pb2.WorkRequest) -> LendBlocks | HandOverSequence:
+def _offer_from_pb(message: worker_pb2.WorkRequest) -> PreCopy | StopAndCopy:
     if message.WhichOneof("command") == "lend":
         lend = message.lend
-        return LendBlocks(lend.handle, _part_from_pb(lend.part), lend.num_blocks)
+        return PreCopy(lend.handle, _part_from_pb(lend.part), lend.num_blocks)
     parts = tuple(_part_from_pb(part) for part in message.hand_over.parts)
-    return HandOverSequence(message.hand_over.handle, parts)
+    return StopAndCopy(message.hand_over.handle, parts)
 
 
 def _part_from_pb(message: worker_pb2.Part) -> Part:

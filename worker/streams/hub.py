@@ -24,11 +24,11 @@ from worker.streams.commands import (
     START_NAMES,
     CancelHandles,
     DrainWorker,
-    HandOverSequence,
-    LendBlocks,
+    PreCopy,
     ReceiveFrom,
     RouterCommand,
     StartCommand,
+    StopAndCopy,
 )
 from worker.streams.sequences import Running, Sequences
 from worker.streams.session import RouterSession
@@ -109,10 +109,10 @@ class Hub:
             case DrainWorker():
                 log.info("drain_requested", router=session.router_id)
                 self.drain()
-            case LendBlocks(router_handle, part, num_blocks):
-                self._lend(session, router_handle, part, num_blocks)
-            case HandOverSequence(router_handle, parts):
-                self._hand_over(session, router_handle, parts)
+            case PreCopy(router_handle, part, num_blocks):
+                self._pre_copy(session, router_handle, part, num_blocks)
+            case StopAndCopy(router_handle, parts):
+                self._stop_and_copy(session, router_handle, parts)
 
     def drain(self) -> None:
         """Accept nothing new and hand back what has not begun; tell routers at once."""
@@ -162,14 +162,14 @@ class Hub:
         self.role.begin(command)
         self._submit(command)
 
-    def _lend(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
+    def _pre_copy(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
         running = self._sequences.of_router(session, router_handle)
         handle = self._admit_part(session, part)
         if handle is not None:
             source = 0 if running is None else running.handle
             self._submit(engine_commands.Lend(source, part.fence.choice, num_blocks, handle))
 
-    def _hand_over(self, session: RouterSession, router_handle: int, parts: Iterable[Part]) -> None:
+    def _stop_and_copy(self, session: RouterSession, router_handle: int, parts: Iterable[Part]) -> None:
         running = self._sequences.of_router(session, router_handle)
         taken = [(part.fence.choice, self._admit_part(session, part)) for part in parts]
         handles = tuple((choice, handle) for choice, handle in taken if handle is not None)

@@ -37,8 +37,8 @@ NOT_FUSED = FusionReport(reason="not asked for")
 def fuse(module: Any, layers: LayerFacts) -> FusionReport:
     """Fuse the parts that fit of a loaded `...ForCausalLM`, in place; `layers` were observed by a dry run.
 
-    At most one layer's weights are in memory twice. Raises FusionDiffers if a fused part computes something
-    else than its original; the module cannot be used then.
+    At most one layer's weights are in memory twice. Raises FusionDiffers if a fused part differs from its
+    original; the module cannot be used then.
     """
     reason = misfit(module, layers)
     if reason:
