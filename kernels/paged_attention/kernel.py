@@ -4,9 +4,9 @@ Online softmax (Milakov and Gimelshein 2018) over KV tiles, as in FlashAttention
 row a running maximum m, total = Σ 2^(s - m) and acc = Σ 2^(s - m) v, with scores s in units of log2.
 Tiles are aligned to absolute positions, so the order of a row's additions depends on its position alone.
 
-A tile of 8-bit KV is multiplied as it is stored, since its numbers are exact in every dtype of a query. A key's
-scale then multiplies its column of scores, and a value's its column of weights. That takes M products for each
-KV row instead of head_dim, and adds no rounding to that of quantisation.
+A tile of 8-bit KV is multiplied as it is stored, since its numbers are exact in every dtype of a query. A
+key's scale then multiplies its column of scores, and a value's its column of weights. That takes M products
+for each KV row instead of head_dim, and adds no rounding to that of quantisation.
 """
 
 # mypy: disallow-incomplete-defs=False

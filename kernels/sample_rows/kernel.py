@@ -8,12 +8,12 @@ smallest such that all larger ones have less than p of the weight left. Min-p ke
 Logits are float32, weights whole numbers (`kernels/selection`), so every sum is exact and a row's token does
 not depend on the other rows.
 
-There are two launches. `_scan_kernel` divides each row's vocabulary among programs: each reads TILE logits and
-writes their largest, their weight, and the largest of each GROUP. `_draw_kernel` has one program for each row.
-Without a filter it finds the token's tile by the tiles' weights, and the token in it. With a filter it first
-considers the groups' largest logits only: a threshold that they reach, the row reaches as well. So few groups
-have to be read again, and their few candidates, among which thresholds and token are selected, fit into a
-cache. If nearly every token is a candidate, one program reads the row some forty times.
+There are two launches. `_scan_kernel` divides each row's vocabulary among programs: each reads TILE logits
+and writes their largest, their weight, and the largest of each GROUP. `_draw_kernel` has one program for each
+row. Without a filter it finds the token's tile by the tiles' weights, and the token in it. With a filter it
+first considers the groups' largest logits only: a threshold that they reach, the row reaches as well. So few
+groups have to be read again, and their few candidates, among which thresholds and token are selected, fit
+into a cache. If nearly every token is a candidate, one program reads the row some forty times.
 """
 
 # mypy: disallow-incomplete-defs=False

@@ -1,9 +1,9 @@
 """Sums over fixed spans of a context, for rows whose bits must not depend on how they were launched.
 
-A row sums each span of positions by itself and then adds the spans' sums in their order. Spans are at absolute
-positions, so they are the same in any chunk. One program computes all spans of a chunk. The spans of a decode
-are divided among several programs to use the whole device, and `add_spans` combines their sums: as in
-Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk.
+A row sums each span of positions by itself and then adds the spans' sums in their order. Spans are at
+absolute positions, so they are the same in any chunk. One program computes all spans of a chunk. The spans of
+a decode are divided among several programs to use the whole device, and `add_spans` combines their sums: as
+in Flash-Decoding (Dao et al. 2023), but with the same additions as in the chunk.
 """
 
 # mypy: disallow-incomplete-defs=False

@@ -1,9 +1,9 @@
 """The `num` largest of each row of logits [num_rows, vocab]; of equal ones the lower token comes first.
 
-A logit and its token form one whole number, ordered by the logit and then against the token. No two are equal,
-so the largest do not depend on how a row is cut. Each program extracts the `num` largest of its tile one by
-one; `torch.topk` then reads `num` numbers of each tile instead of a vocabulary. `torch.topk` alone would need
-the logits in wider numbers, or choose among equal logits arbitrarily: in 16 bits many are equal.
+A logit and its token form one whole number, ordered by the logit and then against the token. No two are
+equal, so the largest do not depend on how a row is cut. Each program extracts the `num` largest of its tile
+one by one; `torch.topk` then reads `num` numbers of each tile instead of a vocabulary. `torch.topk` alone
+would need the logits in wider numbers, or choose among equal logits arbitrarily: in 16 bits many are equal.
 """
 
 # mypy: disallow-incomplete-defs=False
