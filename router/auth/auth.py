@@ -147,7 +147,7 @@ class Auth:
             taken = await self._store.take_budget(principal.tenant, principal.budget, requests, tokens)
         except StoreUnavailable as error:
             raise Unavailable(
-                Reason.REDIS_AWAY, f"Redis, which keeps the budgets, does not respond: {error.reason}"
+                Reason.REDIS_AWAY, f"Redis, which keeps the budgets, does not answer: {error.reason}"
             ) from error
         return taken.wait_ms / 1000
 

@@ -149,7 +149,7 @@ class Shell:
             queue = await self.store.queue_status()
         except StoreUnavailable as error:
             if not self.core.state.config.serves_without_store:
-                why = f"Redis, which holds the fleet's queue, does not respond: {error.reason}"
+                why = f"Redis, which holds the fleet's queue, does not answer: {error.reason}"
                 raise Unavailable(Reason.REDIS_AWAY, why) from error
             queue = self.core.state.queue
         self._last_listener += 1

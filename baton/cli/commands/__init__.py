@@ -1,1 +1,3 @@
-"""One module per command, named after it; `checkout_command` runs commands that a checkout contains."""
+"""The commands: `up`, `restart` and `demo` (fleets), `generate`, `chat` and `quote` (requests), `status` and
+`health`, `certs` and `key` (security), and `checkout_command` (commands that run from a checkout).
+"""

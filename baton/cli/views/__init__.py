@@ -1,3 +1,3 @@
-"""What commands print: `fleet_reporter` (a running fleet), `status_view`, `summary` (one generation),
+"""The output of commands: `fleet_reporter` (a running fleet), `status_view`, `summary` (one generation),
 `demo_view` and `demo_prompts`.
 """
