@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -89,53 +90,62 @@ async def test_the_same_request_sent_twice_is_one_request(
         assert tuple(again) == first.choices[0].token_ids
 
 
-async def start(model: Path, run_dir: Path, **extra: tuple[str, ...]) -> ProcessFailed:
-    """The failure of a fleet that cannot start."""
-    with pytest.raises(ProcessFailed) as caught:
-        async with Fleet(FleetSpec(model=model, run_dir=run_dir, extra_args=extra)):
-            pass
-    return caught.value
+class Failure(Protocol):
+    async def __call__(self, model: Path, **extra: tuple[str, ...]) -> ProcessFailed: ...
 
 
-async def test_a_missing_model_is_named(tmp_path: Path, run_dir: Path) -> None:
-    failure = await start(tmp_path / "nowhere", run_dir)
+@pytest.fixture
+def failed_start(make_fleet: MakeFleet, run_dir: Path) -> Failure:
+    """Return a function that starts a fleet which cannot start, and returns its failure."""
+
+    async def start(model: Path, **extra: tuple[str, ...]) -> ProcessFailed:
+        with pytest.raises(ProcessFailed) as caught:
+            async with make_fleet(FleetSpec(model=model, run_dir=run_dir, extra_args=extra)):
+                pass
+        return caught.value
+
+    return start
+
+
+async def test_a_missing_model_is_named(tmp_path: Path, failed_start: Failure) -> None:
+    failure = await failed_start(tmp_path / "nowhere")
     assert failure.exit_code == 4
     assert "nowhere" in failure.tail
 
 
-async def test_truncated_weights_are_named(tiny_llama: Path, tmp_path: Path, run_dir: Path) -> None:
+async def test_truncated_weights_are_named(tiny_llama: Path, tmp_path: Path, failed_start: Failure) -> None:
     model = shutil.copytree(tiny_llama, tmp_path / "truncated")
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    failure = await start(model, run_dir)
+    failure = await failed_start(model)
     assert failure.exit_code == 4
     assert "model.safetensors" in failure.tail
 
 
 async def test_an_architecture_off_the_list_is_refused(
-    tiny_llama: Path, tmp_path: Path, run_dir: Path
+    tiny_llama: Path, tmp_path: Path, failed_start: Failure
 ) -> None:
     model = shutil.copytree(tiny_llama, tmp_path / "bloom")
     config = model / "config.json"
     config.write_text(
         config.read_text().replace("LlamaForCausalLM", "BloomForCausalLM").replace('"llama"', '"bloom"')
     )
-    failure = await start(model, run_dir)
+    failure = await failed_start(model)
     assert failure.exit_code == 4
     assert "bloom" in failure.tail.lower()
 
 
-async def test_a_worker_with_another_block_size_is_refused(tiny_llama: Path, run_dir: Path) -> None:
-    failure = await start(tiny_llama, run_dir, prefill=("--block-size", "8"))
+async def test_a_worker_with_another_block_size_is_refused(tiny_llama: Path, failed_start: Failure) -> None:
+    failure = await failed_start(tiny_llama, prefill=("--block-size", "8"))
     assert failure.exit_code == 5
     assert "block" in failure.tail
 
 
 async def test_a_worker_with_another_model_is_refused(
-    tiny_llama: Path, tmp_path: Path, run_dir: Path
+    tiny_llama: Path, tmp_path: Path, failed_start: Failure
 ) -> None:
     other = build("qwen2", tmp_path / "other")
-    failure = await start(tiny_llama, run_dir, decode=("--model", str(other)))
+    failure = await failed_start(tiny_llama, decode=("--model", str(other)))
     assert failure.exit_code == 5
     assert "fingerprint" in failure.tail
 
