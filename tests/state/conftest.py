@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+import state.connection
 from sim.store.memory_store import MemoryStore
+from tests.patience import PATIENCE_S
 from tests.state.async_store import AsyncMemoryStore
 from tests.state.common import AnyStore
 from tests.state.given_clock import give_clock
@@ -22,5 +24,6 @@ def either(request: pytest.FixtureRequest) -> AnyStore:
 
 @pytest.fixture
 def on_the_tests_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores of this test go by the time in `NOW_KEY`."""
+    """Stores of this test go by the time in `NOW_KEY`, and are patient with Redis on a busy machine."""
     give_clock(monkeypatch)
+    monkeypatch.setattr(state.connection, "CALL_TIMEOUT_S", PATIENCE_S)
