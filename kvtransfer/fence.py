@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from kvtransfer.errors import StaleFenceError
+from kvtransfer.errors import StaleFenceError, WrongIncarnationError
 from scheduling.request import Fence
 
 GroupKey = tuple[str, str, int]
@@ -24,6 +24,18 @@ def group_key(fence: Fence) -> GroupKey:
 def supersedes(fence: Fence, older: Fence) -> bool:
     """Return whether `fence` ends `older`, which is in the same group and was admitted before."""
     return older.session < fence.session or older.router_id == fence.router_id
+
+
+def check_source(fence: Fence, incarnation: str) -> None:
+    """Raise WrongIncarnationError unless the fence names this incarnation as its source."""
+    if fence.source_incarnation != incarnation:
+        raise WrongIncarnationError(fence, "source_incarnation", fence.source_incarnation, incarnation)
+
+
+def check_target(fence: Fence, incarnation: str) -> None:
+    """Raise WrongIncarnationError unless the fence names this incarnation as its target."""
+    if fence.target_incarnation != incarnation:
+        raise WrongIncarnationError(fence, "target_incarnation", fence.target_incarnation, incarnation)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvtransfer.errors import FenceBrokenError, LayoutMismatchError, ProtocolError, WrongIncarnationError
+from kvtransfer.errors import FenceBrokenError, LayoutMismatchError, ProtocolError
+from kvtransfer.fence import check_source, check_target
 from kvtransfer.manifest import Commit, Offer
 from scheduling.request import Fence
 
@@ -245,14 +246,8 @@ class SenderHandoff:
         )
 
     def _check(self, fence: Fence) -> None:
-        if fence.source_incarnation != self.fence.source_incarnation:
-            raise WrongIncarnationError(
-                fence, "source_incarnation", fence.source_incarnation, self.fence.source_incarnation
-            )
-        if fence.target_incarnation != self.fence.target_incarnation:
-            raise WrongIncarnationError(
-                fence, "target_incarnation", fence.target_incarnation, self.fence.target_incarnation
-            )
+        check_source(fence, self.fence.source_incarnation)
+        check_target(fence, self.fence.target_incarnation)
         assert fence == self.fence, (fence, self.fence)
         if self.outcome is not None:
             raise FenceBrokenError(fence, self.outcome.reason or self.outcome.end.value)

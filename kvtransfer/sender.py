@@ -18,10 +18,9 @@ from kvtransfer.errors import (
     FenceBrokenError,
     StaleFenceError,
     UnknownFenceError,
-    WrongIncarnationError,
     describe,
 )
-from kvtransfer.fence import FenceGuard, GroupKey, group_key
+from kvtransfer.fence import FenceGuard, GroupKey, check_source, group_key
 from kvtransfer.handoff import End, Outcome, SenderHandoff, SenderLimits
 from kvtransfer.manifest import Commit, Offer, SenderAbort
 from kvtransfer.pools.pool import BlockSource, Publication
@@ -183,10 +182,7 @@ class Handoffs:
             self._conclude(entry)
 
     def find(self, fence: Fence) -> Sending:
-        if fence.source_incarnation != self._incarnation:
-            raise WrongIncarnationError(
-                fence, "source_incarnation", fence.source_incarnation, self._incarnation
-            )
+        check_source(fence, self._incarnation)
         key = _attempt_key(fence)
         if key in self._ended:
             _, outcome = self._ended[key]

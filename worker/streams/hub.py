@@ -14,8 +14,8 @@ import structlog
 
 from engine.core import commands as engine_commands
 from engine.core.report import Failure, Load, StepReport
-from kvtransfer.errors import FenceError, StaleFenceError, WrongIncarnationError, describe
-from kvtransfer.fence import FenceGuard
+from kvtransfer.errors import FenceError, StaleFenceError, describe
+from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Part
 from worker.metrics import WorkerMetrics
@@ -191,10 +191,8 @@ class Hub:
         in_use = self._in_use(session, part.handle)
         if in_use:
             return in_use
-        found = part.fence.source_incarnation
         try:
-            if found != self._incarnation:
-                raise WrongIncarnationError(part.fence, "source_incarnation", found, self._incarnation)
+            check_source(part.fence, self._incarnation)
             self._guard.admit(part.fence)
         except FenceError as error:
             return str(error)
@@ -227,12 +225,8 @@ class Hub:
         return f"handle {router_handle} is in use on this stream; accepted: one that is not"
 
     def _check_incarnation(self, command: StartCommand) -> None:
-        fence = command.spec.fence
-        is_source = isinstance(command, engine_commands.Prefill)
-        field = "source_incarnation" if is_source else "target_incarnation"
-        found = fence.source_incarnation if is_source else fence.target_incarnation
-        if found != self._incarnation:
-            raise WrongIncarnationError(fence, field, found, self._incarnation)
+        check = check_source if isinstance(command, engine_commands.Prefill) else check_target
+        check(command.spec.fence, self._incarnation)
 
     def _end(self, running: Running) -> None:
         running.is_over = True
