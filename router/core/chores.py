@@ -84,8 +84,8 @@ class Chores:
 
     def _fits(self, group: Group) -> bool:
         """Return True if some decode worker that takes new work could hold a group."""
-        state = self._state
-        return most_blocks(state, group.session, group.num_seqs) <= state.fleet.largest_pool
+        fleet = self._state.fleet
+        return most_blocks(group.session, group.num_seqs, fleet.block_size) <= fleet.largest_pool
 
     def _renew(self) -> None:
         """Renew credits and leases once a second, and move the role weights when that is done."""

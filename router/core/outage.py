@@ -11,7 +11,7 @@ from router.core.admission.admit import on_charged, on_enqueue_failed
 from router.core.events import StoreCall, StoreFailed
 from router.core.queue.grants import on_grants_answered
 from router.core.queue.queue import enqueue, strand
-from router.core.session.session import IN_QUEUE, Phase
+from router.core.session.session import IN_QUEUE, Group, Phase
 from router.core.state import RouterState
 from state.records import Hold
 
@@ -58,7 +58,11 @@ def on_store_back(state: RouterState) -> None:
     state.actions += (Dequeue(key) for key in sorted(state.to_dequeue - state.groups.keys()))
     state.to_dequeue.clear()
     releases, state.to_release = state.to_release, {}
-    state.actions += (release for release in releases if not _is_held(state, release))
+    state.actions += (
+        release
+        for release in releases
+        if not _is_held(state.groups.get(release.request_key), release.worker_key)
+    )
 
 
 def on_store_forgot(state: RouterState) -> None:
@@ -78,10 +82,9 @@ def _take_holds(state: RouterState) -> None:
         state.actions.append(holds)
 
 
-def _is_held(state: RouterState, release: ReleaseCredit | ReleaseLease) -> bool:
+def _is_held(group: Group | None, worker_key: str) -> bool:
     """Return True if a later attempt has, or is about to have, what an earlier one could not return."""
-    group = state.groups.get(release.request_key)
     if group is None or group.phase not in (Phase.SETTLING, Phase.RUNNING):
         return False
-    is_settling = group.phase is Phase.SETTLING and release.worker_key == group.held_key
-    return is_settling or release.worker_key in (group.prefill_key, group.decode_key)
+    is_settling = group.phase is Phase.SETTLING and worker_key == group.held_key
+    return is_settling or worker_key in (group.prefill_key, group.decode_key)

@@ -96,7 +96,7 @@ def _charge(state: RouterState, group: Group, ahead: QueueAhead) -> None:
         on_charged(state, group.key, None)
         return
     weight = state.config.weights.of(session.tenant)
-    output = expected_output(state, session) * group.num_seqs
+    output = expected_output(session, state.learnt) * group.num_seqs
     session.charged_tokens = virtual_tokens(group.work_tokens, output, weight)
     band = BAND_S * state.capacity.prefill_rate(session.slo.pace_ms, state.now)
     lead = _lead(state, session, ahead)

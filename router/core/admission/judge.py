@@ -55,7 +55,6 @@ class Judgement:
 
     decision: Decision
     predicted: Prediction
-    work_ahead_tokens: int
     at_rest: bool
     """The fleet is idle, and nobody waits."""
 
@@ -72,7 +71,7 @@ class Judgement:
 def _judgement(forecast: Forecast, slo: Slo, harm_s: float = 0.0) -> Judgement:
     """Decide on a forecast; `harm_s` is by how much the request would make others late."""
     decision = decide(slo, forecast.predicted, forecast.ttft, forecast.tpot, harm_s)
-    return Judgement(decision, forecast.predicted, forecast.work_ahead_tokens, forecast.at_rest)
+    return Judgement(decision, forecast.predicted, forecast.at_rest)
 
 
 @dataclass(frozen=True, slots=True)

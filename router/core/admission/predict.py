@@ -38,7 +38,6 @@ class Forecast:
     """A prediction, with how far such predictions are off."""
 
     predicted: Prediction
-    work_ahead_tokens: int
     capacity: Capacity
     ttft: Spread
     tpot: Spread
@@ -67,13 +66,11 @@ class Predictor:
         predicted = self._on_soonest_worker(cost, ahead, predicted, hits, now)
         fixed_s = self.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, now)
         predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
-        # A wait for a decode slot is work ahead as well.
-        work_ahead = max(work_ahead, round(predicted.wait_s * capacity.prefill_rate))
         ttft, tpot = self.learnt.ttft_spread(predicted, now), self._tpot_spread(predicted, slo, capacity, now)
         is_at_rest = ahead.requests == 0 and self.fleet.idle
         if is_at_rest:
             ttft, tpot = at_rest(ttft), at_rest(tpot)
-        return Forecast(predicted, work_ahead, capacity, ttft, tpot, is_at_rest)
+        return Forecast(predicted, capacity, ttft, tpot, is_at_rest)
 
     def load(self, capacity: Capacity, now: float) -> float:
         """Return the prompt tokens admitted per second of late, by what the fleet computes; at most 1."""

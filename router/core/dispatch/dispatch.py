@@ -30,9 +30,9 @@ def dispatch(state: RouterState, group: Group) -> None:
     _pay_batch(state, session.slo.slo_class, group.work_tokens)
     state.fleet.send(prefill, group.work_tokens)
     if prefill is decode:
-        state.actions.append(SendDecode(decode.key, spec_of(state, group, None, decode)))
+        state.actions.append(SendDecode(decode.key, spec_of(state.config.router_id, group, None, decode)))
         return
-    spec = spec_of(state, group, prefill, decode)
+    spec = spec_of(state.config.router_id, group, prefill, decode)
     state.actions.append(SendReceive(decode.key, spec, prefill.facts.address))
     state.actions.append(SendPrefill(prefill.key, spec))
 
@@ -41,7 +41,7 @@ def take_over(state: RouterState, group: Group, source: Worker, target: Worker, 
     """Send the next attempt of a group that the source has stopped, and whose blocks it offers."""
     group.prefill_key, group.decode_key = source.key, target.key
     _begin_attempt(state, group, source, target, handle)
-    spec = spec_of(state, group, source, target)
+    spec = spec_of(state.config.router_id, group, source, target)
     state.actions.append(SendReceive(target.key, spec, source.facts.address, ReceiveKind.STOPPED))
 
 
@@ -65,7 +65,7 @@ def _pay_batch(state: RouterState, slo_class: SloClass, tokens: int) -> None:
         enqueue(state, head)
 
 
-def spec_of(state: RouterState, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
     """Return what both workers are told to run."""
     session = group.session
     fence = Fence(
@@ -76,7 +76,7 @@ def spec_of(state: RouterState, group: Group, source: Worker | None, target: Wor
         choice=group.choices[0].index,
         source_incarnation=source.facts.incarnation if source else "",
         target_incarnation=target.facts.incarnation,
-        router_id=state.config.router_id,
+        router_id=router_id,
     )
     return SequenceSpec(
         handle=group.handle,

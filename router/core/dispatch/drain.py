@@ -9,6 +9,7 @@ stays where it is for as long as no other worker has room.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from router.core.actions import GroupMigrated, SendPreCopy, SendReceive, SendStopAndCopy
@@ -97,14 +98,15 @@ def _give_up(state: RouterState, move: Move) -> None:
 
 def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) -> None:
     move = state.moves[group.key] = Move(group, source.key, target.key)
-    size, session = state.fleet.block_size, group.session
+    size, session, router_id = state.fleet.block_size, group.session, state.config.router_id
     for choice in group.choices:
         # The newest token's KV is not written.
         num_blocks = (len(session.prompt_token_ids) + len(choice.token_ids) - 1) // size
         if not choice.open or num_blocks == 0:
             continue
         handle = state.next_handle()
-        spec = pre_copy_spec(spec_of(state, group, source, target), session, choice, num_blocks * size)
+        spec = spec_of(router_id, group, source, target)
+        spec = pre_copy_spec(spec, session, choice, num_blocks * size)
         spec = replace(spec, handle=handle, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
         source.copies[handle] = target.copies[handle] = move
@@ -121,7 +123,7 @@ def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) 
 def _stop_and_copy(state: RouterState, move: Move) -> None:
     group = move.group
     source, target = state.fleet.workers[move.source], state.fleet.workers[move.target]
-    fence = spec_of(state, group, source, target).fence
+    fence = spec_of(state.config.router_id, group, source, target).fence
     parts = []
     for choice in group.open_choices:
         handle = move.parts[choice.index] = state.next_handle()
@@ -133,7 +135,7 @@ def _roomiest(state: RouterState, group: Group) -> Worker | None:
     fitting = [
         worker
         for worker in state.fleet.decoding
-        if state.choice.has_room(group, worker, state.now) and _fits(state, group, worker)
+        if state.choice.has_room(group, worker, state.now) and _fits(group, worker, state.moves.values())
     ]
     return min(
         fitting,
@@ -142,7 +144,7 @@ def _roomiest(state: RouterState, group: Group) -> Worker | None:
     )
 
 
-def _fits(state: RouterState, group: Group, worker: Worker) -> bool:
+def _fits(group: Group, worker: Worker, moves: Iterable[Move]) -> bool:
     """Return True if a worker has blocks for a group besides those that are on their way there."""
-    coming = sum(move.group.blocks for move in state.moves.values() if move.target == worker.key)
+    coming = sum(move.group.blocks for move in moves if move.target == worker.key)
     return coming + group.blocks <= worker.free_blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.actions import Dequeue, Enqueue, ReleaseCredit, ReleaseLease
+from router.core.admission.learnt import Learnt
 from router.core.events import Granted
 from router.core.session.session import Choice, Group, Phase, Session
 from router.core.state import RouterState
@@ -14,17 +15,15 @@ from scheduling.request import SloClass
 from state.records import QueueEntry
 
 
-def most_blocks(state: RouterState, session: Session, num_choices: int) -> int:
+def most_blocks(session: Session, num_choices: int, block_size: int) -> int:
     """Return the KV blocks that so many choices can grow to; delivered tokens count as output still."""
-    prompt = len(session.prompt_token_ids)
-    return blocks_needed(prompt, session.stop.max_tokens, num_choices, state.fleet.block_size)
+    return blocks_needed(len(session.prompt_token_ids), session.stop.max_tokens, num_choices, block_size)
 
 
-def expected_output(state: RouterState, session: Session) -> float:
+def expected_output(session: Session, learnt: Learnt) -> float:
     """Return the tokens that one choice will probably have."""
     stop = session.stop
-    lengths = state.learnt.lengths[session.slo.slo_class]
-    expected = lengths.expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
+    expected = learnt.lengths[session.slo.slo_class].expected(stop.max_tokens, ignore_eos=stop.ignore_eos)
     done = max(len(choice.token_ids) for choice in session.choices)
     return max(expected, min(1.25 * done, stop.max_tokens))
 
@@ -35,7 +34,7 @@ def new_groups(
     """Create groups of these choices: a choice with output has its own, all others share one."""
     untouched = [choice for choice in choices if not choice.token_ids]
     parts = [[choice] for choice in choices if choice.token_ids] + ([untouched] if untouched else [])
-    expected = expected_output(state, session) if parts else 0.0
+    expected = expected_output(session, state.learnt) if parts else 0.0
     groups = []
     for part in parts:
         group = Group(
@@ -63,7 +62,7 @@ def _leased_blocks(state: RouterState, session: Session, num_choices: int, expec
     where it is not, the worker preempts.
     """
     if state.config.policy.reserves_maximum:
-        return most_blocks(state, session, num_choices)
+        return most_blocks(session, num_choices, state.fleet.block_size)
     output = max(1, round(expected))
     return blocks_needed(len(session.prompt_token_ids), output, num_choices, state.fleet.block_size)
 

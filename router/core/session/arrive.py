@@ -107,8 +107,8 @@ def _open(state: RouterState, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    session, serves = _session(state, event), state.fleet.serves
-    _check_deadline(state, event)
+    session, serves = _session(event, state.next_sid()), state.fleet.serves
+    _check_deadline(event, state.now)
     if serves:
         _check_fits(state, session)
     else:
@@ -129,14 +129,14 @@ def _open(state: RouterState, event: Arrived) -> None:
         state.awaiting[session.sid] = session
 
 
-def _session(state: RouterState, event: Arrived) -> Session:
+def _session(event: Arrived, sid: int) -> Session:
     choices = [Choice(index) for index in range(event.sampling.n)]
     for part in event.received:
         choice = choices[part.choice]
         choice.extend(part.token_ids)
         choice.finish, choice.matched = part.finish, part.matched
     return Session(
-        sid=state.next_sid(),
+        sid=sid,
         tenant=event.tenant,
         request_id=event.request_id,
         number=event.session,
@@ -154,9 +154,9 @@ def _session(state: RouterState, event: Arrived) -> Session:
     )
 
 
-def _check_deadline(state: RouterState, event: Arrived) -> None:
+def _check_deadline(event: Arrived, now: float) -> None:
     deadline_ms = event.slo.deadline_ms
-    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= state.now:
+    if deadline_ms is not None and event.received_at + deadline_ms / 1000 <= now:
         raise DeadlineExpired(deadline_ms)
 
 
@@ -168,7 +168,7 @@ def _set_deadline(state: RouterState, session: Session) -> None:
 
 def _check_fits(state: RouterState, session: Session) -> None:
     """Raise RouterError if no worker could hold the session, or serve it as it asks."""
-    blocks = most_blocks(state, session, len(session.choices))
+    blocks = most_blocks(session, len(session.choices), state.fleet.block_size)
     if blocks > state.fleet.largest_pool:
         raise ValidationError(
             "stop.max_tokens",

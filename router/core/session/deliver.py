@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.core.actions import Relay, RelayRun, TellChoiceFinished
+from router.core.admission.learnt import Learnt
 from router.core.capacity import roles
 from router.core.capacity.fleet import Worker
 from router.core.dispatch import drain, migrate
@@ -171,7 +172,7 @@ def _deliver(
     choice.token_ids.append(token_id)
     choice.texts.append(text)
     choice.logprobs.append(logprobs)
-    gap_s = _gap(state, session, choice)
+    gap_s = _gap(session, choice, state.now, state.learnt)
     if reason:
         choice.finish = FinishReason(reason)
     for listener in session.listeners:
@@ -199,9 +200,8 @@ def _mark_decoding(group: Group, now: float) -> None:
         timeline.decode_at = now
 
 
-def _gap(state: RouterState, session: Session, choice: Choice) -> float | None:
+def _gap(session: Session, choice: Choice, now: float, learnt: Learnt) -> float | None:
     """Return the seconds since the choice's token before; None for its first one here."""
-    now = state.now
     last, choice.last_at = choice.last_at, now
     if last is not None:
         gap_s = now - last
@@ -210,17 +210,17 @@ def _gap(state: RouterState, session: Session, choice: Choice) -> float | None:
     choice.first_at = now
     if session.timeline.first_token_at is None:
         session.timeline.first_token_at = now
-        _learn_ttft(state, session)
+        _learn_ttft(learnt, session, now)
     return None
 
 
-def _learn_ttft(state: RouterState, session: Session) -> None:
+def _learn_ttft(learnt: Learnt, session: Session, now: float) -> None:
     if session.predicted is not None and session.attempts == 1:
-        observed_s = state.now - session.timeline.received_at
+        observed_s = now - session.timeline.received_at
         is_trial = session.decision is not None and session.decision.is_trial
-        if is_trial and state.now <= session.due_at:
-            state.learnt.fixed.forget()
-        state.learnt.learn_ttft(session.predicted, observed_s, state.now)
+        if is_trial and now <= session.due_at:
+            learnt.fixed.forget()
+        learnt.learn_ttft(session.predicted, observed_s, now)
 
 
 def _logprobs_by_row(tokens: TokenColumns) -> dict[int, TokenLogprobs]:

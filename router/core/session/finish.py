@@ -20,12 +20,13 @@ from router.core.actions import (
     TellFinished,
     TellLeaving,
 )
+from router.core.admission.learnt import Learnt
 from router.core.capacity.fleet_capacity import TPOT_SCALE
 from router.core.queue.queue import leave_queue
 from router.core.session.promise import promise_of, tell_accepted
 from router.core.session.session import Group, Move, Phase, Session
 from router.core.session.slo_attainment import attained
-from router.core.state import RouterState
+from router.core.state import Counters, RouterState
 from router.errors import Reason, RouterError, Superseded, Unavailable
 from scheduling.request import FinishReason
 
@@ -99,8 +100,8 @@ def finish(state: RouterState, session: Session) -> None:
     session.timeline.ended_at = state.now
     state.close_session(session, remember=True)
     outcome = outcome_of(session)
-    _learn(state, session, outcome)
-    _count(state, session)
+    _learn(state.learnt, session, outcome, state.now)
+    _count(state.counters, session)
     state.actions.append(RequestEnded(session.group_key(0), outcome))
     tell_finished(state, session, outcome)
 
@@ -218,34 +219,34 @@ def _or_end(at: float | None, ended: float) -> float:
     return ended if at is None else at
 
 
-def _learn(state: RouterState, session: Session, outcome: Outcome) -> None:
+def _learn(learnt: Learnt, session: Session, outcome: Outcome, now: float) -> None:
     """Learn the lengths of outputs, the ratio of observed to predicted TPOT, and how a trial ended."""
     for choice in session.choices:
         if choice.finish in (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH):
-            state.learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
+            learnt.lengths[session.slo.slo_class].add(len(choice.token_ids))
     predicted, tpot_s = session.predicted, outcome.tpot_s
     if predicted is not None and tpot_s is not None and session.attempts == 1:
-        state.learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, state.now)
+        learnt.tpot.add(predicted.batch_size * TPOT_SCALE, tpot_s / predicted.tpot_s, now)
     is_trial = session.decision is not None and session.decision.is_trial
     if is_trial and outcome.has_tokens:
         ttft_ms = (outcome.marks.first_token_at - outcome.marks.received_at) * 1000
         tpot_ms = None if tpot_s is None else tpot_s * 1000
         if attained(outcome.promise, ttft_ms, tpot_ms, outcome.max_gap_s * 1000).all:
-            state.learnt.trials.succeed()
+            learnt.trials.succeed()
 
 
-def _count(state: RouterState, session: Session) -> None:
+def _count(counters: Counters, session: Session) -> None:
     reasons = {choice.finish for choice in session.choices}
     if FinishReason.FAILED in reasons:
-        state.counters.failed += 1
+        counters.failed += 1
     elif FinishReason.CANCELLED in reasons:
-        state.counters.cancelled += 1
+        counters.cancelled += 1
     else:
-        state.counters.finished += 1
+        counters.finished += 1
     first_at = session.timeline.first_token_at
     if session.slo.ttft_ms is None or session.number > 0:
         return
     if first_at is not None and first_at <= session.due_at:
-        state.counters.ttft_promises_kept += 1
+        counters.ttft_promises_kept += 1
     elif first_at is not None or FinishReason.CANCELLED not in reasons:
-        state.counters.ttft_promises_broken += 1
+        counters.ttft_promises_broken += 1
