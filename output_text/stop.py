@@ -24,11 +24,6 @@ class StopString:
         self.text = text
         self._borders = [0, 0]
 
-    @property
-    def num_built(self) -> int:
-        """The number of characters that the failure function covers so far."""
-        return len(self._borders) - 1
-
     def border(self, length: int) -> int:
         """Return the longest border of the first `length` characters."""
         text, borders = self.text, self._borders

@@ -141,10 +141,10 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
         case TellAccepted():
             return inference_pb2.GenerationEvent(accepted=accepted_to_pb(item))
         case TellPromptLogprobs():
-            told = inference_pb2.PromptLogprobs(
+            piece = inference_pb2.PromptLogprobs(
                 first_index=item.told.first_index, logprobs=prompt_logprobs_to_pb(item.told)
             )
-            return inference_pb2.GenerationEvent(prompt_logprobs=told)
+            return inference_pb2.GenerationEvent(prompt_logprobs=piece)
         case TellQueued():
             queued = inference_pb2.Queued(
                 position=item.position,
@@ -208,16 +208,16 @@ def logprobs_to_pb(logprobs: TokenLogprobs) -> inference_pb2.TokenLogprobs:
     )
 
 
-def prompt_logprobs_to_pb(told: PromptLogprobs) -> list[inference_pb2.TokenLogprobs]:
+def prompt_logprobs_to_pb(piece: PromptLogprobs) -> list[inference_pb2.TokenLogprobs]:
     """Return one message for each token."""
-    num_top = told.num_top
+    num_top = piece.num_top
     return [
         inference_pb2.TokenLogprobs(
             logprob=logprob,
-            top_token_ids=told.top_token_ids[place * num_top : (place + 1) * num_top],
-            top_logprobs=told.top_logprobs[place * num_top : (place + 1) * num_top],
+            top_token_ids=piece.top_token_ids[place * num_top : (place + 1) * num_top],
+            top_logprobs=piece.top_logprobs[place * num_top : (place + 1) * num_top],
         )
-        for place, logprob in enumerate(told.logprobs)
+        for place, logprob in enumerate(piece.logprobs)
     ]
 
 

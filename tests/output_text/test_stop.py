@@ -100,9 +100,9 @@ def test_a_long_string_costs_no_more_than_the_text_that_matched_it() -> None:
     matcher = StopMatcher(stops)
     for _ in range(1000):
         matcher.push("the ab, ", can_stop=True)
-    assert max(stop.num_built for stop in stops) <= len("ab")
+    assert max(len(stop._borders) - 1 for stop in stops) <= len("ab")
     matcher.push("ab" * 10 + "d", can_stop=True)
-    assert max(stop.num_built for stop in stops) <= 20
+    assert max(len(stop._borders) - 1 for stop in stops) <= 20
 
 
 def test_an_empty_stop_string_is_refused() -> None:

@@ -110,10 +110,10 @@ class Conversation:
             elif isinstance(event, ChoiceFinished):
                 reasons.append(event.reason)
             elif isinstance(event, Finished):
-                _tell(event, reasons, stream)
+                _print_end(event, reasons, stream)
 
 
-def _tell(finished: Finished, reasons: list[FinishReason], stream: BlockingStream) -> None:
+def _print_end(finished: Finished, reasons: list[FinishReason], stream: BlockingStream) -> None:
     print(f"\n\033[2m{split_line(finished, reasons, stream.resumes)}\033[0m" if sys.stdout.isatty() else "")
     if finished.error:
         print(f"baton: {finished.error}", file=sys.stderr)

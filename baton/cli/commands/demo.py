@@ -38,7 +38,7 @@ async def _demo(spec: FleetSpec, max_tokens: int, console: Console) -> int:
             took_s = time.monotonic() - began
             console.print(Text.assemble(("Up", "bold green"), f" in {took_s:.1f} s: {_what(spec)}\n"))
             async with AsyncClient(fleet.router_addresses, timeout=Timeout(total_s=120)) as client:
-                answers = await _ask_all(client, max_tokens, console)
+                answers = await _run_all(client, max_tokens, console)
             console.print(results(answers))
     return OK if all(answer.state == "done" for answer in answers) else FAILED
 
@@ -48,18 +48,18 @@ def _what(spec: FleetSpec) -> str:
     return f"{redis}{spec.routers} router, {spec.prefill} prefill and {spec.decode} decode worker"
 
 
-async def _ask_all(client: AsyncClient, max_tokens: int, console: Console) -> Sequence[Answer]:
+async def _run_all(client: AsyncClient, max_tokens: int, console: Console) -> Sequence[Answer]:
     answers = [Answer(prompt) for prompt in PROMPTS]
     if not console.is_terminal:
         lines = LineByLine(console)
-        await asyncio.gather(*(_ask(client, a, max_tokens, lines, n) for n, a in enumerate(answers, 1)))
+        await asyncio.gather(*(_stream(client, a, max_tokens, lines, n) for n, a in enumerate(answers, 1)))
         return answers
     with Live(SideBySide(answers), console=console, refresh_per_second=_FRAMES_PER_S):
-        await asyncio.gather(*(_ask(client, answer, max_tokens) for answer in answers))
+        await asyncio.gather(*(_stream(client, answer, max_tokens) for answer in answers))
     return answers
 
 
-async def _ask(
+async def _stream(
     client: AsyncClient, answer: Answer, max_tokens: int, lines: LineByLine | None = None, number: int = 0
 ) -> None:
     if lines is not None:

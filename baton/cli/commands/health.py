@@ -38,8 +38,8 @@ async def _check(address: str, credentials: Credentials, timeout_s: float) -> in
 
 
 async def _failure(error: grpc.aio.AioRpcError, address: str, credentials: Credentials) -> str:
-    said = f"{error.code().name}: {error.details()}"
+    message = f"{error.code().name}: {error.details()}"
     if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return f"{address}: {said}"
-    found = await explained(Unavailable(said, address), credentials)
+        return f"{address}: {message}"
+    found = await explained(Unavailable(message, address), credentials)
     return explain(found) if isinstance(found, Blocked) else str(found)

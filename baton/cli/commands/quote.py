@@ -39,9 +39,9 @@ def in_words(quote: Quote) -> str:
         ("ITL", promise.predicted_itl_ms, promise.itl_ms),
     )
     lines = [f"{quote.verdict}, for a prompt of {quote.prompt_tokens} tokens"]
-    for name, predicted_ms, asked_ms in rows:
-        asked = "not asked for" if asked_ms is None else f"{asked_ms} ms asked for"
-        lines.append(f"  {name:<4}  {predicted_ms:9.1f} ms predicted, {asked}")
+    for name, predicted_ms, requested_ms in rows:
+        requested = "not asked for" if requested_ms is None else f"{requested_ms} ms asked for"
+        lines.append(f"  {name:<4}  {predicted_ms:9.1f} ms predicted, {requested}")
     if quote.attainable is not None:
         lines.append(f"possible now: {in_flags(quote.attainable)}")
     if quote.retry_after_s is not None:

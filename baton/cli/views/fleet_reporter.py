@@ -108,8 +108,8 @@ class FleetReporter:
         self._wait_for_starts()
 
     def _wait_for_starts(self) -> None:
-        told = [f"{name} ({doing})" if doing else name for name, doing in self._awaited.items()]
-        self._wait_for(f"starting {', '.join(told)}" if told else "waiting for workers to join")
+        doings = [f"{name} ({doing})" if doing else name for name, doing in self._awaited.items()]
+        self._wait_for(f"starting {', '.join(doings)}" if doings else "waiting for workers to join")
 
     def _starting(self, event: ProcessStarting) -> None:
         is_still = event.silent_s > _SILENT_S

@@ -106,10 +106,10 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
 
 def _starting(worker: StartingState) -> Text:
     share = "" if worker.share is None else f" {worker.share:.0%}"
-    told = Text.assemble((worker.worker_id, "dim"), " ", ("starting", "yellow"), f" · {worker.phase}{share}")
+    line = Text.assemble((worker.worker_id, "dim"), " ", ("starting", "yellow"), f" · {worker.phase}{share}")
     if worker.silent_s > SILENT_S:
-        told.append(f" · no word for {worker.silent_s:.0f} s", "red")
-    return told
+        line.append(f" · no word for {worker.silent_s:.0f} s", "red")
+    return line
 
 
 def _queue(queue: QueueState) -> Text:
