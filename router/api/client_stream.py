@@ -62,10 +62,6 @@ class ClientStream:
         self._waiter: asyncio.Future[None] | None = None
         self._had_items = False
 
-    @property
-    def pending_tokens(self) -> int:
-        return self._pending_tokens
-
     def push(self, item: StreamItem) -> None:
         """Add an event."""
         if self._error is None:
