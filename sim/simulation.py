@@ -24,7 +24,8 @@ from sim.shell import SimShell
 from sim.spec import SimSpec
 from sim.store.memory_store import MemoryStore
 from sim.workers.handoff import Handoffs
-from sim.workers.sequence import Sequence
+from sim.workers.sequence import SimSequence
+from sim.workers.shared_names import names_of
 from sim.workers.step_log import StepLog
 from sim.workers.step_times import DrawnRatios, RecordedRatios, StepTimes
 from sim.workers.worker import SimWorker, WorkerCommand
@@ -39,7 +40,8 @@ class _Record:
     """One request while it is simulated."""
 
     asked: TraceRequest
-    names: tuple[tuple[int, ...], ...]
+    names: tuple[bytes, ...]
+    """The names of the blocks of its prompt that others share."""
     accepted: TellAccepted | None = None
     error: str = ""
     refused_for: str = ""
@@ -58,7 +60,10 @@ class Simulation:
         tenants = {
             name: number for number, name in enumerate(sorted({request.tenant for request in spec.trace}))
         }
-        self._records = [_Record(request, _names(request, tenants)) for request in spec.trace]
+        size = spec.profile.block_size
+        self._records = [
+            _Record(request, names_of(request, tenants[request.tenant], size)) for request in spec.trace
+        ]
         self._has_shared = any(request.shared_blocks for request in spec.trace)
         send_token_s = spec.profile.kv_bytes_per_token / spec.profile.handoff_bytes_per_s
         self.handoffs = Handoffs(self._clock, spec.overheads.handoff_s, send_token_s)
@@ -110,6 +115,7 @@ class Simulation:
                 spec.rules,
                 profile.cost,
                 SwapSpeed(profile.block_bytes, profile.swap_bytes_per_s),
+                profile.max_context,
                 self._step_times(worker_id, place),
                 self._clock,
                 spec.overheads,
@@ -172,9 +178,8 @@ class Simulation:
         )
 
     def _prefix_hits(self, record: _Record) -> dict[str, int]:
-        tokens, size = record.asked.shared_block_tokens, self._spec.profile.block_size
-        held = {key: worker.memory.pool.held(record.names) for key, worker in self._workers.items()}
-        return {key: count * tokens // size for key, count in held.items() if count}
+        held = {key: worker.pool.num_held(record.names) for key, worker in self._workers.items()}
+        return {key: count for key, count in held.items() if count}
 
     # What routers say
 
@@ -206,14 +211,13 @@ class Simulation:
         """A report travels to its router."""
         self._clock.at(self._clock.now + self._spec.overheads.report_s, self._shells[router].submit, report)
 
-    def describe(self, sequence: Sequence) -> None:
+    def describe(self, sequence: SimSequence) -> None:
         """Give a sequence what a worker cannot know before it has computed it."""
         record = self._records[int(sequence.spec.fence.request_id)]
         sequence.output_tokens = record.asked.output_tokens
-        sequence.shared_names = record.names
-        sequence.shared_block_tokens = record.asked.shared_block_tokens
+        sequence.block_names = record.names
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: SimSequence) -> None:
         """Its gaps are known."""
         self.handoffs.forget(sequence)
         record = self._records[int(sequence.spec.fence.request_id)]
@@ -229,16 +233,10 @@ class Simulation:
             "queued": self._store.queue_status().waiting,
             "credits": sum(len(self._store.credits(key)) for key in self._workers),
             "leases": sum(len(self._store.leases(key)) for key in self._workers),
-            "sequences": sum(len(worker.queues.all) for worker in self._workers.values()),
-            "blocks": sum(not worker.memory.pool.is_empty for worker in self._workers.values()),
+            "sequences": sum(len(worker.sequences) for worker in self._workers.values()),
+            "blocks": sum(not worker.pool.is_empty for worker in self._workers.values()),
         }
         return {name: count for name, count in held.items() if count}
-
-
-def _names(asked: TraceRequest, tenants: dict[str, int]) -> tuple[tuple[int, ...], ...]:
-    places = asked.shared_blocks
-    tenant = tenants[asked.tenant]
-    return tuple((tenant, asked.shared_block_tokens, *places[: count + 1]) for count in range(len(places)))
 
 
 def _result(record: _Record) -> RequestResult:
@@ -279,7 +277,7 @@ def _p99(gaps: NDArray[np.float64]) -> float:
 def _usage(worker: SimWorker) -> WorkerResult:
     usage, facts = worker.usage, worker.facts
     samples = max(1, usage.kv_samples)
-    ends, sizes = worker.batch.token_times()
+    ends, sizes = worker.record.token_times()
     slots = usage.held_blocks * facts.block_size
     return WorkerResult(
         name=facts.worker_id,
@@ -290,7 +288,7 @@ def _usage(worker: SimWorker) -> WorkerResult:
         chunk_tokens=usage.chunk_tokens,
         decode_tokens=usage.decode_tokens,
         preemptions=usage.preemptions,
-        recomputed_tokens=worker.queues.recomputed_tokens,
+        recomputed_tokens=usage.recomputed_tokens,
         kv_allocated=usage.held_blocks / samples / facts.num_blocks,
         kv_held=usage.held_tokens / slots if slots else 0.0,
         step_ends=ends,

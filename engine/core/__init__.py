@@ -27,7 +27,7 @@ and calls, turn by turn:
     take_report, load               what happened
 
 While decodes alone run, `num_steps_alike` steps are sure to follow each other: a simulation takes them at
-once with `advance(step, n)`, `settle(step, n)` and `count_steps(ends)`.
+once with `decode(ends)` and `end`.
 
 Read: `commands` and `report` (in and out), `sequence` (groups and phases), `step`, `worker_core`, `groups`,
 `queues` and `waiting`, `admission`, `batch` and `due_times`, `report_builder`; then `memory/`. The package

@@ -107,7 +107,7 @@ class Batch:
         self.positions[rows] += num_steps
         self.num_outputs[rows] += num_steps
         self.num_context_tokens += num_steps * (self.num_rows - first_row)
-        full = np.flatnonzero(self.num_outputs[rows] >= self._limits[rows])
+        (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
         return [self.sequences[first_row + place] for place in full.tolist()]
 
     def settle(self, rows: Rows) -> None:
@@ -130,7 +130,7 @@ class Batch:
 
     def rows_at_block_start(self) -> list[Sequence]:
         """Return the choices whose newest token begins a block."""
-        begins = np.flatnonzero(self.positions[: self.num_rows] % self._block_size == 0)
+        (begins,) = (self.positions[: self.num_rows] % self._block_size == 0).nonzero()
         return [self.sequences[row] for row in begins.tolist()]
 
     def growth(self, num_steps: int) -> NDArray[np.int64]:

@@ -86,6 +86,8 @@ class DueTimes:
 
     def advance_steps(self, num_rows: int, ends: NDArray[np.float64]) -> None:
         """Each of the first `num_rows`, all of which have a token, got one more at each of `ends`."""
+        if not num_rows:
+            return
         rows = slice(num_rows)
         self._gaps[rows] += len(ends)
         if self._paces and self._may_be_hopeless(rows, ends):

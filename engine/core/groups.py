@@ -105,6 +105,8 @@ class Groups:
 
         Preempted groups come before new ones. Return the groups whose KV is complete.
         """
+        if not self.queues.has_any:
+            return []
         has_room = self._resume_preempted()
         for group in list(self.queues.arrived.values()):
             if not self.queues.has_rows(group):
@@ -202,9 +204,15 @@ class Groups:
             chosen = self._preempter.choose(victims, num_short, cost, now_s)
             victim = next(group for group in victims if group.key == chosen.handle)
             self._preempt(victim, chosen.means)
-        for choice in self._batch.rows_at_block_start():
-            if self._tables.lacks_block(choice, int(self._batch.positions[choice.row])):
-                self._tables.grow(choice, 1)
+        positions = self._batch.positions
+        growing = [
+            choice
+            for choice in self._batch.rows_at_block_start()
+            if self._tables.lacks_block(choice, int(positions[choice.row]))
+        ]
+        if growing:
+            self._tables.grow(growing, [1] * len(growing))
+            for choice in growing:
                 self._batch.table.add_block(choice)
 
     def end_choice(self, choice: Choice) -> None:

@@ -32,9 +32,18 @@ class Queues:
         self._num_promised_rows = 0
 
     @property
+    def has_any(self) -> bool:
+        """True if a group may be let in, or is being prefilled."""
+        return bool(self.prefilling or self.arrived or self.preempted or len(self.waiting))
+
+    @property
     def num_waiting_choices(self) -> int:
         queues = (self.receiving, self.arrived, self.preempted, self.prefilling)
-        return self.waiting.num_rows + sum(group.num_rows for queue in queues for group in queue.values())
+        num_rows = self.waiting.num_rows
+        for queue in queues:
+            if queue:
+                num_rows += sum([group.num_rows for group in queue.values()])
+        return num_rows
 
     @property
     def num_preempted_choices(self) -> int:
@@ -42,11 +51,12 @@ class Queues:
 
     @property
     def num_pending_tokens(self) -> int:
-        queues = (self.arrived, self.preempted, self.prefilling)
-        groups = (group for queue in queues for group in queue.values())
-        return self.waiting.num_tokens + sum(
-            group.num_remaining_tokens for group in groups if group.phase is not Phase.SWAPPED
-        )
+        num_tokens = self.waiting.num_tokens
+        for queue in (self.arrived, self.preempted, self.prefilling):
+            for group in queue.values():
+                if group.phase is not Phase.SWAPPED:
+                    num_tokens += group.num_remaining_tokens
+        return num_tokens
 
     def has_rows(self, group: SequenceGroup) -> bool:
         """Return True if the batch has a row for each choice, beside those that are promised."""

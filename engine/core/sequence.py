@@ -262,11 +262,15 @@ class SequenceGroup:
 
     def new_choice(self, index: int, text: TextStream | None) -> Sequence:
         """Return a choice as it is before its first token here."""
-        choice = Sequence(self, index, OutputStream(self.rules, text))
+        choice = Sequence(self, index, self.new_output(text))
         # Delivered output has had its effect on the text, as if it had been generated here.
         for token_id in self.spec.output_token_ids:
             choice.output.push(token_id)
         return choice
+
+    def new_output(self, text: TextStream | None) -> OutputStream:
+        """Return the output of a choice that has no token; without `text` it stays without text."""
+        return OutputStream(self.rules, text)
 
     def prompt_rows(self, begin: int, end: int) -> range:
         """Return the positions from `begin` to `end` whose logits the prompt's own tokens still need."""

@@ -19,6 +19,9 @@ class WaitingQueue:
         self.num_tokens = 0
         """Tokens to be computed here."""
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def add(self, group: SequenceGroup) -> None:
         self._all[group.key] = group
         self.num_rows += group.num_rows

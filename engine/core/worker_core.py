@@ -129,15 +129,9 @@ class WorkerCore:
         step.choices = self.batch.sequences[rows]
         step.positions = self.batch.positions[rows].copy()
 
-    def advance(self, step: Step, num_steps: int = 1) -> Copies:
-        """Append the tokens that a launched step draws, known or not; whatever can have no more leaves.
-
-        With `num_steps` it is the first of so many that are alike: decodes alone, during which no group ends
-        or joins and no block is missing.
-        """
-        if num_steps > 1:
-            self._grow_ahead(num_steps - 1)
-        for choice in self.batch.advance(step.first_row, num_steps):
+    def advance(self, step: Step) -> Copies:
+        """Append the tokens that a launched step draws, known or not; whatever can have no more leaves."""
+        for choice in self.batch.advance(step.first_row):
             self._leave(step, choice)
         copies: Copies = []
         for group in step.joining:
@@ -149,9 +143,9 @@ class WorkerCore:
                 copies += self.groups.start_choices(group)
         return copies
 
-    def settle(self, step: Step, num_steps: int = 1) -> None:
-        """A step, or so many that are alike, is over: its KV is there."""
-        self.num_steps += num_steps
+    def settle(self, step: Step) -> None:
+        """A step is over: its KV is there."""
+        self.num_steps += 1
         report = self.groups.report
         report.shape, report.recomputed_tokens = step.shape, step.num_recomputed
         for chunk in step.chunks:
@@ -178,11 +172,6 @@ class WorkerCore:
         if not is_overtaken:
             self.batch.settle(rows)
 
-    def count_steps(self, ends: NDArray[np.float64]) -> None:
-        """The tokens of several steps that are alike are known; they came at `ends`."""
-        self.batch.due_times.advance_steps(self.batch.num_rows, ends)
-        self.batch.settle(slice(self.batch.num_rows))
-
     def finish(self, step: Step, filled: Iterable[Choice], finished: Iterable[Choice]) -> list[SequenceGroup]:
         """Share the blocks that choices have filled, and end those that are finished.
 
@@ -191,13 +180,17 @@ class WorkerCore:
         for choice in filled:
             if choice.block_table:
                 self.tables.register_written(choice)
-        for choice in finished:
-            if choice.group.goal is not Goal.HOLD:
-                self.groups.end_choice(choice)
+        self.end(finished)
         for group in step.prefilled:
             if group.goal is Goal.HOLD and group.phase is not Phase.ENDED:
                 self.groups.hold(group)
         return [chunk.group for chunk in step.chunks if _brought_first_tokens(chunk.group)]
+
+    def end(self, finished: Iterable[Choice]) -> None:
+        """End choices that are finished; those of prompts for other workers are held instead."""
+        for choice in finished:
+            if choice.group.goal is not Goal.HOLD:
+                self.groups.end_choice(choice)
 
     def fail(self, groups: Iterable[SequenceGroup], message: str, *, is_wrong: bool = False) -> None:
         """End sequences that a step has failed; `is_wrong` KV must not be found in the cache again."""
@@ -223,9 +216,22 @@ class WorkerCore:
             low, high = (middle, high) if self._has_blocks_for(middle - 1) else (low, middle - 1)
         return low
 
-    def pass_turns(self, num_turns: int) -> None:
-        """Turns have passed in which no group was let in."""
-        self.groups.pass_turns(num_turns)
+    def decode(self, ends: NDArray[np.float64]) -> list[Choice]:
+        """Take so many decode steps of all rows as are sure to follow each other; they ended at `ends`.
+
+        Return the choices that have left, since they got the last token they may have.
+        """
+        num_steps = len(ends)
+        if num_steps > 1:
+            self.groups.pass_turns(num_steps - 1)
+            self._grow_ahead(num_steps - 1)
+        last = self.batch.advance(0, num_steps)
+        for choice in last:
+            self.batch.leave(choice)
+        self.batch.due_times.advance_steps(self.batch.num_rows, ends)
+        self.batch.settle(slice(self.batch.num_rows))
+        self.num_steps += num_steps
+        return last
 
     # Out
 
@@ -271,9 +277,10 @@ class WorkerCore:
 
     def _grow_ahead(self, num_steps: int) -> None:
         growth = self.batch.growth(num_steps)
-        grows = np.flatnonzero(growth)
-        for row, num_blocks in zip(grows.tolist(), growth[grows].tolist(), strict=True):
-            self.tables.grow(self.batch.sequences[row], num_blocks)
+        (rows,) = growth.nonzero()
+        if rows.size:
+            sequences = self.batch.sequences
+            self.tables.grow([sequences[row] for row in rows.tolist()], growth[rows].tolist())
 
 
 def _brought_first_tokens(group: SequenceGroup) -> bool:

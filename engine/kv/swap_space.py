@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.core.memory.swap_memory import default_num_slots
 from engine.device.copy_stream import hold_steps, mark_steps
 from engine.kv.block_copies import BlockCopies, Copying
 
@@ -18,15 +19,11 @@ from engine.kv.block_copies import BlockCopies, Copying
 _ASSUMED_BYTES_PER_S = 4e9
 _ASSUMED_BYTES = 64e6
 
-_MAX_LOCKED_BYTES = 8 * 1024**3
-
 
 def default_slots(pool: Tensor) -> int:
-    """Return half the pool's blocks; on a GPU at most 8 GiB, since page-locking takes seconds."""
-    most = len(pool) // 2
-    if pool.device.type != "cuda":
-        return most
-    return min(most, _MAX_LOCKED_BYTES // (pool[0].numel() * pool.element_size()))
+    """Return how many slots a worker has for blocks of `pool` unless it is told."""
+    block_bytes = max(1, pool[0].numel() * pool.element_size())
+    return default_num_slots(len(pool), block_bytes, is_page_locked=pool.device.type == "cuda")
 
 
 class SwapSpace:

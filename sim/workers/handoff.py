@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.clock import Clock
-from sim.workers.sequence import Phase, Sequence
+from sim.workers.sequence import SimSequence
 
 Key = tuple[int, int]
 """Router and handle."""
@@ -20,9 +20,9 @@ Key = tuple[int, int]
 class _End:
     """One worker's side, ready since `at`; `tell` is called with its sequence when all is done."""
 
-    sequence: Sequence
+    sequence: SimSequence
     at: float
-    tell: Callable[[Sequence], None]
+    tell: Callable[[SimSequence], None]
 
 
 class Handoffs:
@@ -35,19 +35,19 @@ class Handoffs:
         self._sources: dict[Key, _End] = {}
         self._targets: dict[Key, _End] = {}
 
-    def receive(self, target: Sequence, accept: Callable[[Sequence], None]) -> None:
+    def receive(self, target: SimSequence, accept: Callable[[SimSequence], None]) -> None:
         """A receiver has its blocks."""
         key = target.router, target.handle
         self._targets[key] = _End(target, self._clock.now, accept)
         self._join(key)
 
-    def send(self, source: Sequence, let_go: Callable[[Sequence], None]) -> None:
+    def send(self, source: SimSequence, let_go: Callable[[SimSequence], None]) -> None:
         """A source has computed all, and told the first token."""
         key = source.router, source.handle
         self._sources[key] = _End(source, self._clock.now, let_go)
         self._join(key)
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: SimSequence) -> None:
         """An end is over; the other will be told by its router."""
         key = sequence.router, sequence.handle
         for ends in (self._sources, self._targets):
@@ -62,11 +62,11 @@ class Handoffs:
         del self._sources[key], self._targets[key]
         sent_at = max(source.sequence.sent_at, self._clock.now)
         if target.at > source.at:  # nothing could be sent early
-            sent_at = max(sent_at, target.at + source.sequence.context_tokens * self._token_s)
+            sent_at = max(sent_at, target.at + source.sequence.prompt_tokens * self._token_s)
         self._clock.at(sent_at + self._fixed_s, self._complete, source, target)
 
     def _complete(self, source: _End, target: _End) -> None:
-        if source.sequence.phase is not Phase.ENDED and target.sequence.phase is not Phase.ENDED:
+        if not source.sequence.is_ended and not target.sequence.is_ended:
             target.sequence.first_at = target.sequence.last_at = source.at
             target.tell(target.sequence)
         source.tell(source.sequence)

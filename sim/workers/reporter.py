@@ -1,18 +1,18 @@
-"""When a simulated worker reports, and what load it tells."""
+"""When a simulated worker reports, and what load it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from engine.core.worker_core import WorkerCore
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import StepReported
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason
 from sim.spec import Overheads
-from sim.workers.batch import Batch
-from sim.workers.pool import Pool
-from sim.workers.queues import Queues
+from sim.workers.counted_pool import CountedPool
+from sim.workers.sequence import SimSequence
 from sim.workers.told import Told
 
 
@@ -26,24 +26,28 @@ class Usage:
     chunk_tokens: int = 0
     decode_tokens: int = 0
     preemptions: int = 0
+    recomputed_tokens: int = 0
     kv_samples: int = 0
     held_blocks: float = 0.0
     held_tokens: float = 0.0
 
 
 class Reporter:
-    """Of one worker, whose `parts` it looks at. `send` takes a router's number and its report."""
+    """Reports for one worker. `send` takes a router's number and its report."""
 
     def __init__(
         self,
         key: str,
-        parts: tuple[Batch, Pool, Queues, Usage],
+        core: WorkerCore,
+        pool: CountedPool,
+        sequences: Mapping[int, SimSequence],
+        usage: Usage,
         overheads: Overheads,
         send: Callable[[int, StepReported], None],
         num_routers: int,
     ) -> None:
         self._key = key
-        self._batch, self._pool, self._queues, self._usage = parts
+        self._core, self._pool, self._sequences, self._usage = core, pool, sequences, usage
         self._overheads = overheads
         self._send = send
         self._told = [Told() for _ in range(num_routers)]
@@ -52,22 +56,22 @@ class Reporter:
         self._progress_due_at = overheads.progress_every_s
 
     def tell(self, router: int) -> Told:
-        """What the next report for a router will say, to be added to."""
+        """Return the next report for a router, to be added to."""
         self._has_told[router] = True
         return self._told[router]
 
     @property
     def has_news(self) -> bool:
-        """Something was added since the last report."""
+        """True if something was added since the last report."""
         return any(self._has_told)
 
     @property
     def due_at(self) -> float:
-        """From when on a step is told although it brought nothing else."""
+        """The time from which a step is reported although it brought nothing else."""
         return min(self._load_due_at, self._progress_due_at)
 
     def step_done(self, now: float, shape: StepShape, step_s: float) -> None:
-        """Report if there are news, if the load is due, and after every step with prompts in it."""
+        """Report if there is news, if the load is due, and after every step with prompts in it."""
         is_due = now >= self.due_at or shape.num_tokens > shape.num_decodes
         if is_due or self.has_news:
             self._report(now, shape, step_s, to_all=is_due)
@@ -88,30 +92,34 @@ class Reporter:
         self._load_due_at = now + self._overheads.load_every_s
 
     def _tell_progress(self, now: float) -> None:
-        for sequence in self._batch.rows:
-            generated = self._batch.generated_by(sequence)
+        batch = self._core.batch
+        num_outputs = batch.num_outputs[: batch.num_rows].tolist()
+        for choice, generated in zip(batch.sequences, num_outputs, strict=True):
+            sequence = self._sequences[choice.group.handle]
             if generated > sequence.reported:
                 self.tell(sequence.router).add_run(sequence, generated, FinishReason.NONE)
         self._progress_due_at = now + self._overheads.progress_every_s
 
     def _load(self) -> WorkerLoad:
         self._sample()
-        free = max(0, self._pool.num_available)
+        load = self._core.load()
         return WorkerLoad(
-            step=self._usage.num_steps,
-            running=len(self._batch),
-            waiting=self._queues.num_waiting,
-            pending_prefill_tokens=self._queues.pending_tokens,
-            free_blocks=free,
-            cached_blocks=min(self._pool.num_cached, free),
-            context_tokens=self._batch.context_tokens,
-            preempted=len(self._queues.preempted),
+            step=load.step,
+            running=load.running,
+            waiting=load.waiting,
+            pending_prefill_tokens=load.pending_prefill_tokens,
+            free_blocks=load.free_blocks,
+            cached_blocks=load.cached_blocks,
+            context_tokens=load.context_tokens,
+            preempted=load.preempted,
         )
 
     def _sample(self) -> None:
-        """Of memory, as of now."""
-        usage, pool = self._usage, self._pool
+        """Take a sample of memory as of now."""
+        usage, pool, core = self._usage, self._pool, self._core
         usage.kv_samples += 1
-        usage.held_blocks += pool.num_blocks - pool.num_available
-        usage.held_tokens += self._batch.context_tokens
-        usage.held_tokens += sum(one.num_computed for one in self._queues.prefilling)
+        usage.held_blocks += pool.num_taken_blocks
+        usage.held_tokens += core.batch.num_context_tokens
+        usage.held_tokens += sum(
+            group.num_computed_tokens for group in core.groups.queues.prefilling.values()
+        )

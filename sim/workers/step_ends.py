@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.cost.cost_model import CostModel, StepShape
-from sim.workers.batch import Times
+from sim.workers.step_record import Times
 from sim.workers.step_times import StepTimes
 
 

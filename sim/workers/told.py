@@ -1,4 +1,4 @@
-"""What a simulated worker tells its routers: gathered over a turn, then one report for each router."""
+"""What a simulated worker reports: gathered over a turn, then one report for each router."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from router.core.events import SequenceFailed, StepReported, TokenRun
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FinishReason
-from sim.workers.sequence import Sequence
+from sim.workers.sequence import SimSequence
 
 
 @dataclass(slots=True)
@@ -26,20 +26,20 @@ class Told:
     resumed: list[int] = field(default_factory=list)
     failures: list[SequenceFailed] = field(default_factory=list)
 
-    def add_prefilled(self, sequence: Sequence) -> None:
-        """Its prompt's KV is complete."""
+    def add_prefilled(self, sequence: SimSequence, cached_tokens: int) -> None:
+        """Report that a prompt's KV is complete."""
         self.prefilled.append(sequence.handle)
-        self.cached_tokens.append(sequence.num_cached)
+        self.cached_tokens.append(cached_tokens)
 
-    def add_token(self, sequence: Sequence, finish: FinishReason) -> None:
-        """Its newest token, by itself."""
+    def add_token(self, sequence: SimSequence, generated: int, finish: FinishReason) -> None:
+        """Report the newest of `generated` tokens by itself."""
         self.handles.append(sequence.handle)
-        self.indexes.append(sequence.generated - 1)
+        self.indexes.append(generated - 1)
         self.finish_reasons.append(int(finish))
-        sequence.reported = sequence.generated
+        sequence.reported = generated
 
-    def add_run(self, sequence: Sequence, generated: int, finish: FinishReason) -> None:
-        """All of its tokens that were not told yet."""
+    def add_run(self, sequence: SimSequence, generated: int, finish: FinishReason) -> None:
+        """Report all of `generated` tokens that were not reported yet."""
         count = generated - sequence.reported
         if count > 0:
             run = TokenRun(sequence.handle, 0, sequence.reported, bytes(count), finish)
@@ -49,7 +49,7 @@ class Told:
     def report(
         self, worker_key: str, load: WorkerLoad, step_s: float, shape: StepShape | None
     ) -> StepReported:
-        """As a router gets it. All tokens are token 0."""
+        """Return the report as a router gets it. All tokens are token 0."""
         count = len(self.handles)
         zeros = [0] * count
         return StepReported(

@@ -1,18 +1,28 @@
-"""One simulated worker: commands in, steps that last what they would, reports out.
+"""One simulated worker: an engine's own core, with steps that last what they would and compute nothing.
 
-Its turns are those of `engine.execution.step_loop`: between two steps commands are applied, blocks are found,
-sequences let in, and the policy's own `plan` decides the step. While only decodes run there is nothing to
-decide until a sequence ends, a report is due, blocks run short or a command comes: those steps are taken as
-one stretch, whose ends are computed together. A command cuts it after the step under way.
+`engine.core.WorkerCore` decides as it does for a live step loop: between two steps commands are applied,
+blocks are found, sequences let in, and the policy's `plan` decides the step. While only decodes run there is
+nothing to decide until a sequence ends, a report is due, blocks run short or a command comes: those steps are
+taken as one stretch, whose ends are computed together. A command cuts it after the step under way.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
+from engine.core import commands
+from engine.core.admission import EngineLimits
+from engine.core.report import Failure
+from engine.core.sequence import Goal, SequenceGroup
+from engine.core.sequence import Sequence as Choice
+from engine.core.step import Step
+from engine.core.worker_core import WorkerCore
 from router.core.actions import (
     SendCancel,
     SendDecode,
@@ -24,23 +34,23 @@ from router.core.actions import (
 )
 from router.core.capacity.worker_facts import WorkerFacts
 from router.core.events import SequenceFailed, StepReported
+from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.memory.preemption import SwapSpeed
-from scheduling.memory.reservation import blocks_needed
 from scheduling.policies.policy import Policy
-from scheduling.request import FailureReason, SequenceSpec
-from scheduling.step import StepPlan, StepView
+from scheduling.request import SequenceSpec
 from sim.clock import Clock
 from sim.spec import Overheads
-from sim.workers.batch import Batch, Times
+from sim.workers.counted_pool import CountedPool
 from sim.workers.handoff import Handoffs
-from sim.workers.memory import Memory
-from sim.workers.queues import Queues
 from sim.workers.reporter import Reporter, Usage
-from sim.workers.sequence import Goal, Phase, Sequence
+from sim.workers.sequence import CountedChoice, SimSequence
+from sim.workers.shared_names import SharedNames
 from sim.workers.step_ends import StepEnds
 from sim.workers.step_log import StepLog
+from sim.workers.step_record import StepRecord, Times
 from sim.workers.step_times import StepTimes
+from sim.workers.swap import CountedSwap
 
 LONGEST_STRETCH = 512
 WorkerCommand = (
@@ -55,13 +65,13 @@ class Surroundings(Protocol):
         """A report leaves for a router."""
         ...
 
-    def describe(self, sequence: Sequence) -> None:
+    def describe(self, sequence: SimSequence) -> None:
         """Fill in what no command says: how long the answer will be, and what of the prompt is shared."""
         ...
 
     handoffs: Handoffs
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: SimSequence) -> None:
         """A sequence is over here; all its times are known."""
         ...
 
@@ -75,6 +85,7 @@ class SimWorker:
         policy: Policy,
         cost: CostModel,
         swap: SwapSpeed,
+        max_context: int,
         step_times: StepTimes,
         clock: Clock,
         overheads: Overheads,
@@ -87,26 +98,34 @@ class SimWorker:
         self.facts = facts
         self.key = facts.key
         self.usage = Usage()
-        self.batch = Batch(facts.block_size)
-        self.memory = Memory(
-            facts.num_blocks, facts.block_size, self.batch, reserves_maximum=policy.reserves_maximum
+        self.sequences: dict[int, SimSequence] = {}
+        """By the handle that the core knows them by."""
+        self.pool = CountedPool(facts.num_blocks, facts.block_size)
+        self.record = StepRecord(self.sequences)
+        self._swap = CountedSwap(facts.num_blocks, swap)
+        self._core = WorkerCore(
+            self.pool,
+            SharedNames(self.sequences),
+            self._swap,
+            self.record,
+            limits=EngineLimits(1, max_context, facts.max_num_seqs, facts.token_budget, ()),
+            policy=policy,
+            cost=cost,
+            refuse=_run_all,
+            new_choice=self._new_choice,
         )
-        self.queues = Queues(self.batch, self.memory, facts.max_num_seqs, swap)
+        self._batch = self.record.batch = self._core.batch
         self._reports = Reporter(
-            facts.key,
-            (self.batch, self.memory.pool, self.queues, self.usage),
-            overheads,
-            around.reported,
+            facts.key, self._core, self.pool, self.sequences, self.usage, overheads, around.reported,
             num_routers,
-        )
+        )  # fmt: skip
         self._tell = self._reports.tell
         self.link_free_at = 0.0
         """When what it sends to other workers will have been sent."""
-        self._policy = policy
-        self._cost = cost
         self._step_ends = StepEnds(cost, step_times)
         self._clock = clock
         self._around = around
+        self._num_routers = num_routers
         self._send_token_s = send_token_s
         self._stretches = stretch
         self._inbox: list[Callable[[], None]] = []
@@ -116,10 +135,6 @@ class SimWorker:
         self._ends: Times | list[float] = []
         self._began = 0.0
         self.log: StepLog | None = None
-        self._chunks: list[tuple[Sequence, int]] = []
-        self._num_decodes = 0
-        self._shape = StepShape.of(0, 0, ())
-        self._order = 0
 
     # In
 
@@ -127,13 +142,13 @@ class SimWorker:
         """A router's command has come."""
         self._hear(lambda: self._apply(router, command))
 
-    def accept(self, sequence: Sequence) -> None:
+    def accept(self, sequence: SimSequence) -> None:
         """A hand-over to this worker is complete."""
         self._hear(lambda: self._arrive(sequence))
 
-    def let_go(self, sequence: Sequence) -> None:
+    def let_go(self, sequence: SimSequence) -> None:
         """A hand-over from this worker is acknowledged."""
-        self._hear(lambda: self._end(sequence))
+        self._hear(lambda: self._do(commands.Release(sequence.spec.handle)))
 
     def _hear(self, act: Callable[[], None]) -> None:
         self._inbox.append(act)
@@ -153,41 +168,52 @@ class SimWorker:
     def _apply(self, router: int, command: WorkerCommand) -> None:
         match command:
             case SendDecode(_, spec):
-                self._enter(router, spec, Goal.DECODE)
+                self._do(commands.Decode(self._enter(router, spec)))
             case SendPrefill(_, spec):
-                self._enter(router, spec, Goal.HOLD)
+                self._do(commands.Prefill(self._enter(router, spec)))
             case SendReceive(_, spec):
-                self._enter(router, spec, Goal.RECEIVE)
+                self._do(commands.Receive(self._enter(router, spec)))
             case SendCancel(_, handles):
                 for handle in handles:
-                    sequence = self.queues.all.get((router, handle))
-                    if sequence is not None:
-                        self._end(sequence)
+                    self._cancel(self._own_handle(router, handle))
             case SendDrain() | SendPreCopy() | SendStopAndCopy():
                 pass  # nothing drains in a simulation
 
-    def _enter(self, router: int, spec: SequenceSpec, goal: Goal) -> None:
-        self._order += 1
-        sequence = Sequence(router, spec, goal, 0, self._clock.now, self._order)
-        self._around.describe(sequence)
-        num_most = blocks_needed(
-            sequence.prompt_tokens, 1 if goal is Goal.HOLD else spec.stop.max_tokens, 1, self.facts.block_size
-        )
-        if num_most > self.facts.num_blocks:
-            message = f"up to {num_most} blocks are needed, and the pool has {self.facts.num_blocks}"
-            told = self._tell(router)
-            told.failures.append(SequenceFailed(sequence.handle, FailureReason.NO_BLOCKS, message))
-            return
-        self.queues.enter(sequence)
+    def _do(self, command: commands.Command) -> None:
+        self._core.apply(command, self._clock.now)
 
-    def _arrive(self, sequence: Sequence) -> None:
-        if sequence.phase is Phase.ENDED:
+    def _enter(self, router: int, spec: SequenceSpec) -> SequenceSpec:
+        """Return the sequence as the core knows it, whose handles are those of all routers."""
+        handle = self._own_handle(router, spec.handle)
+        own = spec if spec.handle == handle else replace(spec, handle=handle)
+        sequence = SimSequence(router, spec.handle, own)
+        self.sequences[handle] = sequence
+        self._around.describe(sequence)
+        return sequence.spec
+
+    def _own_handle(self, router: int, handle: int) -> int:
+        return handle * self._num_routers + router
+
+    def _cancel(self, handle: int) -> None:
+        sequence = self.sequences.get(handle)
+        if sequence is None:
             return
-        sequence.has_kv = True
-        self.queues.num_receiving -= 1
-        sequence.phase = Phase.ARRIVED
-        sequence.num_computed = sequence.context_tokens
-        self.queues.arrived[(sequence.router, sequence.handle)] = sequence
+        self._do(commands.Cancel(handle))
+        if sequence.is_receiving:  # copies into its blocks stop at once
+            self._do(commands.KVFailed(handle, "cancelled"))
+
+    def _arrive(self, sequence: SimSequence) -> None:
+        if sequence.is_ended:
+            return
+        assert sequence.first_at is not None, "a hand-over brings the first token"
+        sequence.is_receiving = False
+        first = TokenColumns([sequence.spec.handle], [0], [sequence.generated], [0], [0])
+        num_blocks = -(-sequence.prompt_tokens // self.facts.block_size)
+        age_s = self._clock.now - sequence.first_at
+        self._do(commands.KVArrived(sequence.spec.handle, num_blocks, first, age_s))
+
+    def _new_choice(self, group: SequenceGroup, index: int) -> Choice:
+        return CountedChoice(group, index, self.sequences[group.handle], self._batch)
 
     # Turns
 
@@ -199,80 +225,75 @@ class SimWorker:
         for act in inbox:
             act()
         self._make_room()
-        self._let_in()
+        self._take_events()
         if self._begin():
             return
         self._reports.idle(self._clock.now)
-        if not self.queues.all:
-            assert self.memory.pool.is_empty, f"{self.key} is idle and holds blocks"
+        if not self.sequences:
+            assert self.pool.is_empty, f"{self.key} is idle and holds blocks"
 
     def _make_room(self) -> None:
-        if self.memory.num_short:
-            for victim in self.queues.make_room(self._cost, self._clock.now):
-                self.usage.preemptions += 1
-                self._tell(victim.router).preempted.append(victim.handle)
+        now = self._clock.now
+        self._core.grow_rows(now)
+        num_rows = self._batch.num_rows
+        for group in self._core.start_waiting():
+            self._adopt(group)
+        if self._batch.num_rows > num_rows:
+            self._core.grow_rows(now)
 
-    def _let_in(self) -> None:
-        started, resumed = self.queues.let_in()
-        for sequence in resumed:
-            self._tell(sequence.router).resumed.append(sequence.handle)
-        for sequence in started:
-            if sequence.phase is Phase.RECEIVING:
-                self._around.handoffs.receive(sequence, self.accept)
-            elif sequence.phase is Phase.SWAPPED:
-                self._run(sequence, self._clock.now)
-            else:
-                self._adopt(sequence)
-        if started:
-            self._make_room()
-
-    def _adopt(self, sequence: Sequence) -> None:
+    def _adopt(self, group: SequenceGroup) -> None:
         """Its KV came complete: repeat its first token and go on."""
-        assert sequence.first_at is not None, "a hand-over brings the first token"
-        if sequence.generated == len(sequence.spec.output_token_ids):
-            sequence.generated += 1
-        told = self._tell(sequence.router)
-        told.add_prefilled(sequence)
-        told.add_token(sequence, sequence.finish_reason)
-        self._go_on(sequence, sequence.first_at)
+        sequence = self.sequences[group.handle]
+        self._core.adopt(group)
+        sequence.generated += 1
+        self._tell(sequence.router).add_token(sequence, sequence.generated, sequence.finish_reason)
+        for choice in group.sequences:
+            choice.is_finished = sequence.is_over
+        self._core.go_on(group)
 
-    def _go_on(self, sequence: Sequence, due_from: float) -> None:
-        # Its prompt is done, even where its first token was its last.
-        sequence.phase = Phase.RUNNING
-        self.memory.cover_newest(sequence)
-        if sequence.is_over:
-            self.memory.observe(sequence)
-            self._end(sequence)
-        else:
-            self._run(sequence, due_from)
+    def _take_events(self) -> None:
+        """Pass on what the core reports."""
+        if not self._core.groups.report.has_events:
+            return
+        report, sequences = self._core.take_report(), self.sequences
+        for prefilled in report.prefilled:
+            sequence = sequences[prefilled.handle]
+            self._tell(sequence.router).add_prefilled(sequence, prefilled.cached_tokens)
+        for handle in report.preempted:
+            self.usage.preemptions += 1
+            self._tell(sequences[handle].router).preempted.append(sequences[handle].handle)
+        for handle in report.resumed:
+            self._tell(sequences[handle].router).resumed.append(sequences[handle].handle)
+        for received in report.received:
+            sequences[received.handle].is_receiving = True
+            self._around.handoffs.receive(sequences[received.handle], self.accept)
+        self._tell_failures(report.failures)
+        for handle in report.freed:
+            sequence = sequences.pop(handle)
+            sequence.is_ended = True
+            self._around.ended(sequence)
 
-    def _run(self, sequence: Sequence, due_from: float) -> None:
-        sequence.phase = Phase.RUNNING
-        self.memory.cover_newest(sequence)
-        self.batch.join(sequence, due_from, self._clock.now)
+    def _tell_failures(self, failures: Iterable[Failure]) -> None:
+        for failure in failures:
+            sequence = self.sequences[failure.handle]
+            if not sequence.is_receiving:  # cancelled: its router knows
+                told = SequenceFailed(sequence.handle, failure.reason, failure.message)
+                self._tell(sequence.router).failures.append(told)
 
     def _begin(self) -> bool:
         """Begin a step; False when nothing is to be done now."""
-        if not self.queues.prefilling:
-            if not self.batch.rows:
+        if not self._core.groups.queues.prefilling:
+            if not self._batch.num_rows:
                 return False
             self._stretch()
             return True
         now = self._clock.now
-        plan = self._policy.plan(
-            StepView(
-                self.batch.load(now),
-                self.queues.work(now),
-                self.facts.token_budget,
-                self.facts.max_num_seqs,
-                self._cost,
-            )
-        )
+        plan = self._core.plan(now, now)
         if not plan.num_decodes and not plan.chunks:
             if plan.wait_s < math.inf:
                 self._clock.at(now + max(plan.wait_s, 1e-3), self._wait_over, self._turn_number)
             return False
-        self._mixed(plan)
+        self._mixed(self._core.begin(plan))
         return True
 
     def _wait_over(self, turn_number: int) -> None:
@@ -281,17 +302,10 @@ class SimWorker:
 
     # Steps with prompts in them
 
-    def _mixed(self, plan: StepPlan) -> None:
-        now = self._clock.now
-        sequences = self.queues.prefilling
-        self._chunks = [(sequences[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
-        self._num_decodes = plan.num_decodes
-        context = self.batch.context_tokens if plan.num_decodes else 0
-        parts = [(sequence.num_computed, tokens) for sequence, tokens in self._chunks]
-        shape = self._shape = StepShape.of(plan.num_decodes, context, parts)
-        copy_s = self.queues.take_copy_s()
-        end = self._step_ends.of_mixed(shape, self.usage.num_steps, now, copy_s)
-        self._begin_steps([end], self._mixed_done)
+    def _mixed(self, step: Step) -> None:
+        copy_s = self._swap.take_copied_s()
+        end = self._step_ends.of_mixed(step.shape, self.usage.num_steps, self._clock.now, copy_s)
+        self._begin_steps([end], lambda turn_number: self._mixed_done(turn_number, step))
 
     def _begin_steps(self, ends: Times | list[float], done: Callable[[int], None]) -> None:
         self._is_stepping = True
@@ -299,54 +313,67 @@ class SimWorker:
         self._ends = ends
         self._clock.at(float(ends[-1]), done, self._turn_number)
 
-    def _mixed_done(self, turn_number: int) -> None:
+    def _mixed_done(self, turn_number: int, step: Step) -> None:
         if turn_number != self._turn_number:
             return
-        now = self._clock.now
-        chunks, self._chunks = self._chunks, []
-        self._count_steps([now], sum(tokens for _, tokens in chunks))
-        self.usage.num_mixed_steps += bool(chunks)
-        if self._num_decodes:
-            self._decoded([now])
-        for sequence, tokens in chunks:
-            is_last = self.queues.computed(sequence, tokens)
-            if sequence.goal is Goal.HOLD:
-                self._send(sequence, tokens, now)
-            if is_last and sequence.has_kv and not sequence.is_resuming:
-                self._adopt(sequence)
-            elif is_last:
-                self._computed(sequence, now)
-        self._reports.step_done(now, self._shape, now - self._began)
+        now, shape = self._clock.now, step.shape
+        self._count_steps([now], step.num_decodes, shape.num_tokens - step.num_decodes)
+        self.usage.num_mixed_steps += bool(step.chunks)
+        self._core.join(step)
+        self._core.advance(step)
+        self._core.settle(step)
+        self._core.count_tokens(step, now)
+        self.usage.recomputed_tokens += step.num_recomputed
+        self._send_chunks(step, now)
+        self._first_tokens(step, now)
+        for group in self._core.finish(step, step.choices[step.num_decodes :], self._finished(step.last)):
+            self._adopt(group)
+        self._take_events()
+        self._reports.step_done(now, shape, now - self._began)
         self._turn()
 
-    def _send(self, sequence: Sequence, tokens: int, now: float) -> None:
-        """The chunk's blocks go out while the next chunk is computed."""
-        begins = max(now, self.link_free_at)
-        sequence.sent_at = self.link_free_at = begins + tokens * self._send_token_s
+    def _send_chunks(self, step: Step, now: float) -> None:
+        """The blocks of chunks that another worker wants go out while the next chunk is computed."""
+        for chunk in step.chunks:
+            if chunk.group.goal is Goal.HOLD:
+                begins = max(now, self.link_free_at)
+                self.link_free_at = begins + (chunk.end - chunk.begin) * self._send_token_s
+                self.sequences[chunk.group.handle].sent_at = self.link_free_at
 
-    def _computed(self, sequence: Sequence, now: float) -> None:
-        """The last chunk brought a token."""
-        if not sequence.is_resuming:
-            self._tell(sequence.router).add_prefilled(sequence)
-        sequence.add_token(now)
-        self._tell(sequence.router).add_token(sequence, sequence.finish_reason)
-        if sequence.goal is Goal.HOLD:
-            sequence.phase = Phase.HELD
-            self._around.handoffs.send(sequence, self.let_go)
-        else:
-            self._go_on(sequence, now)
+    def _first_tokens(self, step: Step, now: float) -> None:
+        """The last chunks of prompts brought a token each."""
+        for group in step.joining:
+            sequence = self.sequences[group.handle]
+            (choice,) = group.sequences
+            generated = choice.num_outputs
+            sequence.add_token(now)
+            sequence.generated = generated
+            self._tell(sequence.router).add_token(sequence, generated, sequence.finish_reason)
+            if group.goal is Goal.HOLD:
+                self._around.handoffs.send(sequence, self.let_go)
+
+    def _finished(self, last: Iterable[Choice]) -> list[Choice]:
+        """Return the choices that have all their tokens, and report those that decodes have brought."""
+        finished = []
+        for choice in last:
+            sequence = self.sequences[choice.group.handle]
+            if sequence.is_over:
+                choice.is_finished = True
+                finished.append(choice)
+                if choice.group.goal is not Goal.HOLD:
+                    told = self._tell(sequence.router)
+                    told.add_run(sequence, sequence.generated, sequence.finish_reason)
+        return finished
 
     # Steps of decodes only
 
     def _stretch(self) -> None:
         """Begin as many decode steps as are sure to come one after another."""
-        size, context, first = len(self.batch), self.batch.context_tokens, self.usage.num_steps
+        size, context, first = self._batch.num_rows, self._batch.num_context_tokens, self.usage.num_steps
         count = 1
         if self._stretches and not self._reports.has_news:
-            most = min(self.batch.steps_to_an_end(), self.queues.turns_in_vain(), LONGEST_STRETCH)
-            count = self.memory.steps_with_room(most)
-        self._num_decodes = size
-        copy_s = self.queues.take_copy_s()
+            count = self._core.num_steps_alike(LONGEST_STRETCH)
+        copy_s = self._swap.take_copied_s()
         ends = self._step_ends.of_decodes(size, context, first, count, self._clock.now, copy_s)
         # A report that is due ends the stretch.
         self._begin_steps(ends[: bisect_left(ends, self._reports.due_at) + 1], self._stretch_done)
@@ -355,38 +382,28 @@ class SimWorker:
         if turn_number != self._turn_number:
             return
         ends = self._ends
-        count, end = len(ends), float(ends[-1])
-        size, context = self._num_decodes, self.batch.context_tokens + (count - 1) * self._num_decodes
+        count, end, size = len(ends), float(ends[-1]), self._batch.num_rows
+        context = self._batch.num_context_tokens + (count - 1) * size
         shape = StepShape(size, size, context, 0.0, 0, size)
-        self._count_steps(ends, 0)
+        self._count_steps(ends, size, 0)
         last_step_s = end - (float(ends[-2]) if count > 1 else self._began)
-        self.queues.pass_turns(count - 1)
-        self._decoded(ends)
+        self._core.end(self._finished(self._core.decode(np.asarray(ends))))
+        self._take_events()
         self._reports.step_done(end, shape, last_step_s)
         self._turn()
 
-    def _count_steps(self, ends: Times | list[float], chunk_tokens: int) -> None:
-        usage = self.usage
-        count = len(ends)
+    def _count_steps(self, ends: Times | list[float], num_decodes: int, chunk_tokens: int) -> None:
+        """Record steps that are over, before the core counts their tokens."""
+        usage, count = self.usage, len(ends)
         if self.log is not None:
-            self.log.add(self._began, ends, self._num_decodes, chunk_tokens)
+            self.log.add(self._began, ends, num_decodes, chunk_tokens)
+        if num_decodes:
+            self.record.add(np.asarray(ends), num_decodes)
         usage.num_steps += count
         usage.busy_s += float(ends[-1]) - self._began
         usage.chunk_tokens += chunk_tokens
-        usage.decode_tokens += count * self._num_decodes
+        usage.decode_tokens += count * num_decodes
 
-    def _decoded(self, ends: Times | list[float]) -> None:
-        self.memory.grow(self.batch.growth(len(ends)))
-        self.batch.advance(ends)
-        for sequence in self.batch.take_ended():
-            self._tell(sequence.router).add_run(sequence, sequence.generated, sequence.finish_reason)
-            self.memory.observe(sequence)
-            self._end(sequence)
 
-    # Out
-
-    def _end(self, sequence: Sequence) -> None:
-        if sequence.phase is Phase.ENDED:
-            return
-        self.queues.forget(sequence)
-        self._around.ended(sequence)
+def _run_all(_: SequenceSpec) -> None:
+    """Refuse nothing: no model reads the tokens."""

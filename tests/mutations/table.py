@@ -306,8 +306,8 @@ FAILURES = (
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),
             Guard(
-                "sim/workers/worker.py",
-                "context = self.batch.context_tokens if plan.num_decodes else 0",
+                "engine/core/worker_core.py",
+                "context = self.batch.num_context_tokens if num_decodes else 0",
                 "context = 0",
                 "tests/sim/workers/test_against_engine.py::test_no_simulated_step_is_other_than_the_engines",
             ),

@@ -141,13 +141,19 @@ class BlockTables:
         """Return True if the token at `position` needs a block that is not in the choice's table."""
         return len(choice.block_table) * self._size <= position
 
-    def grow(self, choice: Choice, num_blocks: int) -> None:
-        """Append blocks to the choice's table; the caller has seen that those not promised are there."""
-        num_promised = min(num_blocks, choice.num_reserved_blocks)
-        choice.num_reserved_blocks -= num_promised
-        if num_promised < num_blocks:
-            self._blocks.reserve(num_blocks - num_promised)
-        choice.block_table += self._blocks.allocate(num_blocks)
+    def grow(self, choices: Sequence[Choice], growths: Sequence[int]) -> None:
+        """Append so many blocks to each choice's table; those that are not promised are there."""
+        num_new = num_all = 0
+        for choice, num_blocks in zip(choices, growths, strict=True):
+            num_promised = min(num_blocks, choice.num_reserved_blocks)
+            choice.num_reserved_blocks -= num_promised
+            num_new += num_blocks - num_promised
+            num_all += num_blocks
+        self._blocks.reserve(num_new)
+        blocks, begin = self._blocks.allocate(num_all), 0
+        for choice, num_blocks in zip(choices, growths, strict=True):
+            choice.block_table += blocks[begin : begin + num_blocks]
+            begin += num_blocks
 
     def lose_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds; its context is to be computed again."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+_MAX_LOCKED_BYTES = 8 * 1024**3
+
+
+def default_num_slots(num_blocks: int, block_bytes: int, *, is_page_locked: bool) -> int:
+    """Return half the number of the pool's blocks; page-locked slots, which take seconds, fill 8 GiB."""
+    most = num_blocks // 2
+    return min(most, _MAX_LOCKED_BYTES // block_bytes) if is_page_locked else most
+
 
 class SwapMemory(Protocol):
     """Copies blocks out and back in, in the order of the calls and before the next step."""
