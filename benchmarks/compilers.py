@@ -34,7 +34,7 @@ def compilers(number: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         running = [_start(compiler, Path(folder) / f"{place}.c") for place in range(number)]
         try:
-            what = "cc -O2" if compiler else "a busy loop, for want of a C compiler"
+            what = "cc -O2" if compiler else "a busy loop, since there is no C compiler"
             yield f"{number} × {what}" if number else ""
         finally:
             for process in running:

@@ -32,7 +32,7 @@ STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    # Text stays text: smaller, and it can be searched.
+    # Text stays text, which is smaller and can be searched.
     "svg.fonttype": "none",
 }
 CDF_POINTS = 400

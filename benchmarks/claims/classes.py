@@ -131,8 +131,8 @@ def section(
     )
     method = (
         f"{NUM_WORKERS} workers, workload mixed, {settings.words}: {words}. Capacity: the highest rate with "
-        f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and takes everybody, by when "
-        "their first tokens are due."
+        f"{GOOD_AT_CAPACITY:.0%} good. Plain EDF has the same steps and accepts every request, in "
+        "order of due times."
     )
     header = ("arm", "load", "good, 1/s", *(f"good of {name}" for name in RATIOS), "classes by this")
     capacities = [

@@ -76,8 +76,8 @@ def section(cells: Sequence[Cell], goodputs: Goodputs, settings: Settings) -> Se
         tables.append(markdown(header, [_row(goodputs, cell, found[cell][0], split) for cell in cells]))
     method = (
         f"{NUM_WORKERS} workers, policy slack, {settings.words} (half of that time): "
-        f"aggregated on 4d, the others on the same split. Loads {SHARES} of what 4d carry by arithmetic; of "
-        "each cell the worst load is shown. The better of the two is taken by its median."
+        f"aggregated on 4d, the others on the same split. Loads {SHARES} of what 4d carry by arithmetic; "
+        "tables show the worst load of each cell. The better of the two is the one with the higher median."
     )
     return Section("paths: conditional disaggregation", method, tuple(goals), tuple(tables))
 

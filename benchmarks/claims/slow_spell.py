@@ -138,7 +138,7 @@ def section(found: Sequence[Sequence[Figures]], settings: Settings) -> Section:
     ]
     seeds = ", ".join(map(str, settings.seeds))
     method = (
-        f"One worker, profile {PROFILE}, seeds {seeds}. When the machine is well again, a prompt of "
+        f"One worker, profile {PROFILE}, seeds {seeds}. After the spell, a prompt of "
         f"{SHORT.start} to {SHORT.stop - 1} tokens with ttft_ms = {TTFT_MS} comes every {EVERY_S:g} s for "
         f"{AFTER_S:.0f} s, to an idle fleet."
     )

@@ -117,7 +117,7 @@ def section(args: argparse.Namespace, tallies: Sequence[Tally]) -> Section:
     method = (
         f"Policy {args.policy}, {args.num_blocks} blocks of {BLOCK_SIZE} tokens, {args.steps} steps after "
         f"{WARM_UP} requests; outputs of median {args.output_median} with a limit of {args.max_tokens}. "
-        "Waste is what the last block of a sequence has room for, and nothing else: less than a block."
+        "Waste is the free room in the last block of each sequence: less than a block."
     )
     data = {"seeds": [dataclasses.asdict(tally) for tally in tallies]}
     return Section("Memory", method, goals, (markdown(header, rows),), data)

@@ -177,7 +177,7 @@ def _drifts(plain: list[Tensor], other: list[Tensor], texts: list[list[int]]) ->
 
 
 def _drift(plain: Tensor, other: Tensor, text: list[int]) -> Drift:
-    # A constant added to all logits of a token changes nothing.
+    # A constant added to all logits of a token has no effect.
     centred, moved = (logits - logits.mean(-1, keepdim=True) for logits in (plain, other))
     spread = centred.square().mean().sqrt()
     difference = moved - centred

@@ -210,7 +210,7 @@ def checksums_section(found: Sequence[dict[int, Checked]]) -> Section:
         for length in PROMPT_TOKENS
     ]
     table = markdown(("prompt tokens", "TTFT, ms", "checksums of both sides, ms"), rows)
-    method = "Medians of each seed. All of the checksums' time, hidden behind computing or not."
+    method = "Medians of each seed. The whole time of the checksums, hidden behind computing or not."
     return Section("Checksums of a handoff", method, goals, (table,))
 
 

@@ -134,7 +134,7 @@ def section_of(rounds: Sequence[Round]) -> Section:
     ]
     tables = (markdown(header, rows), markdown(("before it", "TTFT, P50 / P99 ms"), next_rows))
     method = (
-        f"From the moment that counts until nothing is held. Bounds are one step or chunk and "
+        f"From the end of the request until nothing is held. Bounds are one step or chunk and "
         f"{MESSAGES_S * 1000:.0f} ms for messages; goals are the P99 of all ways in a seed."
     )
     return Section(

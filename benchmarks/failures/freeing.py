@@ -111,5 +111,5 @@ async def _free_blocks(address: str) -> int:
     writer.close()
     found = _FREE.search(answer)
     if found is None:
-        raise ValueError(f"metrics at {address} tell no baton_kv_free_blocks")
+        raise ValueError(f"metrics at {address} have no baton_kv_free_blocks")
     return round(float(found[1]))

@@ -62,7 +62,7 @@ async def measure(plan: Plan, run_dir: Path | None = None) -> Report:
         routers=plan.routers,
         timed=plan.profile,
         run_dir=run_dir,
-        # Nobody is refused: a request that is not finished is one that was lost.
+        # No request is refused, so a request that is not finished was lost.
         extra_args={"router": ("--queue-capacity", "100000"), "prefill": sizes, "decode": sizes},
     )
     async with Fleet(spec) as fleet, RedisWatch(fleet.process("redis").address) as watch:

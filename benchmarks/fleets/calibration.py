@@ -97,7 +97,7 @@ def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
         name="recorded",
         model_name="recorded",
         block_size=facts.block_size,
-        # Only hand-overs and swaps count bytes; on one host they cost next to nothing.
+        # Only hand-overs and swaps count bytes, and they take little time on one host.
         kv_bytes_per_token=1,
         num_blocks=facts.num_blocks,
         max_num_seqs=facts.max_num_seqs,

@@ -139,7 +139,7 @@ async def _repetition(
     began = loop.time()
     records, _ = await observed(at, work, times, lambda done: progress.advance(task, done))
     window = Window(began, loop.time())
-    await asyncio.sleep(1.0)  # what one repetition leaves shall not be the next one's load
+    await asyncio.sleep(1.0)  # the rest of one repetition must not load the next
     ttft, tpot = samples(records)
     return Medians(statistics.median(ttft), statistics.median(tpot)), window
 

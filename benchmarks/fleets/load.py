@@ -74,7 +74,7 @@ async def send(client: AsyncClient, job: Job) -> RequestRecord:
     except Overloaded:
         record.refused_after_s = now() - record.sent_at
     except InvalidRequest as error:
-        # What no idle fleet could meet is turned away for good, and for latency all the same.
+        # An SLO that no idle fleet could meet is an invalid argument, but also a refusal for latency.
         if error.field.startswith("slo."):
             record.refused_after_s = now() - record.sent_at
         else:

@@ -113,7 +113,7 @@ class RouterCost:
         cpu = sum(total(router_samples, "process_cpu_seconds_total") for router_samples in samples)
         if self._addresses and not cpu:
             raise ValueError(
-                f"router metrics at {', '.join(self._addresses)} tell no process_cpu_seconds_total"
+                f"router metrics at {', '.join(self._addresses)} have no process_cpu_seconds_total"
             )
         return cpu, sum(total(router_samples, "baton_relayed_tokens_total") for router_samples in samples)
 

@@ -116,7 +116,7 @@ def began_trace(path: Path, window: Window) -> tuple[float, tuple[TraceRequest, 
     with path.open(encoding="ascii") as lines:
         for decided in replay(lines):
             if not decided.identical:
-                raise ValueError(f"{path}: line {decided.recorded.line} is decided otherwise now")
+                raise ValueError(f"{path}: line {decided.recorded.line} is decided differently now")
             event, now = decided.recorded.event, decided.recorded.now
             if isinstance(event, Arrived) and event.session == 0 and now in window:
                 arrived.setdefault((event.tenant, event.request_id), (event.received_at, event))

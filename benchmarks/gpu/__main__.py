@@ -121,7 +121,7 @@ def _run(name: str, bench: Bench, end_s: float) -> dict[str, Any]:
     """Run a section, and return its figures, or why there are none."""
     before = time.monotonic()
     if before > end_s:
-        return _tell_nothing(name, "not measured", "the time was over; --minutes gives more")
+        return _tell_nothing(name, "not measured", "out of time; --minutes allows more")
     print(f"{name} …", file=sys.stderr, flush=True)
     failure = ""
     try:
@@ -132,7 +132,7 @@ def _run(name: str, bench: Bench, end_s: float) -> dict[str, Any]:
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
     if failure:
-        bench.release()  # only here: the traceback held the section's engine, and with it the memory
+        bench.release()  # not before: the traceback held the section's engine, and so its memory
         return _tell_nothing(name, "failed", failure)
     print(section.markdown(), end="\n\n", flush=True)
     return {"status": "measured", "seconds": time.monotonic() - before, **section.as_dict()}
@@ -145,7 +145,7 @@ def _tell_nothing(name: str, status: str, reason: str) -> dict[str, Any]:
 
 def _in_short(bench: Bench) -> str:
     if not bench.is_comparable:
-        return "Compared with nothing: that takes a GPU, and its sizes."
+        return "Not compared with published figures, which takes a GPU and its sizes."
     header = ("figure", f"vLLM {anchors.VLLM}", "goal", "measured here")
     return "### In short\n\n" + markdown(header, anchors.comparison(bench.found))
 

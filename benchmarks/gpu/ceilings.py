@@ -20,7 +20,7 @@ def measure(bench: Bench) -> Section:
     device, num_bytes = bench.device, bench.sizes.ceiling_mib * MIB
     source = torch.randn(num_bytes // 4, device=device)
     target = torch.empty_like(source)
-    # A sum reads everything and writes next to nothing; of its forms the fastest counts.
+    # A reduction reads everything and writes almost nothing; the fastest one counts.
     read_s = min(
         median_s([source.sum], device),
         median_s([source.amax], device),

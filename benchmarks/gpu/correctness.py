@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, Comparison
 from benchmarks.gpu.cases.eight_bit_cases import EightBitCases
 from benchmarks.gpu.cases.elementwise_cases import ElementwiseCases
 from benchmarks.gpu.cases.vocabulary_cases import vocabulary_cases
@@ -83,16 +84,20 @@ def _poisoned() -> Iterator[None]:
 
 def cases(bench: Bench) -> Iterator[Case]:
     """Yield the cases, which each have their own inputs."""
-    generator = torch.Generator(device=bench.device).manual_seed(bench.seed)
+    generator = bench.generator()
+    randn = partial(bench.randn, generator)
     for (head_dim, q_heads, kv_heads), features in _heads_and_features():
         kv = paged(LENGTHS, kv_heads, head_dim, bench.dtype, generator)
         arguments = _arguments(features, head_dim, q_heads, generator)
         what = f"{head_dim} × {q_heads}/{kv_heads}, {', '.join(features) or 'plain'}"
-        yield Case("paged_decode", what, _decode(kv, q_heads, arguments, generator))
-        yield Case("chunked_prefill", what, _prefill(kv, q_heads, arguments, generator, MIXED))
+        yield Case("paged_decode", what, _decode(kv, arguments, randn(len(LENGTHS), q_heads, head_dim)))
+        yield Case(
+            "chunked_prefill", what, _prefill(kv, arguments, MIXED, randn(sum(MIXED), q_heads, head_dim))
+        )
         if features in (FEATURES[0], FEATURES[-1]):
             for name, chunks in (("decodes", DECODES), ("mixed", MIXED)):
-                in_spans = _prefill(kv, q_heads, arguments, generator, chunks, MAX_TILE)
+                query = randn(sum(chunks), q_heads, head_dim)
+                in_spans = _prefill(kv, arguments, chunks, query, MAX_TILE)
                 yield Case("chunked_prefill", f"{what}, {name} in spans", in_spans)
     yield from ElementwiseCases(bench, generator)
     yield from vocabulary_cases(bench, generator)
@@ -119,15 +124,7 @@ def _wide(kv: PagedKV) -> tuple[Tensor, Tensor, Tensor]:
     return kv.kv_layer.float(), kv.block_tables, kv.context_lens
 
 
-def _randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator, device=like.device).to(like.dtype)
-
-
-def _decode(
-    kv: PagedKV, q_heads: int, arguments: dict[str, Any], generator: torch.Generator
-) -> Callable[[], tuple[Tensor, Tensor]]:
-    head_dim = kv.kv_layer.shape[-1]
-    query = _randn(len(LENGTHS), q_heads, head_dim, like=kv.kv_layer, generator=generator)
+def _decode(kv: PagedKV, arguments: dict[str, Any], query: Tensor) -> Comparison:
     return lambda: (
         paged_decode(query, *kv.arguments, **arguments),
         paged_decode_reference(query.float(), *_wide(kv), **arguments),
@@ -135,15 +132,9 @@ def _decode(
 
 
 def _prefill(
-    kv: PagedKV,
-    q_heads: int,
-    arguments: dict[str, Any],
-    generator: torch.Generator,
-    chunks: tuple[int, ...],
-    span: int | None = None,
-) -> Callable[[], tuple[Tensor, Tensor]]:
+    kv: PagedKV, arguments: dict[str, Any], chunks: tuple[int, ...], query: Tensor, span: int | None = None
+) -> Comparison:
     starts = torch.tensor([0, *itertools.accumulate(chunks)], device=kv.kv_layer.device, dtype=torch.int32)
-    query = _randn(sum(chunks), q_heads, kv.kv_layer.shape[-1], like=kv.kv_layer, generator=generator)
     return lambda: (
         chunked_prefill(query, *kv.arguments, starts, span=span, num_splits=span and NUM_SPLITS, **arguments),
         chunked_prefill_reference(query.float(), *_wide(kv), starts, **arguments),

@@ -45,7 +45,7 @@ def measure(bench: Bench) -> Section:
     header = ("offered/s", "bound, good/s", "good/s", "refused", "vLLM 0.25.1 on an H200, good/s")
     method = (
         f"Poisson for {bench.sizes.rate_s:g} s each from empty, one seed; TTFT ≤ {anchors.TTFT_MS} ms and "
-        f"TPOT ≤ {anchors.TPOT_MS} ms, stated with each request, so that what cannot be kept is refused."
+        f"TPOT ≤ {anchors.TPOT_MS} ms are the SLO of each request, so the fleet may refuse."
     )
     return Section(
         "A fleet under chat", method, bench.goals(*goals), (markdown(header, rows),), {"fleet": data}

@@ -46,7 +46,10 @@ def measure(bench: Bench) -> Section:
     header = ("prompts × tokens", "by", "GB", "GB/s, first fetch to last", "left to wait for, ms", "hidden")
     found = bench.found["hidden"]
     goal = Goal("hidden share", (found,), anchors.HIDDEN_GOAL, spec=".1%")
-    method = "A router, a prefill and a decode worker; greedy, two tokens each. The goal is the first road's."
+    method = (
+        "A router, a prefill and a decode worker; greedy, two tokens each. "
+        "The goal is for the first transport."
+    )
     return Section("Handoff", method, bench.goals(goal), (markdown(header, rows),), {"handoff": data})
 
 

@@ -67,25 +67,17 @@ def _timed(bench: Bench) -> Iterator[Timed]:
     yield _checksum_blocks(bench)
 
 
-def _generator(bench: Bench) -> torch.Generator:
-    return torch.Generator(device=bench.device).manual_seed(bench.seed)
-
-
 def _kv(bench: Bench, lengths: list[int], generator: torch.Generator) -> PagedKV:
     model = bench.sizes.model
     return paged(lengths, model.kv_heads, model.head_dim, bench.dtype, generator)
 
 
-def _randn(bench: Bench, generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator, device=bench.device).to(bench.dtype)
-
-
 def _paged_decode(bench: Bench, batch: int, context: int) -> Timed:
-    generator, model = _generator(bench), bench.sizes.model
+    generator, model = bench.generator(), bench.sizes.model
     calls: list[Call] = []
     for _ in range(NUM_SETS):
         kv = _kv(bench, [context] * batch, generator)
-        query = _randn(bench, generator, batch, model.q_heads, model.head_dim)
+        query = bench.randn(generator, batch, model.q_heads, model.head_dim)
         calls.append(partial(paged_decode, query, *kv.arguments, scale=model.head_dim**-0.5))
     num_bytes = batch * context * model.kv_bytes_per_token / model.layers
     name = f"paged_decode, {batch} × {context}"
@@ -93,27 +85,27 @@ def _paged_decode(bench: Bench, batch: int, context: int) -> Timed:
 
 
 def _chunked_prefill(bench: Bench) -> Timed:
-    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    generator, model, tokens = bench.generator(), bench.sizes.model, bench.sizes.kernel_tokens
     starts = torch.tensor([0, tokens], device=bench.device, dtype=torch.int32)
     calls: list[Call] = []
     for _ in range(NUM_SETS):
         kv = _kv(bench, [tokens], generator)
-        query = _randn(bench, generator, tokens, model.q_heads, model.head_dim)
+        query = bench.randn(generator, tokens, model.q_heads, model.head_dim)
         calls.append(partial(chunked_prefill, query, *kv.arguments, starts, scale=model.head_dim**-0.5))
     floor_s = model.attention_flops(tokens) / model.layers / bench.limits.matrix
     return Timed(f"chunked_prefill, 1 × {tokens}", calls, floor_s)
 
 
 def _rope_store_kv(bench: Bench) -> Timed:
-    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    generator, model, tokens = bench.generator(), bench.sizes.model, bench.sizes.kernel_tokens
     calls: list[Call] = []
     for _ in range(NUM_SETS):
         kv = _kv(bench, [tokens], generator)
         query, key, value = (
-            _randn(bench, generator, tokens, heads, model.head_dim)
+            bench.randn(generator, tokens, heads, model.head_dim)
             for heads in (model.q_heads, model.kv_heads, model.kv_heads)
         )
-        cos, sin = (_randn(bench, generator, tokens, model.head_dim) for _ in range(2))
+        cos, sin = (bench.randn(generator, tokens, model.head_dim) for _ in range(2))
         slots = torch.randperm(tokens, generator=generator, device=bench.device)
         calls.append(partial(rope_store_kv, query, key, value, cos, sin, kv.kv_layer, slots))
     moved = tokens * model.head_dim * model.element_bytes * (2 * model.q_heads + 4 * model.kv_heads + 2)
@@ -121,20 +113,20 @@ def _rope_store_kv(bench: Bench) -> Timed:
 
 
 def _add_rms_norm(bench: Bench) -> Timed:
-    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
-    weight = _randn(bench, generator, model.hidden)
+    generator, model, tokens = bench.generator(), bench.sizes.model, bench.sizes.kernel_tokens
+    weight = bench.randn(generator, model.hidden)
     calls: list[Call] = []
     for _ in range(NUM_SETS):
-        x, residual = (_randn(bench, generator, tokens, model.hidden) for _ in range(2))
+        x, residual = (bench.randn(generator, tokens, model.hidden) for _ in range(2))
         calls.append(partial(add_rms_norm, x, residual, weight, 1e-5))
     moved = 4 * tokens * model.hidden * model.element_bytes
     return Timed(f"add_rms_norm, {tokens}", calls, moved / bench.limits.copy)
 
 
 def _gated_activation(bench: Bench) -> Timed:
-    generator, model, tokens = _generator(bench), bench.sizes.model, bench.sizes.kernel_tokens
+    generator, model, tokens = bench.generator(), bench.sizes.model, bench.sizes.kernel_tokens
     calls: list[Call] = [
-        partial(gated_activation, _randn(bench, generator, tokens, 2 * model.intermediate), "silu")
+        partial(gated_activation, bench.randn(generator, tokens, 2 * model.intermediate), "silu")
         for _ in range(NUM_SETS)
     ]
     moved = 3 * tokens * model.intermediate * model.element_bytes
@@ -158,9 +150,9 @@ def _checksum_blocks(bench: Bench) -> Timed:
 
 def _handed_over(bench: Bench) -> tuple[Tensor, list[Tensor]]:
     """Return a pool, and sets of its blocks that move together, as in a handoff."""
-    generator, model = _generator(bench), bench.sizes.model
+    generator, model = bench.generator(), bench.sizes.model
     num_blocks = max(1, bench.sizes.handoff_tokens // BLOCK_SIZE)
     shape = (model.layers, 2, BLOCK_SIZE, model.kv_heads, model.head_dim)
-    pool = _randn(bench, generator, 2 * num_blocks, *shape)
+    pool = bench.randn(generator, 2 * num_blocks, *shape)
     draw = partial(torch.randperm, 2 * num_blocks, generator=generator, device=bench.device)
     return pool, [draw()[:num_blocks] for _ in range(NUM_SETS)]

@@ -51,7 +51,7 @@ def decode_step(bench: Bench, engine: BuiltEngine, batch: int) -> float:
     """Return the seconds of a step for `batch` sequences."""
     sizes = bench.sizes
     short, long = sizes.decode_tokens
-    serve(engine, [Request(sizes.decode_context, short)] * batch, bench.seed)  # what is made on first use
+    serve(engine, [Request(sizes.decode_context, short)] * batch, bench.seed)  # warm-up
     took = [
         serve(engine, [Request(sizes.decode_context, tokens)] * batch, bench.seed + tokens).seconds
         for tokens in (short, long)
@@ -77,7 +77,7 @@ def prefill(bench: Bench) -> Section:
         )
     header = ("prompts × tokens", "at the matrix rate, tok/s", "here", "share", "vLLM 0.25.1 on an H200")
     return Section(
-        "Prefill", "From when all are given to the last first token.", bench.goals(*goals),
+        "Prefill", "From the start to the last first token.", bench.goals(*goals),
         (markdown(header, rows),), {"prefill": data},
     )  # fmt: skip
 

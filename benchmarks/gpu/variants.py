@@ -43,7 +43,7 @@ def measure(bench: Bench) -> Section:
         "tokens of KV",
         "of plain",
     )
-    method = "As above; room for KV is what is free beside the weights."
+    method = "As above; KV uses the memory that the weights leave free."
     return Section("Variants", method, bench.goals(goal), (markdown(header, rows),), {"variants": data})
 
 

@@ -164,7 +164,7 @@ class FixedTime:
         for shorter in range(bucket, -1, -1):
             found = sorted((*found, *self._buckets[shorter].fresh(now)))
             if len(found) >= FIXED_ENOUGH:
-                # Rounded down: the largest of a few samples may be one bad start, and never decides alone.
+                # Rounded down: the largest of a few samples may be a bad start, and never decides alone.
                 return found[int(FIXED_QUANTILE * (len(found) - 1))]
         return 0.0
 

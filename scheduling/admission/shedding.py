@@ -122,7 +122,7 @@ def _moore(
             victim = lane[-largest[0][2]]
             helps = pace.done_at(tokens - victim.tokens, job.tokens) <= job.due_at
             if may_go and victim is not job and not helps and job.stake is victim.stake:
-                # Its own length is what makes it late: letting others go first would only cost more.
+                # It is late because of its own length, so dropping others would not help.
                 gone.add(place)
                 victim = job
             else:

@@ -58,7 +58,7 @@ def demand(profile: Profile, lengths: Sequence[RequestShape]) -> Demand:
     a0, _, c3, _, c5, _ = profile.cost.coefficients
     del a0
     prefill = [c3 * length.prompt_tokens + c5 * length.prompt_tokens**2 / 2 for length in lengths]
-    # Longer answers decode for longer: contexts are weighted by them.
+    # Longer outputs decode for longer, so contexts are weighted by them.
     tokens = sum(length.output_tokens for length in lengths)
     contexts = sum(
         length.output_tokens * (length.prompt_tokens + length.output_tokens / 2) for length in lengths

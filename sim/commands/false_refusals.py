@@ -65,7 +65,7 @@ class FalseRefusals:
 
 def false_refusals(spec: SimSpec, result: SimResult, samples: int) -> FalseRefusals | None:
     """Replay some refusals of a run; return None if there was none."""
-    # What could never be met was turned away as wrong: no refusal, and none that could be false.
+    # An SLO that could never be met was an invalid argument, not a refusal that could be false.
     refused = [
         place
         for place, request in enumerate(result.requests)

@@ -55,7 +55,7 @@ def test_all_of_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {name: section["status"] for name, section in sections.items()} == {
         name: "not measured" if name == "busy" else "measured" for name in command.SECTIONS
     }
-    assert "Compared with nothing" in capsys.readouterr().out
+    assert "Not compared with published figures" in capsys.readouterr().out
 
 
 def test_a_section_that_fails_does_not_stop_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_recording_that_is_decided_otherwise_gives_no_trace(recording: Path) -
     other = RouterCore(CoreConfig("router-0")).on(arrived(5, 1.0), 1.0)
     lines[2] = line(arrived(1, 2.0), 2.0, other)
     recording.write_text("".join(lines))
-    with pytest.raises(ValueError, match="line 3 is decided otherwise now"):
+    with pytest.raises(ValueError, match="line 3 is decided differently now"):
         trace(recording)
 
 

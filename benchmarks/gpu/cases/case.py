@@ -1,4 +1,4 @@
-"""One comparison of a kernel with its reference."""
+"""A comparison of a kernel with its reference."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+Comparison = Callable[[], tuple[Tensor, Tensor]]
+"""Returns the output and the expected output."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A comparison of a kernel with its reference; `run` returns the output and the expected output."""
+    """A comparison with its inputs."""
 
     op: str
     what: str
-    run: Callable[[], tuple[Tensor, Tensor]]
+    run: Comparison

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, Comparison
 from benchmarks.gpu.setting.bench import Bench
 from benchmarks.gpu.setting.paged import PagedKV, paged
 from kernels.checks import KV_LIMITS
@@ -33,6 +34,7 @@ class EightBitCases:
     def __init__(self, bench: Bench, generator: torch.Generator) -> None:
         self._bench = bench
         self._generator = generator
+        self._randn = partial(bench.randn, generator)
 
     def __iter__(self) -> Iterator[Case]:
         for stored in KV_LIMITS:
@@ -44,10 +46,6 @@ class EightBitCases:
         for rows, inputs, outputs in PRODUCTS:
             yield Case("int8_linear", f"{rows} × {inputs} × {outputs}", self._linear(rows, inputs, outputs))
 
-    def _randn(self, *shape: int) -> Tensor:
-        drawn = torch.randn(shape, generator=self._generator, device=self._bench.device)
-        return drawn.to(self._bench.dtype)
-
     def _pool(self, stored: torch.dtype) -> tuple[PagedKV, Tensor]:
         """Return KV in the stored type, and scales [num_blocks, 2, kv_heads, block_size]."""
         head_dim, _, kv_heads = HEADS
@@ -55,7 +53,7 @@ class EightBitCases:
         values, scales = quantise(kv.kv_layer, stored)
         return dataclasses.replace(kv, kv_layer=values), scales.transpose(2, 3).contiguous()
 
-    def _decode(self, kv: PagedKV, scales: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _decode(self, kv: PagedKV, scales: Tensor) -> Comparison:
         head_dim, q_heads, _ = HEADS
         query, scale = self._randn(len(LENGTHS), q_heads, head_dim), head_dim**-0.5
         return lambda: (
@@ -63,7 +61,7 @@ class EightBitCases:
             paged_decode_reference(query.float(), *kv.arguments, scale=scale, kv_scales=scales),
         )
 
-    def _prefill(self, kv: PagedKV, scales: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _prefill(self, kv: PagedKV, scales: Tensor) -> Comparison:
         head_dim, q_heads, _ = HEADS
         query, scale = self._randn(sum(CHUNKS), q_heads, head_dim), head_dim**-0.5
         begins = [0, *itertools.accumulate(CHUNKS)]
@@ -73,7 +71,7 @@ class EightBitCases:
             chunked_prefill_reference(query.float(), *kv.arguments, starts, scale=scale, kv_scales=scales),
         )
 
-    def _store(self, kv: PagedKV, scales: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _store(self, kv: PagedKV, scales: Tensor) -> Comparison:
         head_dim, _, kv_heads = HEADS
         key, value = (self._randn(NUM_SLOTS, kv_heads, head_dim) for _ in range(2))
         slots = torch.randperm(NUM_SLOTS, generator=self._generator, device=key.device)
@@ -87,7 +85,7 @@ class EightBitCases:
 
         return run
 
-    def _linear(self, rows: int, inputs: int, outputs: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _linear(self, rows: int, inputs: int, outputs: int) -> Comparison:
         x, scale = self._randn(rows, inputs), self._randn(outputs).abs()
         weight = torch.randint(
             -127, 128, (outputs, inputs), generator=self._generator, device=x.device, dtype=torch.int8

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, Comparison
 from benchmarks.gpu.setting.bench import Bench
 from benchmarks.gpu.setting.paged import BLOCK_SIZE
 from kernels.add_rms_norm import add_rms_norm, add_rms_norm_reference
@@ -36,6 +37,7 @@ class ElementwiseCases:
     def __init__(self, bench: Bench, generator: torch.Generator) -> None:
         self._bench = bench
         self._generator = generator
+        self._randn = partial(bench.randn, generator)
 
     def __iter__(self) -> Iterator[Case]:
         for head_dim, q_heads, kv_heads in HEADS:
@@ -53,10 +55,6 @@ class ElementwiseCases:
         yield Case("copy_blocks", "scattered", self._scatter())
         yield Case("checksum_blocks", "of seven", self._checksum())
 
-    def _randn(self, *shape: int) -> Tensor:
-        drawn = torch.randn(shape, generator=self._generator, device=self._bench.device)
-        return drawn.to(self._bench.dtype)
-
     def _slots(self) -> Tensor:
         order = torch.randperm(NUM_BLOCKS * BLOCK_SIZE, generator=self._generator, device=self._bench.device)
         slots = order[:TOKENS].clone()
@@ -67,7 +65,7 @@ class ElementwiseCases:
         pool = self._randn(NUM_BLOCKS, 2, BLOCK_SIZE, kv_heads, head_dim)
         return pool, pool.clone()
 
-    def _store(self, kv_heads: int, head_dim: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _store(self, kv_heads: int, head_dim: int) -> Comparison:
         pool, expected = self._pools(kv_heads, head_dim)
         key, value, slots = (
             self._randn(TOKENS, kv_heads, head_dim),
@@ -82,9 +80,7 @@ class ElementwiseCases:
 
         return run
 
-    def _rope(
-        self, q_heads: int, kv_heads: int, head_dim: int, is_normed: bool
-    ) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _rope(self, q_heads: int, kv_heads: int, head_dim: int, is_normed: bool) -> Comparison:
         pool, expected = self._pools(kv_heads, head_dim)
         merged = self._randn(TOKENS, (q_heads + 2 * kv_heads) * head_dim)
         parts = torch.split(merged, [q_heads * head_dim, kv_heads * head_dim, kv_heads * head_dim], dim=1)
@@ -105,7 +101,7 @@ class ElementwiseCases:
 
         return run
 
-    def _norm(self, width: int, is_added: bool) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _norm(self, width: int, is_added: bool) -> Comparison:
         x, weight = self._randn(TOKENS, width), self._randn(width)
         residual = self._randn(TOKENS, width) if is_added else None
         expected = None if residual is None else residual.clone()
@@ -119,14 +115,14 @@ class ElementwiseCases:
 
         return run
 
-    def _gated(self, width: int, activation: str) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _gated(self, width: int, activation: str) -> Comparison:
         gate_up = self._randn(TOKENS, 2 * width)
         return lambda: (
             gated_activation(gate_up, activation),
             gated_activation_reference(gate_up, activation),
         )
 
-    def _gather(self) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _gather(self) -> Comparison:
         pool, _ = self._pools(4, 64)
         blocks = torch.randperm(NUM_BLOCKS, generator=self._generator, device=self._bench.device)[:7]
 
@@ -138,7 +134,7 @@ class ElementwiseCases:
 
         return run
 
-    def _scatter(self) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _scatter(self) -> Comparison:
         pool, expected = self._pools(4, 64)
         source = self._randn(*pool[:7].shape)
         blocks = torch.randperm(NUM_BLOCKS, generator=self._generator, device=self._bench.device)[:7]
@@ -150,7 +146,7 @@ class ElementwiseCases:
 
         return run
 
-    def _checksum(self) -> Callable[[], tuple[Tensor, Tensor]]:
+    def _checksum(self) -> Comparison:
         pool, _ = self._pools(4, 64)
         blocks = torch.randperm(NUM_BLOCKS, generator=self._generator, device=self._bench.device)[:7]
         return lambda: (checksum_blocks(pool, blocks), checksum_blocks_reference(pool, blocks))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.cases.case import Case
+from benchmarks.gpu.cases.case import Case, Comparison
 from benchmarks.gpu.setting.bench import Bench
 from kernels.invariant_linear import invariant_linear, invariant_linear_reference
 from kernels.logit_rows.arguments import Way
@@ -33,10 +33,7 @@ def vocabulary_cases(bench: Bench, generator: torch.Generator) -> Iterator[Case]
         yield Case("sample_rows", name, _sample(bench, generator, filters))
     yield Case("top_logits", f"{TOP}", _top(bench, generator))
     for rows, inputs, outputs in PRODUCTS:
-        x, weight = (
-            torch.randn(shape, generator=generator, device=bench.device).to(bench.dtype)
-            for shape in ((rows, inputs), (outputs, inputs))
-        )
+        x, weight = bench.randn(generator, rows, inputs), bench.randn(generator, outputs, inputs)
         yield Case("invariant_linear", f"{rows} × {inputs} × {outputs}", _product(x, weight))
 
 
@@ -45,9 +42,7 @@ def _logits(bench: Bench, generator: torch.Generator) -> Tensor:
     return (torch.randn(shape, generator=generator, device=bench.device) * 3).to(bench.dtype)
 
 
-def _sample(
-    bench: Bench, generator: torch.Generator, filters: dict[Way, float]
-) -> Callable[[], tuple[Tensor, Tensor]]:
+def _sample(bench: Bench, generator: torch.Generator, filters: dict[Way, float]) -> Comparison:
     """Return a case that compares, row by row, whether the token is the reference's: 1 if it is."""
     logits = _logits(bench, generator)
     ways = torch.zeros(len(Way), ROWS, dtype=torch.float64, device=bench.device)
@@ -65,10 +60,10 @@ def _sample(
     return run
 
 
-def _top(bench: Bench, generator: torch.Generator) -> Callable[[], tuple[Tensor, Tensor]]:
+def _top(bench: Bench, generator: torch.Generator) -> Comparison:
     logits = _logits(bench, generator)
     return lambda: (top_logits(logits, TOP)[0], top_logits_reference(logits, TOP)[0])
 
 
-def _product(x: Tensor, weight: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+def _product(x: Tensor, weight: Tensor) -> Comparison:
     return lambda: (invariant_linear(x, weight), invariant_linear_reference(x, weight))

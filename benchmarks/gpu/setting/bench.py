@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.gpu.setting import model_dir
 from benchmarks.gpu.setting.floors import Ceilings
@@ -60,6 +61,14 @@ class Bench:
         """The model's directory, written at first use."""
         directory = self.folder / "model"
         return directory if directory.is_dir() else model_dir.write(self.sizes.model, directory)
+
+    def generator(self) -> torch.Generator:
+        """Return a new source of random numbers; all of a run are alike."""
+        return torch.Generator(device=self.device).manual_seed(self.seed)
+
+    def randn(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Return normal random numbers."""
+        return torch.randn(shape, generator=generator, device=self.device).to(self.dtype)
 
     def engine(self) -> BuiltEngine:
         """Return the engine that sections share, as a worker would build it by default."""
