@@ -24,6 +24,9 @@ from engine.starting import OnProgress, Phase, ignore_progress
 BASE_ROWS = 16
 """With fewer rows, a product takes hardly less time, since it reads the same weights."""
 TALL_ROWS = (256, 64)
+INPUT_GRAIN = 16
+"""A row of inputs is padded to a multiple of this: 64 bytes of float32. With other widths rows begin at
+unlike alignments, and the library's bits depend on a row's place in the tile."""
 
 
 def padded_rows(num_rows: int, multiple: int = BASE_ROWS) -> int:
@@ -51,9 +54,14 @@ class TiledProduct:
     def of_weight(cls, weight: Tensor, bias: Tensor | None) -> TiledProduct:
         """Return the product with weight.T [in, out], plus bias [out].
 
-        Weight [out, in] may have any layout.
+        Weight [out, in] may have any layout. It is copied only if its inputs have to be padded.
         """
-        return cls(partial(F.linear, weight=weight, bias=bias), weight.shape[1], weight.dtype)
+        num_inputs = weight.shape[1]
+        missing = -num_inputs % INPUT_GRAIN
+        if not missing:
+            return cls(partial(F.linear, weight=weight, bias=bias), num_inputs, weight.dtype)
+        wide = F.pad(weight, (0, missing))
+        return cls(lambda rows: F.linear(F.pad(rows, (0, missing)), wide, bias), num_inputs, weight.dtype)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Multiply [n, in] to [n, out]."""

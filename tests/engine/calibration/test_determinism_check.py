@@ -138,7 +138,7 @@ def test_the_proof_refuses_what_is_not_deterministic(zoo: Callable[[str], Path])
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 400), st.sampled_from([16, 96, 257]), st.integers(1, 130), st.data())
+@given(st.integers(1, 400), st.sampled_from([16, 96, 250, 257]), st.integers(1, 130), st.data())
 def test_a_product_s_row_does_not_depend_on_its_neighbours(
     num_rows: int, inner: int, outer: int, data: st.DataObject
 ) -> None:
