@@ -16,7 +16,7 @@ from scheduling.token_bans import leaves_a_token
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What the model and the pool allow."""
+    """The limits of the model and the pool."""
 
     vocab_size: int
     max_context: int

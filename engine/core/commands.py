@@ -1,4 +1,4 @@
-"""What the step loop is told, drained from its inbox between two steps."""
+"""Commands to the worker core, drained from the step loop's inbox between two steps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class HandBack:
 
 @dataclass(frozen=True, slots=True)
 class SetCost:
-    """What steps cost from now on, as far as planning them goes."""
+    """Plan steps by these costs from now on."""
 
     cost: CostModel
 

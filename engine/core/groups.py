@@ -69,7 +69,7 @@ class Groups:
         """By handle. All choices of a handle are one group, unless a preemption parted them."""
         self.queues = Queues(batch)
         self.report = ReportBuilder()
-        """What happened since the last report; replaced for every report."""
+        """Events since the last report; replaced for every report."""
 
     def __getitem__(self, key: int) -> SequenceGroup:
         """Return a group that is being prefilled."""

@@ -1,4 +1,4 @@
-"""What the step loop says after a step."""
+"""The worker core's report after a step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Filled:
     hashes: tuple[bytes, ...]
     complete: bool
     num_tokens: int = 0
-    """That the sequence's blocks hold, up to the last of these."""
+    """Tokens in the sequence's blocks, up to the last of these blocks."""
 
 
 @dataclass(frozen=True, slots=True)

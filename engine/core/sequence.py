@@ -33,7 +33,7 @@ from scheduling.request import FinishReason, SequenceSpec
 
 
 class Goal(enum.Enum):
-    """What happens once the prompt is computed."""
+    """The step that follows once the prompt is computed."""
 
     HOLD = "hold"
     DECODE = "decode"
@@ -64,7 +64,7 @@ class Swapped:
 
     slots: tuple[int, ...]
     hashes: tuple[bytes | None, ...]
-    """As what each block was registered, for it may still be in the pool."""
+    """The hash each block was registered under, since it may still be in the pool."""
     tables: tuple[tuple[int, ...], ...]
     """Per choice: indexes of its blocks in the other two."""
 
@@ -135,7 +135,7 @@ class Sequence:
 
 
 class SequenceGroup:
-    """What one `SequenceSpec` became, or a part of that; `key` is its own."""
+    """The group made from one `SequenceSpec`, or a part of that group; its `key` is unique."""
 
     __slots__ = (
         "_context",
@@ -186,7 +186,7 @@ class SequenceGroup:
         self.num_context_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
         """Tokens to have in the KV cache before the first new one: the prompt and what was delivered."""
         self.block_hashes = block_hashes
-        """Of the context's full blocks."""
+        """Hashes of the context's full blocks."""
         self.block_table: list[int] = []
         self.num_reserved_blocks = 0
         self.num_computed_tokens = 0
@@ -210,7 +210,7 @@ class SequenceGroup:
         self.receives = False
         """Its KV comes from elsewhere, once it has blocks for it."""
         self.lacks_newest = False
-        """What comes from elsewhere does not include its newest token's KV: that is computed here."""
+        """KV from another worker lacks that of the newest token, which is computed here."""
         self.first_token_s = 0.0
         """When that was."""
         self.swapped: Swapped | None = None

@@ -35,7 +35,7 @@ def _no_rows() -> NDArray[np.int64]:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What a step computes. Its rows, whose choices may have moved or ended since, are as at its launch."""
+    """The work of one step. Its rows are as at its launch; their choices may have moved or ended since."""
 
     num_decodes: int
     chunks: list[ChunkWork]

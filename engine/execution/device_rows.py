@@ -1,4 +1,4 @@
-"""What a model needs to know of each running row, and the step's tensors made from it."""
+"""Columns that a model needs of each running row, and the step's tensors made from them."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class TokenRows:
             self._growing.stop_places.append(choice.output.stop_place)
 
     def add_logprobs(self, logprobs: Logprobs, num_wanted: NDArray[np.int64], row_of: dict[int, int]) -> None:
-        """Of rows that are added next: `row_of` maps rows of the batch to their order among those.
+        """Take the rows that are added next; `row_of` maps rows of the batch to their order among them.
 
         `num_wanted` is the number of alternatives by row of the batch.
         """

@@ -27,7 +27,7 @@ class CountedPool:
         self._block_of: dict[bytes, int] = {}
         self._name_of: dict[int, bytes] = {}
         self._num_references: dict[int, int] = {}
-        """Of used blocks with a name."""
+        """Number of used blocks that have a name."""
         self._cached: OrderedDict[int, int] = OrderedDict()
         """The number of blocks by the block, or by a negative number for some without a name."""
         self._num_cached = 0

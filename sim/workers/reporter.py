@@ -18,7 +18,7 @@ from sim.workers.told import Told
 
 @dataclass(slots=True)
 class Usage:
-    """What a worker did, in totals."""
+    """A worker's work in totals."""
 
     num_steps: int = 0
     num_mixed_steps: int = 0

@@ -18,14 +18,14 @@ class StepEnds:
         self._step_times = step_times
 
     def of_mixed(self, shape: StepShape, number: int, now: float, copy_s: float) -> float:
-        """Of step `number`, which begins now and is planned, after copies of `copy_s`."""
+        """Return the end of step `number`, which is planned and begins now, after copies of `copy_s`."""
         ratio = self._step_times.ratio(number, now, is_mixed=shape.num_tokens > shape.num_decodes)
         return now + (self._cost.predict(shape) * ratio + copy_s)
 
     def of_decodes(
         self, size: int, context: int, first: int, count: int, now: float, copy_s: float
     ) -> Times | list[float]:
-        """Of `count` steps in which `size` sequences decode, one after the other, from number `first` on.
+        """Return the ends of `count` steps from number `first` on; `size` sequences decode in each.
 
         `context` tokens are attended to in the first one. It is the only one answered where the ratios of
         later ones cannot be known beforehand.

@@ -21,11 +21,11 @@ class StepTimes(Protocol):
     """One worker's ratios of actual to predicted."""
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
-        """Of the worker's step number `step`, which begins now; mixed steps compute prompts as well."""
+        """Return the ratio of the worker's step `step`, which begins now; a mixed one has prompts too."""
         ...
 
     def ratios(self, first: int, count: int) -> NDArray[np.float64] | None:
-        """Of that many steps to come; None where they cannot be known beforehand."""
+        """Return the ratios of that many steps to come; None if they cannot be known beforehand."""
         ...
 
 
@@ -48,7 +48,7 @@ class DrawnRatios:
         return self._as_list[step]
 
     def ratios(self, first: int, count: int) -> NDArray[np.float64]:
-        """As `ratio` of each."""
+        """Return `ratio` of each step."""
         if first + count > len(self._drawn):
             self._draw(first + count)
         return self._drawn[first : first + count]
@@ -112,7 +112,7 @@ class RecordedRatios:
             line.ratios.append(step.step_s / predicted_s)
 
     def ratio(self, step: int, now: float, *, is_mixed: bool) -> float:
-        """Of the recorded step whose turn it is; where none of that kind was recorded, of the other kind."""
+        """Return the ratio of the next recorded step of this kind, or of the other if none was recorded."""
         line = self._kinds[is_mixed] if self._kinds[is_mixed].times else self._kinds[not is_mixed]
         return line.take(now) if line.times else 1.0
 

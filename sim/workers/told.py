@@ -1,4 +1,4 @@
-"""What a simulated worker reports: gathered over a turn, then one report for each router."""
+"""The reports of a simulated worker: gathered over a turn, then one for each router."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ WorkerCommand = (
 
 
 class Surroundings(Protocol):
-    """What a worker needs of the simulation around it."""
+    """The parts of a simulation that its workers need."""
 
     def reported(self, router: int, report: StepReported) -> None:
         """A report leaves for a router."""

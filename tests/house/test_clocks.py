@@ -1,4 +1,4 @@
-"""What is served is timed by clocks that nobody can set: leases, deadlines and promises outlive a jump."""
+"""Leases, deadlines and promises use clocks that nobody can set, and so outlive a jump."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""What is generated below docs/ is what the code says."""
+"""The generated documents below docs/ say what the code says."""
 
 from pathlib import Path
 

@@ -106,7 +106,7 @@ def _generation_config(directory: Path) -> dict[str, Any]:
 
 
 def _fingerprint(config: WorkerConfig, profile: Profile) -> str:
-    """Of what decides on tokens and times: workers that differ in it do not make one fleet."""
+    """Return a digest of all that decides on tokens and times: workers of one fleet must agree in it."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(("timed", dump(profile), config.block_size)).encode())
     digest.update((config.model / "config.json").read_bytes())

@@ -1,4 +1,4 @@
-"""Who holds which block of the KV pool.
+"""The blocks of the KV pool and their holders.
 
 A block is in exactly one of three places: free (no content worth keeping), cached (nobody references it, but
 it holds a known prefix and is kept until its place is needed, least recently used first), or used (referenced
@@ -87,7 +87,7 @@ class BlockManager:
         return self._num_used + self._num_reserved
 
     def hash_of(self, block: int) -> bytes | None:
-        """What the block is registered as."""
+        """Return the hash the block is registered under."""
         return self._hash_of[block]
 
     def num_exclusive(self, block_tables: Sequence[Sequence[int]]) -> int:
@@ -223,7 +223,7 @@ class BlockManager:
                 self._cached[block] = None
 
     def take_cache_events(self) -> CacheEvents:
-        """What to tell the prefix directory."""
+        """Return the changes to report to the prefix directory."""
         if not self._events:
             return CacheEvents((), ())
         events, self._events = self._events, {}

@@ -57,7 +57,7 @@ def received(target: Driver, handle: int) -> Received:
 
 
 def fetch(source: Driver, target: Driver, part: int, handle: int, num_good: int | None = None) -> int:
-    """Copy what the target does not hold, or less; answers how many blocks it asked for."""
+    """Copy what the target does not hold, or less; return how many blocks it asked for."""
     filled, told = blocks_of(source, part), received(target, handle)
     assert told.hashes == filled.hashes, "both sides mean the same tokens"
     count = len(told.blocks) if num_good is None else num_good
