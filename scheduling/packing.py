@@ -17,7 +17,7 @@ def fill_to_budget(view: StepView) -> tuple[Chunk, ...]:
         if room <= 0:
             break
         num_tokens = min(work.num_remaining_tokens, room)
-        chunks.append(Chunk(work.handle, num_tokens))
+        chunks.append(Chunk(work.key, num_tokens))
         room -= num_tokens
     return tuple(chunks)
 
@@ -32,7 +32,7 @@ def whole_prompts(view: StepView, num_decodes: int) -> tuple[Chunk, ...]:
     for work in view.waiting:
         if chunks and work.num_remaining_tokens > room:
             break
-        chunks.append(Chunk(work.handle, work.num_remaining_tokens))
+        chunks.append(Chunk(work.key, work.num_remaining_tokens))
         room -= work.num_remaining_tokens
     return tuple(chunks)
 
@@ -44,7 +44,7 @@ def whole_batch(view: StepView) -> tuple[Chunk, ...]:
     for work in view.waiting:
         if chunks and work.num_seqs > seats:
             break
-        chunks.append(Chunk(work.handle, work.num_remaining_tokens))
+        chunks.append(Chunk(work.key, work.num_remaining_tokens))
         seats -= work.num_seqs
     return tuple(chunks)
 
@@ -66,7 +66,7 @@ def fill_to_duration(view: StepView, limit_s: float) -> tuple[Chunk, ...]:
         num_tokens = _longest(view.cost, shape, work, room, limit_s)
         if num_tokens == 0:
             break
-        chunks.append(Chunk(work.handle, num_tokens))
+        chunks.append(Chunk(work.key, num_tokens))
         room -= num_tokens
         if num_tokens < work.num_remaining_tokens or room == 0:
             break

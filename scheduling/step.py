@@ -14,7 +14,8 @@ NO_LIMIT_S = float("inf")
 class PrefillWork:
     """A prompt, or the rest of one, to compute; its place in the list is its priority."""
 
-    handle: int
+    key: int
+    """Its group's key, by which the chunks of a plan refer to it."""
     num_remaining_tokens: int
     num_computed_tokens: int = 0
     """Context before it: computed by earlier steps, or cached."""
@@ -54,7 +55,7 @@ class StepView:
 class Chunk:
     """The next `num_tokens` of one prompt."""
 
-    handle: int
+    key: int
     num_tokens: int
 
 

@@ -79,7 +79,7 @@ class Groups:
         """Carry out one command; its effects are in the report."""
         match command:
             case Prefill(spec):
-                self._enter(spec, Goal.HOLD, now_s)
+                self._enter(spec, Goal.HAND_OVER, now_s)
             case Decode(spec):
                 self._enter(spec, Goal.DECODE, now_s)
             case Receive(spec, kind):
@@ -156,7 +156,7 @@ class Groups:
 
     def publish_blocks(self, group: SequenceGroup) -> None:
         """Share the blocks filled since the last time and, if they are to be handed over, report them."""
-        if group.goal is not Goal.HOLD:
+        if group.goal is not Goal.HAND_OVER:
             self._tables.register_filled(group)
         elif (filled := self._tables.publish_filled(group)) is not None:
             self.report.filled.append(filled)
@@ -202,7 +202,7 @@ class Groups:
         while (num_short := self._preempter.num_short()) > 0:
             victims = self._all()
             chosen = self._preempter.choose(victims, num_short, cost, now_s)
-            victim = next(group for group in victims if group.key == chosen.handle)
+            victim = next(group for group in victims if group.key == chosen.key)
             self._preempt(victim, chosen.means)
         positions = self._batch.positions
         growing = [
@@ -409,7 +409,7 @@ class Groups:
 
     def _release(self, handle: int) -> None:
         group = self._undivided(handle)
-        if group is not None and group.goal is Goal.HOLD:
+        if group is not None and group.goal is Goal.HAND_OVER:
             self._end(group)
 
     def _cancel(self, handle: int) -> None:

@@ -125,7 +125,7 @@ class _Work(Seq[PrefillWork]):
 
     def _work(self, group: SequenceGroup) -> PrefillWork:
         return PrefillWork(
-            handle=group.key,
+            key=group.key,
             num_remaining_tokens=group.num_remaining_tokens,
             num_computed_tokens=group.num_computed_tokens,
             num_seqs=group.num_rows,

@@ -35,7 +35,8 @@ from scheduling.request import FinishReason, SequenceSpec
 class Goal(enum.Enum):
     """The step that follows once the prompt is computed."""
 
-    HOLD = "hold"
+    HAND_OVER = "hand over"
+    """Its blocks are kept for another worker, until `Release`."""
     DECODE = "decode"
     CACHE = "cache"
     """Only its blocks are wanted, by a sequence that comes later."""
@@ -204,7 +205,7 @@ class SequenceGroup:
         self.num_known_tokens = 0
         """How many had been computed before a preemption lost them."""
         self.num_filled_blocks = 0
-        """Leading blocks that were reported as filled (`HOLD`) or registered."""
+        """Leading blocks that were reported as filled (`HAND_OVER`) or registered."""
         self.first_tokens: TokenColumns | None = None
         """Sampled by the source of the handoff, and not to be sampled again."""
         self.receives = False

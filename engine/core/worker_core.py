@@ -104,7 +104,7 @@ class WorkerCore:
         """Return the step that a plan with work comes to, with blocks for all that it writes."""
         num_decodes, num_rows = plan.num_decodes, self.batch.num_rows
         assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
-        groups = [(self.groups[chunk.handle], chunk.num_tokens) for chunk in plan.chunks]
+        groups = [(self.groups[chunk.key], chunk.num_tokens) for chunk in plan.chunks]
         chunks = [self._chunk(group, num_tokens) for group, num_tokens in within_rows(groups)]
         context = self.batch.num_context_tokens if num_decodes else 0
         parts = [(chunk.begin, chunk.end - chunk.begin) for chunk in chunks]
@@ -136,7 +136,7 @@ class WorkerCore:
         copies: Copies = []
         for group in step.joining:
             going = [choice for choice in group.sequences if choice.row >= 0]
-            if group.goal is Goal.HOLD:
+            if group.goal is Goal.HAND_OVER:
                 for choice in going:
                     self._leave(step, choice)
             elif going:
@@ -182,14 +182,14 @@ class WorkerCore:
                 self.tables.register_written(choice)
         self.end(finished)
         for group in step.prefilled:
-            if group.goal is Goal.HOLD and group.phase is not Phase.ENDED:
+            if group.goal is Goal.HAND_OVER and group.phase is not Phase.ENDED:
                 self.groups.hold(group)
         return [chunk.group for chunk in step.chunks if _brought_first_tokens(chunk.group)]
 
     def end(self, finished: Iterable[Choice]) -> None:
         """End choices that are finished; those of prompts for other workers are held instead."""
         for choice in finished:
-            if choice.group.goal is not Goal.HOLD:
+            if choice.group.goal is not Goal.HAND_OVER:
                 self.groups.end_choice(choice)
 
     def fail(self, groups: Iterable[SequenceGroup], message: str, *, is_wrong: bool = False) -> None:

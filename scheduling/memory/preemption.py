@@ -35,7 +35,8 @@ class Means(enum.Enum):
 class VictimView:
     """A sequence, or choices that share a prompt, that could give up its blocks."""
 
-    handle: int
+    key: int
+    """Its group's key, by which the chosen victim is found."""
     num_tokens: int
     """Tokens to compute again if it is recomputed."""
     num_freed_blocks: int
@@ -69,7 +70,7 @@ class SwapSpeed:
 class Preemption:
     """The victim, its means, and the predicted cost."""
 
-    handle: int
+    key: int
     means: Means
     cost_s: float
 
@@ -92,7 +93,7 @@ def choose(
             is_hurt = victim.slack_s < seconds + wait_s
             rank = (is_hurt, seconds / useful, victim.num_tokens / useful, -victim.arrival)
             if best is None or rank < best[0]:
-                best = rank, Preemption(victim.handle, means, seconds)
+                best = rank, Preemption(victim.key, means, seconds)
     return None if best is None else best[1]
 
 

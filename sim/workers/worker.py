@@ -335,7 +335,7 @@ class SimWorker:
     def _send_chunks(self, step: Step, now: float) -> None:
         """The blocks of chunks that another worker wants go out while the next chunk is computed."""
         for chunk in step.chunks:
-            if chunk.group.goal is Goal.HOLD:
+            if chunk.group.goal is Goal.HAND_OVER:
                 begins = max(now, self.link_free_at)
                 self.link_free_at = begins + (chunk.end - chunk.begin) * self._send_token_s
                 self.sequences[chunk.group.handle].sent_at = self.link_free_at
@@ -349,7 +349,7 @@ class SimWorker:
             sequence.add_token(now)
             sequence.generated = generated
             self._tell(sequence.router).add_token(sequence, generated, sequence.finish_reason)
-            if group.goal is Goal.HOLD:
+            if group.goal is Goal.HAND_OVER:
                 self._around.handoffs.send(sequence, self.let_go)
 
     def _finished(self, last: Iterable[Choice]) -> list[Choice]:
@@ -360,7 +360,7 @@ class SimWorker:
             if sequence.is_over:
                 choice.is_finished = True
                 finished.append(choice)
-                if choice.group.goal is not Goal.HOLD:
+                if choice.group.goal is not Goal.HAND_OVER:
                     told = self._tell(sequence.router)
                     told.add_run(sequence, sequence.generated, sequence.finish_reason)
         return finished

@@ -51,6 +51,6 @@ class Mover:
             choices=(choice.choice,),
         )
         hashes = self._tables.names.of_full_blocks(spec, ())
-        held = SequenceGroup(next(self._keys), spec, Goal.HOLD, choice.group.rules, hashes, now_s)
+        held = SequenceGroup(next(self._keys), spec, Goal.HAND_OVER, choice.group.rules, hashes, now_s)
         held.phase, held.block_table, held.num_computed_tokens = Phase.HELD, blocks, num_tokens
         return held

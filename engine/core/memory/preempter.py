@@ -131,7 +131,7 @@ class Preempter:
         num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.sequences)
         num_swap = len(tables[0]) if len(tables) == 1 else len({block for table in tables for block in table})
         return VictimView(
-            handle=group.key,
+            key=group.key,
             num_tokens=_num_lost_tokens(group, is_running),
             num_freed_blocks=self._blocks.num_exclusive(tables) + num_promised + num_needed,
             num_swap_blocks=num_swap,

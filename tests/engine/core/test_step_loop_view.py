@@ -131,7 +131,7 @@ def test_the_loop_waits_for_commands_as_long_as_the_policy_would() -> None:
 
     def plan(view: StepView) -> StepPlan:
         told = next(plans)
-        return told or StepPlan(0, tuple(Chunk(work.handle, 2) for work in view.waiting))
+        return told or StepPlan(0, tuple(Chunk(work.key, 2) for work in view.waiting))
 
     def drain(timeout_s: float) -> list[Decode]:
         waits.append(timeout_s)

@@ -18,7 +18,7 @@ SWAP = SwapSpeed(block_bytes=1_000_000, bytes_per_s=1e9)
 VICTIMS = st.lists(
     st.builds(
         VictimView,
-        handle=st.integers(0, 99),
+        key=st.integers(0, 99),
         num_tokens=st.integers(0, 4000),
         num_freed_blocks=st.integers(0, 50),
         num_swap_blocks=st.integers(0, 60),
@@ -27,7 +27,7 @@ VICTIMS = st.lists(
         can_swap=st.booleans(),
     ),
     max_size=8,
-    unique_by=lambda victim: victim.handle,
+    unique_by=lambda victim: victim.key,
 )
 
 
@@ -55,9 +55,7 @@ def test_the_least_price_goes_among_those_whose_slack_survives(
         return
     unhurt = [option for option in options if option[0].slack_s >= option[2] + wait_s]
     assert chosen is not None
-    (found,) = [
-        option for option in options if (option[0].handle, option[1]) == (chosen.handle, chosen.means)
-    ]
+    (found,) = [option for option in options if (option[0].key, option[1]) == (chosen.key, chosen.means)]
     assert found[3] == min(option[3] for option in unhurt or options)
     assert chosen.cost_s == found[2]
 
@@ -77,10 +75,10 @@ def test_dear_computation_is_swapped_and_a_slow_bus_is_not() -> None:
 def test_of_equals_the_latest_is_the_victim() -> None:
     free = CostModel((0.0,) * 6, 0.0)
     one = VictimView(1, num_tokens=50, num_freed_blocks=5, num_swap_blocks=5, arrival=1)
-    later, longer = replace(one, handle=2, arrival=2), replace(one, handle=3, arrival=3, num_tokens=90)
+    later, longer = replace(one, key=2, arrival=2), replace(one, key=3, arrival=3, num_tokens=90)
     chosen = choose([one, later, longer], 1, free, SWAP)
     assert chosen is not None
-    assert chosen.handle == 2
+    assert chosen.key == 2
 
 
 def test_wrong_figures_are_named() -> None:

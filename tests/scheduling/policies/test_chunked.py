@@ -21,7 +21,7 @@ def plan_step(num_decodes: int, waiting: list[PrefillWork], budget: int) -> Step
 
 
 def work(lengths: list[int]) -> list[PrefillWork]:
-    return [PrefillWork(handle, length) for handle, length in enumerate(lengths)]
+    return [PrefillWork(key, length) for key, length in enumerate(lengths)]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_a_plan_is_full_ordered_and_within_its_budget(
     assert plan.num_decodes == num_decodes
     scheduled = sum(chunk.num_tokens for chunk in plan.chunks)
     assert scheduled == max(0, min(sum(lengths), budget - num_decodes))
-    assert [chunk.handle for chunk in plan.chunks] == list(range(len(plan.chunks)))
-    assert all(chunk.num_tokens == lengths[chunk.handle] for chunk in plan.chunks[:-1])
-    assert all(0 < chunk.num_tokens <= lengths[chunk.handle] for chunk in plan.chunks)
+    assert [chunk.key for chunk in plan.chunks] == list(range(len(plan.chunks)))
+    assert all(chunk.num_tokens == lengths[chunk.key] for chunk in plan.chunks[:-1])
+    assert all(0 < chunk.num_tokens <= lengths[chunk.key] for chunk in plan.chunks)
 
 
 def test_a_budget_without_tokens_is_refused() -> None:

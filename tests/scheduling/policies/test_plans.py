@@ -41,13 +41,13 @@ decode_loads = st.builds(
 def views(draw: st.DrawFn) -> StepView:
     works = st.builds(
         PrefillWork,
-        handle=st.just(0),
+        key=st.just(0),
         num_remaining_tokens=st.integers(1, 4000),
         num_computed_tokens=st.integers(0, 9000),
         num_seqs=st.integers(1, 4),
         waited_s=st.floats(0, 0.2),
     )
-    waiting = [replace(work, handle=place) for place, work in enumerate(draw(st.lists(works, max_size=8)))]
+    waiting = [replace(work, key=place) for place, work in enumerate(draw(st.lists(works, max_size=8)))]
     return StepView(
         draw(decode_loads), waiting, draw(st.integers(1, 9000)), draw(st.integers(1, 64)), draw(costs)
     )
@@ -62,7 +62,7 @@ def view_of(
 
 def duration_s(view: StepView, plan: StepPlan) -> float:
     """Return the duration that 19 of 20 such steps stay within."""
-    computed = [view.waiting[chunk.handle].num_computed_tokens for chunk in plan.chunks]
+    computed = [view.waiting[chunk.key].num_computed_tokens for chunk in plan.chunks]
     chunks = [(before, chunk.num_tokens) for before, chunk in zip(computed, plan.chunks, strict=True)]
     return view.cost.predict_q95(StepShape.of(plan.num_decodes, view.decodes.context_tokens, chunks))
 
@@ -71,10 +71,8 @@ def duration_s(view: StepView, plan: StepPlan) -> float:
 @given(view=views())
 def test_chunks_are_the_first_in_order_and_of_what_remains(name: str, view: StepView) -> None:
     plan = by_name(name).plan(view)
-    assert [chunk.handle for chunk in plan.chunks] == list(range(len(plan.chunks)))
-    assert all(
-        1 <= chunk.num_tokens <= view.waiting[chunk.handle].num_remaining_tokens for chunk in plan.chunks
-    )
+    assert [chunk.key for chunk in plan.chunks] == list(range(len(plan.chunks)))
+    assert all(1 <= chunk.num_tokens <= view.waiting[chunk.key].num_remaining_tokens for chunk in plan.chunks)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,14 +105,14 @@ def test_an_idle_worker_starts_on_what_waits(name: str, view: StepView) -> None:
 @given(view=views())
 def test_whole_prompts_are_never_cut(name: str, view: StepView) -> None:
     for chunk in by_name(name).plan(view).chunks:
-        assert chunk.num_tokens == view.waiting[chunk.handle].num_remaining_tokens
+        assert chunk.num_tokens == view.waiting[chunk.key].num_remaining_tokens
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic"])
 @given(view=views())
 def test_a_batch_has_at_most_the_sequences_it_may_have(name: str, view: StepView) -> None:
     chunks = by_name(name).plan(view).chunks
-    assert len(chunks) <= 1 or sum(view.waiting[c.handle].num_seqs for c in chunks) <= view.max_seqs
+    assert len(chunks) <= 1 or sum(view.waiting[c.key].num_seqs for c in chunks) <= view.max_seqs
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic"])
@@ -151,7 +149,7 @@ def test_a_slack_step_lasts_as_promises_allow_or_one_grain(view: StepView) -> No
     plan = slack.plan(view)
     if not plan.chunks or not view.cost.is_trusted or slack.duration_s(view) == NO_LIMIT_S:
         return
-    grain = replace(plan, chunks=(Chunk(plan.chunks[0].handle, GRAIN_TOKENS),))
+    grain = replace(plan, chunks=(Chunk(plan.chunks[0].key, GRAIN_TOKENS),))
     assert duration_s(view, plan) <= max(slack.duration_s(view), duration_s(view, grain)) + 1e-12
 
 
@@ -167,9 +165,9 @@ def test_slack_leaves_no_grain_out_that_would_have_fitted(view: StepView) -> Non
     if not plan.chunks or not view.cost.is_trusted:
         return
     last = plan.chunks[-1]
-    more = replace(plan, chunks=(*plan.chunks[:-1], Chunk(last.handle, last.num_tokens + GRAIN_TOKENS)))
+    more = replace(plan, chunks=(*plan.chunks[:-1], Chunk(last.key, last.num_tokens + GRAIN_TOKENS)))
     used = plan.num_decodes + sum(chunk.num_tokens for chunk in plan.chunks)
-    if last.num_tokens + GRAIN_TOKENS <= view.waiting[last.handle].num_remaining_tokens:
+    if last.num_tokens + GRAIN_TOKENS <= view.waiting[last.key].num_remaining_tokens:
         assert used + GRAIN_TOKENS > view.token_budget or duration_s(view, more) > slack.duration_s(view)
 
 
@@ -179,7 +177,7 @@ def test_a_cut_of_slack_is_whole_grains_unless_the_buffers_have_less(view: StepV
         return
     room = view.token_budget - view.decodes.num_seqs
     for chunk in slack.plan(view).chunks:
-        if chunk.num_tokens < view.waiting[chunk.handle].num_remaining_tokens:
+        if chunk.num_tokens < view.waiting[chunk.key].num_remaining_tokens:
             assert chunk.num_tokens % GRAIN_TOKENS == 0 or room < GRAIN_TOKENS
         room -= chunk.num_tokens
 
