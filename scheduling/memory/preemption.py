@@ -5,11 +5,11 @@
     cost(SWAP)      = 2 · bytes / bandwidth: to host memory, and back
     price           = cost / min(blocks freed, blocks needed)
 
-The victim is the sequence of the least price among those whose slack survives it: slack ≥ cost + the wait for
-blocks to come back. If no slack survives, it is the least price of all. Ties go to the fewest tokens, then to
-the latest arrival. Recomputing and swapping are compared as in Kwon et al., "Efficient Memory Management for
-Large Language Model Serving with PagedAttention", SOSP 2023, which fixes one of them; here the cheaper one is
-chosen for each victim.
+The victim is the sequence of the least price among those whose slack survives it: slack ≥ cost. How long a
+victim will wait for blocks is not known, and does not count. If no slack survives, it is the least price of
+all. Ties go to the fewest tokens, then to the latest arrival. Recomputing and swapping are compared as in
+Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023,
+which fixes one of them; here the cheaper one is chosen for each victim.
 """
 
 from __future__ import annotations
@@ -75,13 +75,8 @@ class Preemption:
     cost_s: float
 
 
-def choose(
-    victims: Sequence[VictimView], needed: int, cost: CostModel, swap: SwapSpeed, *, wait_s: float = 0.0
-) -> Preemption | None:
-    """Choose the next victim while `needed` more blocks are wanted; None if no sequence would free any.
-
-    `wait_s` is how long a victim would be without blocks, as far as that is known.
-    """
+def choose(victims: Sequence[VictimView], needed: int, cost: CostModel, swap: SwapSpeed) -> Preemption | None:
+    """Choose the next victim while `needed` more blocks are wanted; None if no sequence would free any."""
     if needed < 1:
         raise ValueError(f"needed is {needed}; accepted: at least 1")
     best: tuple[tuple[bool, float, float, int], Preemption] | None = None
@@ -90,7 +85,7 @@ def choose(
             continue
         useful = min(victim.num_freed_blocks, needed)
         for means, seconds in _means(victim, cost, swap):
-            is_hurt = victim.slack_s < seconds + wait_s
+            is_hurt = victim.slack_s < seconds
             rank = (is_hurt, seconds / useful, victim.num_tokens / useful, -victim.arrival)
             if best is None or rank < best[0]:
                 best = rank, Preemption(victim.key, means, seconds)
