@@ -17,12 +17,12 @@ Counting then starts again, for ten seconds in all: a loop that stands still for
 The number of silent ticks that is too many depends on the worker, as in any failure detector whose threshold
 follows the observed gaps (phi-accrual, Hayashibara 2004). Phi-accrual fits a distribution to the gaps and
 computes how improbable the current silence is. Here the gaps have no shape that a few dozen samples would
-show: on an idle machine all are equal, on a crowded one the worker waits for its turn. Both have a largest
-gap, and three times that gap is not reached by chance. The threshold is therefore three times the largest
-recent gap, which fades by half every ten seconds. It is at least 0.9 s, so that on an idle machine a loss is
-noticed within a second, and at most 5 s. A worker that was given up and comes back had a gap of that
-threshold, so it has three times as long the next time: a machine that starves a worker for a second costs its
-streams one replay, not one each second.
+show: on an idle machine all are equal, on a crowded one the worker waits for its turn. On both, a living
+worker is hardly ever silent for three times its largest gap so far. The threshold is therefore three times
+the largest recent gap, which fades by half every ten seconds. It is at least 0.9 s, so that on an idle
+machine a loss is noticed within a second, and at most 5 s. A worker that was given up and comes back had a
+gap of that threshold, so it has three times as long the next time: a machine that starves a worker for a
+second costs its streams one replay, not one each second.
 
 A false alarm is safe: the worker ends what was dispatched over the broken stream, and the next attempt has a
 higher fence. It costs computing the sequences again.
@@ -31,15 +31,18 @@ higher fence. It costs computing the sequences again.
 from __future__ import annotations
 
 MIN_THRESHOLD_TICKS = 9
+"""0.9 s: the least silence after which a worker is lost."""
 MAX_THRESHOLD_TICKS = 50
+"""5 s: the most silence that is waited for, unless responses to probes excuse it."""
 GAP_FACTOR = 3
 HALF_LIFE_TICKS = 100
+"""10 s: by then a gap counts half."""
 UNTAKEN_FACTOR = 2
 """A worker that sends messages may take no command for this many times the threshold."""
 PROBE_TICKS = 3
-"""Ticks of silence after which a worker is probed."""
+"""0.3 s: the silence after which a worker is probed."""
 MAX_SILENT_TICKS = 100
-"""Ticks of silence on its stream after which a worker is lost even if it responds to probes."""
+"""10 s: the silence on its stream after which a worker is lost even if it responds to probes."""
 
 
 class FailureDetector:
