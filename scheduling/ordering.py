@@ -22,7 +22,10 @@ def due_in_ms(slo: Slo, waited_s: float) -> int:
 
 
 def due_at(slo: Slo, received_at: float) -> float:
-    """Return when the first token is due, stated or by default; seconds on the caller's clock."""
+    """Return when the first token is due, stated or by default; seconds on the caller's clock.
+
+    It orders the queue. It is no promise: a request that states no TTFT is never late.
+    """
     stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
     return received_at + stated / 1000
 

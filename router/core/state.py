@@ -44,8 +44,11 @@ class CoreConfig:
     serves_without_store: bool = False
     """While the store is away, newcomers are served by what this router alone knows; otherwise refused."""
     no_worker_grace_s: float = 30.0
-    """How long an admitted request waits for a worker that could run it, and a newcomer for any decode worker
-    after the last one was lost."""
+    """How long to wait for a decode worker that was lost; no flag sets it. It bounds two waits:
+
+    - an admitted group that no connected worker could hold, from when it is stranded (`chores.py`)
+    - a newcomer that finds no decode worker at all, from when the last one was lost (`session/awaiting.py`)
+    """
 
 
 @dataclass(slots=True)

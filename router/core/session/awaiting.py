@@ -1,8 +1,8 @@
 """Newcomers that wait for a fleet which has lost its last decode worker a moment ago.
 
 A worker that is restarted, or whose link broke, is back within seconds. A call that comes meanwhile is kept,
-in no queue and without an answer: for as long as its promised first token could still come, and no longer
-after the loss than an admitted request waits for a worker. A fleet without a decode worker for longer refuses
+in no queue and without an answer. It waits until the TTFT that it states has passed, and at most until
+`no_worker_grace_s` after the last decode worker was lost. After that, a fleet without a decode worker refuses
 at once.
 """
 
@@ -23,7 +23,7 @@ def check_worth_waiting(state: RouterState, session: Session) -> None:
 
 def is_over(state: RouterState, session: Session) -> bool:
     """Return True if a call has waited for a decode worker for as long as it may."""
-    return state.now >= min(state.served_at + state.config.no_worker_grace_s, session.due_at)
+    return state.now >= min(state.served_at + state.config.no_worker_grace_s, session.ttft_due_at)
 
 
 def no_worker() -> Unavailable:

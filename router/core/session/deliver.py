@@ -218,7 +218,7 @@ def _learn_ttft(learnt: Learnt, session: Session, now: float) -> None:
     if session.predicted is not None and session.attempts == 1:
         observed_s = now - session.timeline.received_at
         is_trial = session.decision is not None and session.decision.is_trial
-        if is_trial and now <= session.due_at:
+        if is_trial and now <= session.ttft_due_at:
             learnt.fixed.forget()
         learnt.learn_ttft(session.predicted, observed_s, now)
 

@@ -246,7 +246,7 @@ def _count(counters: Counters, session: Session) -> None:
     first_at = session.timeline.first_token_at
     if session.slo.ttft_ms is None or session.number > 0:
         return
-    if first_at is not None and first_at <= session.due_at:
+    if first_at is not None and first_at <= session.ttft_due_at:
         counters.ttft_promises_kept += 1
     elif first_at is not None or FinishReason.CANCELLED not in reasons:
         counters.ttft_promises_broken += 1

@@ -111,7 +111,8 @@ class Group:
 
     # Its place in the queue
     due_at: float = 0.0
-    """The time by which the queue orders it within its class."""
+    """The time by which the queue orders it within its class: `scheduling.ordering.due_at` plus `delay_s`, or
+    the time of receipt if it has output."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more
     than its share."""
@@ -311,8 +312,12 @@ class Session:
         return self.timeline.dispatched_at is not None or self.number > 0
 
     @property
-    def due_at(self) -> float:
-        """Return when the first token is due by the SLO; infinite without a TTFT."""
+    def ttft_due_at(self) -> float:
+        """Return when the first token is due by the stated TTFT; infinite if none is stated.
+
+        Nothing is counted as late that asked for no TTFT. The queue orders it all the same, by a default:
+        `Group.due_at`.
+        """
         if self.slo.ttft_ms is None:
             return float("inf")
         return self.timeline.received_at + self.slo.ttft_ms / 1000
