@@ -1,7 +1,27 @@
-"""Decide on an SLO: accept by the 90 % quantile of the whole TTFT, or say at once what could be met.
+"""Decide on an SLO: accept what will very probably be kept, or say at once what could be.
 
-Refusing only requests that miss even at the 10 % quantile would fill the queue with requests that all just
-miss. All times are in seconds unless named otherwise.
+A promise is made on the late side of what was observed. The limits are judged by these values, each of which
+must be within the limit that the SLO states:
+
+    limit   quantity                        quantile                                margin
+    TTFT    time waited + predicted TTFT    q90 of observed / predicted, learnt     none
+    TPOT    predicted TPOT                  q90 of observed / predicted, learnt     none
+    ITL     longest unavoidable step        q95 of step times, in the cost model    ITL_MARGIN, 0.92
+
+The learnt ratios apply to the predicted part alone: the time waited already is known. They are capped where
+they would refuse what can be kept: at 1 in an idle fleet (`at_rest`), and at the pace itself where workers
+shorten their steps for it (`at_most`). A trial is accepted if the floor, the quickest steps ever seen, keeps
+the SLO (`trials`). A caller that sets `allow_at_risk` is accepted at risk instead of refused, by two rules:
+
+    decide         TTFT and TPOT at the q10 of the learnt ratios, ITL as above, are within the limits: the SLO
+                   may still be kept, and the fleet aims at all of it
+    rather_late    any other refusal, also for the sake of others: the answer will probably be late, and the
+                   fleet aims only at what it can still keep (`aim_of`)
+
+Under a policy without promises, all that would be refused is at risk (`unpromised`).
+
+To promise everything that could be kept at the q10 would fill the queue with requests that all just miss. All
+times are in seconds unless named otherwise.
 """
 
 from __future__ import annotations
@@ -38,6 +58,7 @@ class Cause(enum.Enum):
 
     OWN = "own promise"
     OTHERS = "promises and shares of others"
+    """It would break a promise, or its tenant or class has had its share."""
     LENGTHS = "fairness to longer prompts"
 
 
@@ -69,12 +90,17 @@ def at_most(spread: Spread, ratio: float) -> Spread:
 
 @value
 class Decision:
-    """A verdict, with the 90 % quantiles it is based on."""
+    """A verdict, and the values that the limits were compared with; the module's table has their quantiles.
+
+    Those of a trial are the floor. The TTFT of a request that must yield to others includes that time; that
+    of one refused for the sake of longer prompts is of a longer prompt.
+    """
 
     verdict: Verdict
     ttft_s: float
     tpot_s: float
     itl_s: float = 0.0
+    """Without `ITL_MARGIN`."""
     cause: Cause = Cause.OWN
     """Set if it is refused."""
     is_trial: bool = False
@@ -98,18 +124,19 @@ class Decision:
         return max(1, math.ceil(self.itl_s * 1000 / ITL_MARGIN))
 
 
-def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: float = 0.0) -> Decision:
+def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, yield_s: float = 0.0) -> Decision:
     """Judge one request.
 
-    `harm_s` is by how much it would break a promise made to another request; above 0 it is refused. A request
-    without an SLO is never refused for latency.
+    `yield_s` is how long it must leave the capacity to others: by how much it would break a promise, or until
+    its tenant and class are within their shares. Above 0 it is refused. A request without an SLO is never
+    refused for latency.
     """
     late_ttft = predicted.waited_s + predicted.ttft_s * ttft.q90
     late_tpot, itl_s = predicted.tpot_s * tpot.q90, predicted.itl_s
     if not slo.is_stated:
         return Decision(Verdict.ACCEPTED, late_ttft, late_tpot, itl_s)
-    if harm_s > 0:
-        later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + harm_s
+    if yield_s > 0:
+        later = max(late_ttft, (slo.ttft_ms or 0) / 1000) + yield_s
         return Decision(Verdict.REFUSED, later, late_tpot, itl_s, Cause.OTHERS)
     early_ttft = predicted.waited_s + predicted.ttft_s * ttft.q10
     early_tpot = predicted.tpot_s * tpot.q10
@@ -123,7 +150,10 @@ def decide(slo: Slo, predicted: Prediction, ttft: Spread, tpot: Spread, harm_s: 
 
 
 def rather_late(slo: Slo, decision: Decision) -> Decision:
-    """Return the decision for a caller who may allow a late answer: at risk instead of refused."""
+    """Return the decision for a caller who may allow a late answer: at risk instead of refused.
+
+    This is the second rule for "at risk": it needs no hope of keeping the SLO, unlike the first in `decide`.
+    """
     if decision.verdict is not Verdict.REFUSED or not slo.allow_at_risk:
         return decision
     return replace(decision, verdict=Verdict.AT_RISK, is_late=True)

@@ -1,4 +1,7 @@
-"""Recent experience: how far predictions were off, and how long outputs get."""
+"""Recent experience: how far predictions were off, and how long outputs get.
+
+These are estimators, which know no request; `router/core/admission/learnt.py` keeps one of each and feeds it.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class LengthShares:
         self._newest.append((now, entry))
         self._forget(now)
 
-    def held_back(self, tokens: int, load: float, now: float) -> int:
+    def longer_by(self, tokens: int, load: float, now: float) -> int:
         """Return the tokens to add to a prompt's length when it is judged; usually 0.
 
         `load` is the admitted work per second, as a share of what the fleet computes.

@@ -7,6 +7,7 @@
 TTFT and TPOT are then scaled by quantiles of observed / predicted, so the factors that the formulas leave out
 (hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
+These are formulas over numbers alone; `router/core/admission/predict.py` applies them to the router's fleet.
 A worker is examined when it has changed (`prefill_speed`, `decode_speed`). The fleet's capacity is a sum over
 the workers (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers.
 """

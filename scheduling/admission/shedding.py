@@ -1,5 +1,7 @@
 """Choose the waiting requests that give up being in time when not all can be, so that the most are in time.
 
+This is the decision alone; `router/core/admission/shed.py` says when it is made, and carries it out.
+
 Earliest deadline first meets every due time that any order could meet, as long as the work fits (Liu &
 Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment", 1973). If it does not
 fit, dropping the largest request due by then, each time one would be late, leaves the most in time (Moore,
@@ -25,7 +27,10 @@ from scheduling.request import SloClass
 from scheduling.value import value
 
 BATCH_SHARE = 0.05
-"""The share of prefill tokens that batch always gets, whatever else waits."""
+"""The share of prefill tokens that batch always gets, whatever else waits: its floor.
+
+`BatchFloor` gives it in the queue, `plan` counts on it, and `class_shares` admits at least as much.
+"""
 
 
 @value

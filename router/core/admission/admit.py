@@ -52,14 +52,14 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     group = state.groups.get(request_key)
     if group is None or group.session.ahead is None or group.session.admitted:
         return
-    session, ahead, late_s = group.session, group.session.ahead, 0.0
+    session, ahead, tenant_wait_s = group.session, group.session.ahead, 0.0
     if standing is None or standing.is_over:
         session.charged_tokens = 0.0
     if standing is not None and standing.is_over and state.fleet.serves:
         rate = state.capacity.prefill_rate(session.slo.pace_ms, state.now)
-        late_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
-    if _admit(state, group, ahead, late_s):
-        _take_place(state, group, ahead, late_s)
+        tenant_wait_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
+    if _admit(state, group, ahead, tenant_wait_s):
+        _take_place(state, group, ahead, tenant_wait_s)
 
 
 def on_queue_full(state: RouterState, request_key: str) -> None:
@@ -110,8 +110,11 @@ def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
     return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
 
-def _admit(state: RouterState, group: Group, ahead: QueueAhead, harm_s: float) -> bool:
-    """Judge a newcomer, and accept or refuse it; `harm_s` is by how much its tenant is ahead of its share."""
+def _admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> bool:
+    """Judge a newcomer, and accept or refuse it.
+
+    `tenant_wait_s` is the time until the other tenants have caught up with its own; 0 within its share.
+    """
     session = group.session
     if not state.fleet.serves:
         leave_queue(state, group)
@@ -119,10 +122,10 @@ def _admit(state: RouterState, group: Group, ahead: QueueAhead, harm_s: float) -
         return False
     judge, slo, now = state.judge, session.slo, state.now
     request = _request(state, group, ahead)
-    harm_s = max(harm_s, judge.class_wait_s(slo, now))
+    held_back_s = max(tenant_wait_s, judge.class_wait_s(slo, now))
     state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
-    judgement = judge.judge_newcomer(request, now, harm_s)
-    if harm_s == 0:
+    judgement = judge.judge_newcomer(request, now, held_back_s)
+    if held_back_s == 0:
         if judgement.refused:
             judgement = make_room(state, group, request) or judgement
         judge.learn_length(request, judgement, now)
@@ -155,11 +158,11 @@ def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
     return Judged(cost, session.slo, group.due_at, ahead, session.prefix_hits)
 
 
-def _take_place(state: RouterState, group: Group, ahead: QueueAhead, late_s: float) -> None:
+def _take_place(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> None:
     """Keep the place, or take a later one if the tenant is over its share or the TTFT will be missed."""
     aims_lower = group.session.aim.ttft_ms != group.session.slo.ttft_ms
-    if (late_s > 0 or aims_lower) and group.early_grant is None:
-        put_behind(state, group, late_s)
+    if (tenant_wait_s > 0 or aims_lower) and group.early_grant is None:
+        put_behind(state, group, tenant_wait_s)
     else:
         _keep_place(state, group, ahead)
 

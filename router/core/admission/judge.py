@@ -1,9 +1,9 @@
 """Judges a request: accepted with a promise, accepted at risk, or refused.
 
 check_slo       an SLO below the floor is an invalid argument, not a refusal
-judge           a prediction, and by how much the request would make others late, give a decision
+judge           a prediction, and how long the request must yield to others, give a decision
 judge_newcomer  the same for a newcomer: an idle fleet may try it, a busy one keeps room for longer prompts
-retry_after_s   when a refused request should come back, at which time the decision can be another
+retry_after_s   when a refused request should come back: by then the decision can be another
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Judgement:
         return self.at_rest and self.decision.cause is Cause.OWN
 
 
-def _judgement(forecast: Forecast, slo: Slo, harm_s: float = 0.0) -> Judgement:
-    """Decide on a forecast; `harm_s` is by how much the request would make others late."""
-    decision = decide(slo, forecast.predicted, forecast.ttft, forecast.tpot, harm_s)
+def _judgement(forecast: Forecast, slo: Slo, yield_s: float = 0.0) -> Judgement:
+    """Decide on a forecast; a request with `yield_s` above 0 must leave the capacity to others."""
+    decision = decide(slo, forecast.predicted, forecast.ttft, forecast.tpot, yield_s)
     return Judgement(decision, forecast.predicted, forecast.at_rest)
 
 
@@ -93,22 +93,27 @@ class Judge:
         if slo.is_stated and self.policy.promises and not slo.allow_at_risk:
             check_slo(self.predictor.with_most_cached(cost, hits), slo, self.fleet)
 
-    def judge(self, request: Judged, now: float, harm_s: float = 0.0) -> Judgement:
-        """Predict a request and decide on it; `harm_s` is the least by which it makes others late."""
+    def judge(self, request: Judged, now: float, held_back_s: float = 0.0) -> Judgement:
+        """Predict a request and decide on it.
+
+        `held_back_s` is the time until its tenant and its class are within their shares. Here it is joined
+        with the harm that the request would do to others: it yields for the longer of the two.
+        """
         slo = request.slo
         forecast = self.predictor.predict(request.cost, slo, request.ahead, request.hits, now)
         if not self.policy.promises:
             judgement = _judgement(forecast, slo)
             return replace(judgement, decision=unpromised(judgement.decision))
-        return _judgement(forecast, slo, max(harm_s, self._harm_s(request, forecast, now)))
+        yield_s = max(held_back_s, self._harm_s(request, forecast, now))
+        return _judgement(forecast, slo, yield_s)
 
-    def judge_newcomer(self, request: Judged, now: float, harm_s: float = 0.0) -> Judgement:
+    def judge_newcomer(self, request: Judged, now: float, held_back_s: float = 0.0) -> Judgement:
         """Judge a newcomer.
 
         A request that would be refused may be tried instead. A short one may have to leave room for longer
         prompts while those get less than their share.
         """
-        judgement = self.judge(request, now, harm_s)
+        judgement = self.judge(request, now, held_back_s)
         if not self.policy.promises:
             return judgement
         if judgement.refused:
@@ -150,7 +155,7 @@ class Judge:
         return retry_after_s(self._served_at(request, judgement, now), now, "")
 
     def _harm_s(self, request: Judged, forecast: Forecast, now: float) -> float:
-        """Return by how much a request would make others late that wait behind it."""
+        """Return by how much a request would make others late that wait behind it (`Backlog.harm_s`)."""
         slo, waits, own_tokens = request.slo, request.waits, request.cost.prompt_tokens
         if not slo.is_stated or len(self.waiting) <= waits:
             return 0.0
@@ -172,15 +177,15 @@ class Judge:
         # Lower classes give way first: their admitted requests are no load to this one.
         admitted = self.learnt.by_class.admitted_until(slo.slo_class, now)
         load = admitted / self.capacity.prefill_rate(slo.pace_ms, now)
-        longer_by = self.learnt.by_length[slo.slo_class].held_back(cost.prompt_tokens, load, now)
+        longer_by = self.learnt.by_length[slo.slo_class].longer_by(cost.prompt_tokens, load, now)
         if longer_by == 0:
             return judgement
         longer = replace(cost, prompt_tokens=cost.prompt_tokens + longer_by)
         # The requests behind are no later for it: the added length is not computed.
-        held_back = _judgement(self.predictor.predict(longer, slo, request.ahead, request.hits, now), slo)
-        if not held_back.refused:
+        as_longer = _judgement(self.predictor.predict(longer, slo, request.ahead, request.hits, now), slo)
+        if not as_longer.refused:
             return judgement
-        return replace(judgement, decision=replace(held_back.decision, cause=Cause.LENGTHS))
+        return replace(judgement, decision=replace(as_longer.decision, cause=Cause.LENGTHS))
 
     def _tried(self, request: Judged, judgement: Judgement, now: float) -> Judgement:
         """Return the judgement; a request is accepted as a trial if the fleet is idle and may try it."""

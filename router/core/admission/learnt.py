@@ -1,4 +1,7 @@
-"""Figures that admission learns from the requests it admitted."""
+"""Figures that admission learns from the requests it admitted.
+
+This is what one router has learnt; the estimators themselves are in `scheduling/admission/learnt.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Predicts what a request will experience: its TTFT, its TPOT, and how far such predictions are off.
 
-A prediction is made for the fleet as a whole, then for the worker with the earliest first token. It counts
-the part of the prompt that is cached, but no more than is sure to be cached where the prompt ends up: the
-prefix directory knows what each worker holds, and several workers may come to take the request.
+The formulas are in `scheduling/admission/prediction.py`; here they get the fleet, the prompt's cached blocks
+and what was learnt. A prediction is made for the fleet as a whole, then for the worker with the earliest
+first token. It counts the part of the prompt that is cached, but no more than is sure to be cached where the
+prompt ends up: the prefix directory knows what each worker holds, and several workers may come to take the
+request.
 """
 
 from __future__ import annotations

@@ -54,6 +54,6 @@ def judge_quote(
     """Judge a request that is not sent; raise RouterError as sending it would."""
     state.judge.check_slo(cost, slo, hits)
     cost = replace(cost, cached_tokens=state.predictor.cached_everywhere(hits))
-    harm_s = state.judge.class_wait_s(slo, state.now)
+    held_back_s = state.judge.class_wait_s(slo, state.now)
     request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
-    return request, state.judge.judge_newcomer(request, state.now, harm_s)
+    return request, state.judge.judge_newcomer(request, state.now, held_back_s)

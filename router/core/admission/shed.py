@@ -1,6 +1,7 @@
-"""Which waiting requests give up their SLO so that most are in time: at an arrival, and by the full plan.
+"""Let waiting requests give up their SLO so that most are in time: at an arrival, and by the full plan.
 
-Only requests at risk give theirs up, whose callers prefer late tokens to a refusal; accepted ones only when
+`scheduling/admission/shedding.py` makes the plan; here it is applied to the groups of this router. Only
+requests at risk give theirs up, whose callers prefer late tokens to a refusal; accepted ones only when
 capacity died. The full plan is made at most `PLANS_PER_S` times a second, less often the more requests wait,
 and only while some may be put behind. It uses the early quantile of what was learnt: a request that could
 still be in time keeps its SLO.

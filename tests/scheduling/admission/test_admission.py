@@ -49,8 +49,10 @@ CERTAIN = Spread(1.0, 1.0)
 
 
 @given(predictions, spreads, spreads, st.floats(0, 10))
-def test_who_states_no_slo_is_never_refused(p: Prediction, ttft: Spread, tpot: Spread, harm_s: float) -> None:
-    assert decide(Slo(), p, ttft, tpot, harm_s).verdict is Verdict.ACCEPTED
+def test_who_states_no_slo_is_never_refused(
+    p: Prediction, ttft: Spread, tpot: Spread, yield_s: float
+) -> None:
+    assert decide(Slo(), p, ttft, tpot, yield_s).verdict is Verdict.ACCEPTED
 
 
 @given(slos, predictions, spreads, spreads)
@@ -100,9 +102,9 @@ def test_at_risk_only_where_allowed() -> None:
 
 @given(slos, predictions, spreads, spreads, st.sampled_from([0.0, 0.2]))
 def test_allowing_a_late_answer_changes_only_refusals(
-    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, harm_s: float
+    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, yield_s: float
 ) -> None:
-    decision = decide(slo, p, ttft, tpot, harm_s)
+    decision = decide(slo, p, ttft, tpot, yield_s)
     taken = rather_late(slo, decision)
     if decision.verdict is Verdict.REFUSED and slo.allow_at_risk:
         assert taken.verdict is Verdict.AT_RISK
@@ -113,9 +115,9 @@ def test_allowing_a_late_answer_changes_only_refusals(
 
 @given(slos, predictions, spreads, spreads, st.sampled_from([0.0, 0.2]))
 def test_what_is_asked_in_vain_is_not_aimed_at_and_all_else_is(
-    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, harm_s: float
+    slo: Slo, p: Prediction, ttft: Spread, tpot: Spread, yield_s: float
 ) -> None:
-    decision = rather_late(slo, decide(slo, p, ttft, tpot, harm_s))
+    decision = rather_late(slo, decide(slo, p, ttft, tpot, yield_s))
     aim = aim_of(slo, decision)
     if not decision.is_late:
         assert aim == slo
@@ -124,13 +126,13 @@ def test_what_is_asked_in_vain_is_not_aimed_at_and_all_else_is(
     assert aim != slo or slo.ttft_ms is None, "something was in vain, or it would harm others"
     kept = {name for name in ("ttft_ms", "tpot_ms", "itl_ms") if getattr(aim, name) is not None}
     assert all(getattr(aim, name) == getattr(slo, name) for name in kept)
-    if harm_s > 0:
+    if yield_s > 0:
         assert aim.ttft_ms is None
 
 
 def test_who_would_break_the_promise_of_another_is_refused() -> None:
     soon = Prediction(ttft_s=0.1, tpot_s=0.01, wait_s=0.0, batch_size=1)
-    refused = decide(Slo(ttft_ms=1000), soon, CERTAIN, CERTAIN, harm_s=0.2)
+    refused = decide(Slo(ttft_ms=1000), soon, CERTAIN, CERTAIN, yield_s=0.2)
     assert refused.verdict is Verdict.REFUSED
     assert refused.attainable_ttft_ms >= 1200
 

@@ -33,42 +33,42 @@ def shares_of(*admitted: float, rounds: int = 20) -> LengthShares:
 
 def test_a_short_prompt_is_held_back_by_the_longest_that_starve() -> None:
     shares = shares_of(*[0.9] * 8, 0.1, 0.1)
-    assert shares.held_back(100, BUSY, 1.0) == 1000
-    assert shares.held_back(800, BUSY, 1.0) == 1000
+    assert shares.longer_by(100, BUSY, 1.0) == 1000
+    assert shares.longer_by(800, BUSY, 1.0) == 1000
 
 
 def test_the_starved_are_judged_as_they_are() -> None:
     shares = shares_of(*[0.9] * 8, 0.1, 0.1)
-    assert [shares.held_back(tokens, BUSY, 1.0) for tokens in (900, 1000)] == [0, 0]
+    assert [shares.longer_by(tokens, BUSY, 1.0) for tokens in (900, 1000)] == [0, 0]
 
 
 def test_who_gets_less_than_the_mean_is_not_held_back_for_others() -> None:
     shares = shares_of(0.3, *[0.9] * 8, 0.1)
-    assert shares.held_back(100, BUSY, 1.0) == 0
-    assert shares.held_back(200, BUSY, 1.0) == 1000
+    assert shares.longer_by(100, BUSY, 1.0) == 0
+    assert shares.longer_by(200, BUSY, 1.0) == 1000
 
 
 def test_nobody_is_held_back_for_shorter_ones() -> None:
     shares = shares_of(0.1, 0.1, *[0.9] * 8)
-    assert [shares.held_back(tokens, BUSY, 1.0) for tokens in LENGTHS] == [0] * PARTS
+    assert [shares.longer_by(tokens, BUSY, 1.0) for tokens in LENGTHS] == [0] * PARTS
 
 
 def test_equal_shares_hold_nobody_back() -> None:
     shares = shares_of(*[0.5] * 10)
-    assert [shares.held_back(tokens, BUSY, 1.0) for tokens in LENGTHS] == [0] * PARTS
+    assert [shares.longer_by(tokens, BUSY, 1.0) for tokens in LENGTHS] == [0] * PARTS
 
 
 def test_prompts_of_one_length_are_not_held_back_for_each_other() -> None:
     shares = LengthShares()
     for place in range(WINDOW):
         shares.decided(512, 0.0, admitted=place < WINDOW // 2)
-    assert shares.held_back(512, BUSY, 1.0) == 0
+    assert shares.longer_by(512, BUSY, 1.0) == 0
 
 
 def test_what_was_refused_long_ago_holds_nobody_back() -> None:
     shares = shares_of(*[0.9] * 8, 0.1, 0.1)
-    assert shares.held_back(100, BUSY, MAX_AGE_S) > 0
-    assert shares.held_back(100, BUSY, MAX_AGE_S + 1) == 0
+    assert shares.longer_by(100, BUSY, MAX_AGE_S) > 0
+    assert shares.longer_by(100, BUSY, MAX_AGE_S + 1) == 0
     assert len(shares) == 0
 
 
@@ -77,7 +77,7 @@ def test_below_the_gate_nobody_is_held_back(asked: list[tuple[int, bool]], token
     shares = LengthShares()
     for length, admitted in asked:
         shares.decided(length, 0.0, admitted=admitted)
-    assert shares.held_back(tokens, load, 0.0) == 0
+    assert shares.longer_by(tokens, load, 0.0) == 0
 
 
 @given(st.lists(st.integers(1, 50), min_size=ENOUGH, max_size=WINDOW), st.integers(1, 60), st.data())
@@ -89,7 +89,7 @@ def test_while_nearly_all_are_admitted_nobody_is_held_back(
     for place, length in enumerate(lengths):
         shares.decided(length, 0.0, admitted=place not in refused)
     assert len(refused) <= (1 - NEARLY_ALL) * len(lengths) + 1e-9
-    assert shares.held_back(tokens, 1.0, 0.0) == 0
+    assert shares.longer_by(tokens, 1.0, 0.0) == 0
 
 
 @given(ASKED, st.integers(1, 60))
@@ -97,11 +97,11 @@ def test_only_longer_ones_that_asked_hold_a_prompt_back(asked: list[tuple[int, b
     shares = LengthShares()
     for length, admitted in asked:
         shares.decided(length, 0.0, admitted=admitted)
-    held_back = shares.held_back(tokens, 1.0, 0.0)
-    if held_back:
+    longer_by = shares.longer_by(tokens, 1.0, 0.0)
+    if longer_by:
         latest = asked[-WINDOW:]
-        assert held_back > tokens
-        assert held_back in {length for length, _ in latest}
+        assert longer_by > tokens
+        assert longer_by in {length for length, _ in latest}
         assert not all(admitted for length, admitted in latest if length > tokens)
 
 
