@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.due_times import DueTimes
-from engine.core.sequence import Sequence
+from engine.core.sequence import Choice
 from scheduling.step import DecodeLoad
 
 Rows = slice | NDArray[np.int64]
@@ -22,19 +22,19 @@ Rows = slice | NDArray[np.int64]
 class RowTable(Protocol):
     """The executor's part of each row."""
 
-    def join(self, sequence: Sequence) -> None:
-        """A sequence has the row `sequence.row`, behind all others."""
+    def join(self, choice: Choice) -> None:
+        """A choice has the row `choice.row`, behind all others."""
         ...
 
-    def leave(self, sequence: Sequence, last: int) -> None:
-        """A sequence gives up its row, into which row `last` moves."""
+    def leave(self, choice: Choice, last: int) -> None:
+        """A choice gives up its row, into which row `last` moves."""
         ...
 
-    def set_blocks(self, sequence: Sequence) -> None:
-        """A row has the block table of its sequence from now on."""
+    def set_blocks(self, choice: Choice) -> None:
+        """A row has the block table of its choice from now on."""
         ...
 
-    def add_block(self, sequence: Sequence) -> None:
+    def add_block(self, choice: Choice) -> None:
         """The block table of a row has grown by its last block."""
         ...
 
@@ -44,7 +44,7 @@ class Batch:
 
     def __init__(self, max_rows: int, block_size: int, rows: RowTable) -> None:
         self.max_rows = max_rows
-        self.sequences: list[Sequence] = []
+        self.sequences: list[Choice] = []
         self.positions = np.zeros(max_rows, dtype=np.int64)
         """Where in its sequence each row's newest token stands; its KV is not written yet."""
         self.num_outputs = np.zeros(max_rows, dtype=np.int64)
@@ -65,39 +65,39 @@ class Batch:
     def num_rows(self) -> int:
         return len(self.sequences)
 
-    def join(self, sequence: Sequence) -> None:
+    def join(self, choice: Choice) -> None:
         """Add a row; everything but its newest token is computed, or that too if `advance` adds the next."""
         row = self.num_rows
         assert row < self.max_rows
-        group, num_outputs = sequence.group, sequence.num_outputs
+        group, num_outputs = choice.group, choice.num_outputs
         position = len(group.spec.prompt_token_ids) + num_outputs - 1
-        self.sequences.append(sequence)
-        sequence.row = row
+        self.sequences.append(choice)
+        choice.row = row
         self.positions[row] = position
         self.num_outputs[row] = num_outputs
         self._is_pending[row] = False
-        self._limits[row] = sequence.limit
+        self._limits[row] = choice.limit
         self.num_context_tokens += position + 1
-        self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, sequence.due)
-        self.table.join(sequence)
+        self.due_times.set(row, group.spec.tpot_ms, group.spec.itl_ms, choice.due)
+        self.table.join(choice)
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, choice: Choice) -> None:
         """Remove a row; the last one moves into its place."""
-        row, last = sequence.row, self.num_rows - 1
-        assert self.sequences[row] is sequence
-        sequence.due = self.due_times.get(row)
+        row, last = choice.row, self.num_rows - 1
+        assert self.sequences[row] is choice
+        choice.due = self.due_times.get(row)
         self.due_times.clear(row)
         self.num_context_tokens -= int(self.positions[row]) + 1
-        self.table.leave(sequence, last)
+        self.table.leave(choice, last)
         moved = self.sequences.pop()
         if row != last:
             self.sequences[row] = moved
             moved.row = row
             for column in self._columns:
                 column[row] = column[last]
-        sequence.row = -1
+        choice.row = -1
 
-    def advance(self, first_row: int, num_steps: int = 1) -> list[Sequence]:
+    def advance(self, first_row: int, num_steps: int = 1) -> list[Choice]:
         """Count the tokens that launched steps append to each row from `first_row`, one in each step.
 
         Return the choices that get the last one they may have.
@@ -128,7 +128,7 @@ class Batch:
         slack_s = due.slack_s(n, at_s, is_pending if is_pending.any() else None)
         return DecodeLoad(n, self.num_context_tokens, slack_s, due.gap_limit_s(n))
 
-    def rows_at_block_start(self) -> list[Sequence]:
+    def rows_at_block_start(self) -> list[Choice]:
         """Return the choices whose newest token begins a block."""
         (begins,) = (self.positions[: self.num_rows] % self._block_size == 0).nonzero()
         return [self.sequences[row] for row in begins.tolist()]

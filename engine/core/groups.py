@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.core.admission import Admission, EngineLimits, Refuse
 from engine.core.batch import Batch
@@ -32,8 +31,7 @@ from engine.core.memory.swap_memory import SwapMemory
 from engine.core.queues import Queues
 from engine.core.report import Failure
 from engine.core.report_builder import ReportBuilder
-from engine.core.sequence import Goal, Phase, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Means
 from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
@@ -65,8 +63,8 @@ class Groups:
         self._forecast = Forecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
-        self._parts: dict[int, list[SequenceGroup]] = {}
-        """By handle. All choices of a handle are one group, unless a preemption parted them."""
+        self._pieces: dict[int, list[SequenceGroup]] = {}
+        """By handle. All choices of a handle are one group, unless a preemption broke it into pieces."""
         self.queues = Queues(batch)
         self.report = ReportBuilder()
         """Events since the last report; replaced for every report."""
@@ -131,7 +129,7 @@ class Groups:
         if self._refused_head() is not None:
             self._room.pass_turns(num_turns)
 
-    def prefill_work(self, now_s: float) -> Seq[PrefillWork]:
+    def prefill_work(self, now_s: float) -> Sequence[PrefillWork]:
         """Return what is to be computed, after taking what has become cached in the meantime."""
         for group in self.queues.prefilling.values():
             if self._tables.extend_from_cache(group):
@@ -231,14 +229,14 @@ class Groups:
         self, group: SequenceGroup, reason: FailureReason, message: str, *, is_wrong: bool = False
     ) -> None:
         """End a sequence that cannot go on, once; `is_wrong` KV must not be found in the cache again."""
-        parts = list(self._parts.get(group.handle, ()))
-        if group.phase is Phase.ENDED or not parts:
+        pieces = list(self._pieces.get(group.handle, ()))
+        if group.phase is Phase.ENDED or not pieces:
             return
-        tables = [part.block_table for part in parts]
-        tables += [choice.block_table for part in parts for choice in part.sequences]
+        tables = [piece.block_table for piece in pieces]
+        tables += [choice.block_table for piece in pieces for choice in piece.sequences]
         self.report.failures.append(Failure(group.handle, reason, message))
-        for part in parts:
-            self._end(part)
+        for piece in pieces:
+            self._end(piece)
         if is_wrong:
             self._tables.forget(tables)
 
@@ -263,19 +261,19 @@ class Groups:
         self.queues.check_integrity()
 
     def _all(self) -> list[SequenceGroup]:
-        return [group for parts in self._parts.values() for group in parts]
+        return [group for pieces in self._pieces.values() for group in pieces]
 
     # In
 
     def _enter(
         self, spec: SequenceSpec, goal: Goal, now_s: float, *, receives: ReceiveKind | None = None
     ) -> None:
-        assert spec.handle not in self._parts, f"handle {spec.handle} is in use"
+        assert spec.handle not in self._pieces, f"handle {spec.handle} is in use"
         entered = self._admission.enter(spec, goal, receives, now_s)
         if isinstance(entered, Failure):
             self._refuse(entered)
             return
-        self._parts[spec.handle] = [entered]
+        self._pieces[spec.handle] = [entered]
         self.queues.waiting.add(entered)
 
     def _refuse(self, failure: Failure) -> None:
@@ -303,8 +301,8 @@ class Groups:
         return self._room.take(group, self._holders(), is_idle=not self._batch.num_rows)
 
     def _holders(self) -> Iterator[SequenceGroup]:
-        for parts in self._parts.values():
-            for group in parts:
+        for pieces in self._pieces.values():
+            for group in pieces:
                 if group.phase not in WITHOUT_BLOCKS:
                     yield group
 
@@ -348,8 +346,8 @@ class Groups:
 
     def _undivided(self, handle: int) -> SequenceGroup | None:
         """Return the one group of a handle that has not run yet."""
-        parts = self._parts.get(handle)
-        return None if parts is None else parts[0]
+        pieces = self._pieces.get(handle)
+        return None if pieces is None else pieces[0]
 
     # Preempted
 
@@ -360,17 +358,17 @@ class Groups:
         self.queues.arrived.pop(group.key, None)
         if means is Means.SWAP:
             self._preempter.swap_out(group)
-            parts = [group]
+            pieces = [group]
         else:
-            parts = self._preempter.drop(group, self._keys)
-            siblings = self._parts[group.handle]
+            pieces = self._preempter.drop(group, self._keys)
+            siblings = self._pieces[group.handle]
             siblings.remove(group)
-            siblings.extend(parts)
+            siblings.extend(pieces)
         if not self._is_preempted(group.handle):
             self.report.preempted.append(group.handle)
         self._forecast.remove(group)
         self._room.note_return()
-        self.queues.add_preempted(parts)
+        self.queues.add_preempted(pieces)
 
     def _resume_preempted(self) -> bool:
         """Return True if no group is left that has to come back before others start."""
@@ -385,16 +383,16 @@ class Groups:
         return True
 
     def _is_preempted(self, handle: int) -> bool:
-        """Return True if any part of the handle is preempted."""
-        return any(part.key in self.queues.preempted for part in self._parts[handle])
+        """Return True if any piece of the handle is preempted."""
+        return any(piece.key in self.queues.preempted for piece in self._pieces[handle])
 
     # To another worker
 
     def _offer(self, handle: int, parts: dict[int, int], now_s: float, num_blocks: int | None = None) -> None:
         """Hold blocks of a handle's running choices, each under its handle in `parts`, until `Release`."""
-        held = self._mover.hold(self._parts.get(handle, ()), parts, now_s, num_blocks)
+        held = self._mover.hold(self._pieces.get(handle, ()), parts, now_s, num_blocks)
         for group in held:
-            self._parts[group.handle] = [group]
+            self._pieces[group.handle] = [group]
             self.publish_blocks(group)
         handles = {group.handle for group in held}
         for part in (part for part in parts.values() if part not in handles):
@@ -413,7 +411,7 @@ class Groups:
             self._end(group)
 
     def _cancel(self, handle: int) -> None:
-        for group in list(self._parts.get(handle, ())):
+        for group in list(self._pieces.get(handle, ())):
             if group.phase in (Phase.RECEIVING, Phase.ABANDONED):
                 group.phase = Phase.ABANDONED
                 self.queues.receiving.pop(group.key, None)
@@ -421,7 +419,7 @@ class Groups:
                 self._end(group)
 
     def _end(self, group: SequenceGroup) -> None:
-        """Return everything the group has, from whatever phase; the handle is free with its last part."""
+        """Return everything the group has, from whatever phase; the handle is free with its last piece."""
         self.queues.remove(group)
         for choice in group.sequences:
             if choice.row >= 0:
@@ -432,13 +430,13 @@ class Groups:
         self._forecast.remove(group)
         self._room.note_return()
         group.phase = Phase.ENDED
-        parts = self._parts[group.handle]
-        parts.remove(group)
-        if not parts:
-            del self._parts[group.handle]
+        pieces = self._pieces[group.handle]
+        pieces.remove(group)
+        if not pieces:
+            del self._pieces[group.handle]
             self.report.freed.append(group.handle)
 
     def _hand_back(self) -> None:
-        for parts in list(self._parts.values()):
-            if not any(group.has_begun for group in parts):
-                self.fail(parts[0], FailureReason.DRAINING, "this worker is draining")
+        for pieces in list(self._pieces.values()):
+            if not any(group.has_begun for group in pieces):
+                self.fail(pieces[0], FailureReason.DRAINING, "this worker is draining")

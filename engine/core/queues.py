@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from engine.core.batch import Batch
@@ -88,7 +87,7 @@ class Queues:
         for queue in (self.receiving, self.arrived, self.preempted):
             queue.pop(group.key, None)
 
-    def prefill_work(self, now_s: float) -> Seq[PrefillWork]:
+    def prefill_work(self, now_s: float) -> Sequence[PrefillWork]:
         """Return what is to be computed, by arrival."""
         return _Work([group for group in self._prefill_order if group.num_remaining_tokens], now_s)
 
@@ -99,7 +98,7 @@ class Queues:
         assert self._prefill_order == sorted(groups, key=_by_arrival)
 
 
-class _Work(Seq[PrefillWork]):
+class _Work(Sequence[PrefillWork]):
     """The work of some groups as of now, made when it is asked for: most step rules look at the first few."""
 
     __slots__ = ("_groups", "_now_s")
@@ -114,8 +113,8 @@ class _Work(Seq[PrefillWork]):
     @overload
     def __getitem__(self, index: int) -> PrefillWork: ...
     @overload
-    def __getitem__(self, index: slice) -> Seq[PrefillWork]: ...
-    def __getitem__(self, index: int | slice) -> PrefillWork | Seq[PrefillWork]:
+    def __getitem__(self, index: slice) -> Sequence[PrefillWork]: ...
+    def __getitem__(self, index: int | slice) -> PrefillWork | Sequence[PrefillWork]:
         if isinstance(index, slice):
             return [self._work(group) for group in self._groups[index]]
         return self._work(self._groups[index])

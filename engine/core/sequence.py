@@ -18,7 +18,7 @@ are preempted to be computed again have different outputs by then: each goes on 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,7 @@ class Swapped:
     """Per choice: indexes of its blocks in the other two."""
 
 
-class Sequence:
+class Choice:
     """One choice: its output, and its own blocks once it runs."""
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Sequence:
 
 
 class SequenceGroup:
-    """The group made from one `SequenceSpec`, or a part of that group; its `key` is unique."""
+    """The group made from one `SequenceSpec`, or a piece of that group; its `key` is unique."""
 
     __slots__ = (
         "_context",
@@ -172,7 +172,7 @@ class SequenceGroup:
         spec: SequenceSpec,
         goal: Goal,
         rules: OutputRules,
-        block_hashes: Seq[bytes],
+        block_hashes: Sequence[bytes],
         arrived_s: float,
     ) -> None:
         self.key = key
@@ -215,7 +215,7 @@ class SequenceGroup:
         self.first_token_s = 0.0
         """When that was."""
         self.swapped: Swapped | None = None
-        self.sequences: list[Sequence] = []
+        self.sequences: list[Choice] = []
 
     @property
     def handle(self) -> int:
@@ -261,9 +261,9 @@ class SequenceGroup:
             return True
         return self.num_computed_tokens > self.num_cached_tokens
 
-    def new_choice(self, index: int, text: TextStream | None) -> Sequence:
+    def new_choice(self, index: int, text: TextStream | None) -> Choice:
         """Return a choice as it is before its first token here."""
-        choice = Sequence(self, index, self.new_output(text))
+        choice = Choice(self, index, self.new_output(text))
         # Delivered output has had its effect on the text, as if it had been generated here.
         for token_id in self.spec.output_token_ids:
             choice.output.push(token_id)
@@ -278,14 +278,14 @@ class SequenceGroup:
         first = max(begin, self.num_launched_prompt_rows)
         return range(first, max(first, min(end, self.num_prompt_rows)))
 
-    def part(self, key: int, choice: Sequence) -> SequenceGroup:
-        """A group for one running choice alone, which is taken over."""
-        part = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
-        part.arrival = self.arrival
-        part.sequences = [choice]
-        part.num_launched_prompt_rows = part.num_prompt_rows
-        choice.group = part
-        return part
+    def piece(self, key: int, choice: Choice) -> SequenceGroup:
+        """Return a group for one running choice alone, which is taken over."""
+        piece = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
+        piece.arrival = self.arrival
+        piece.sequences = [choice]
+        piece.num_launched_prompt_rows = piece.num_prompt_rows
+        choice.group = piece
+        return piece
 
     @property
     def num_remaining_tokens(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Choice, SequenceGroup
 from scheduling.cost.cost_model import StepShape
 
 MAX_PROMPT_ROWS = 256
@@ -47,11 +47,11 @@ class Step:
     """The same, and those that had run before a preemption."""
     first_row: int = 0
     """The row that the first of `choices` had."""
-    choices: list[Sequence] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     """The choice of each row that got a token."""
     positions: NDArray[np.int64] = field(default_factory=_no_rows)
     """The position of each token whose KV it writes for these rows."""
-    last: list[Sequence] = field(default_factory=list)
+    last: list[Choice] = field(default_factory=list)
     """Choices that have left the batch at its launch, since they got the last token they may have."""
     held: list[int] = field(default_factory=list)
     """Blocks that are not needed any more and that it may still write to: given back when it is over."""

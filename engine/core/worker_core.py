@@ -17,8 +17,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.swap_memory import SwapMemory
 from engine.core.report import Load
 from engine.core.report_builder import ReportBuilder
-from engine.core.sequence import Goal, Phase, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from engine.core.step import ChunkWork, Step, within_rows
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.policies.policy import Policy

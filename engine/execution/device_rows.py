@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch
-from engine.core.sequence import Sequence
+from engine.core.sequence import Choice
 from engine.device.host_copies import StepUpload
 from engine.model.step_batch import StepBatch
 from engine.sampling.sampling_table import SamplingTable
@@ -22,7 +22,7 @@ class ChunkRow:
 
     token_ids: NDArray[np.int64]
     first_position: int
-    block_table: Seq[int]
+    block_table: Sequence[int]
     """Covers the chunk's last token."""
     wants_logits: bool
     """The logits of its last token are needed."""
@@ -45,36 +45,36 @@ class DeviceRows:
         self._columns = (self.handles, self.choices, self.token_ids, self.block_tables)
         self._places = np.arange(max_rows, dtype=np.int64)
 
-    def join(self, sequence: Sequence) -> None:
-        row, group = sequence.row, sequence.group
-        prompt, outputs = group.spec.prompt_token_ids, sequence.output_token_ids
+    def join(self, choice: Choice) -> None:
+        row, group = choice.row, choice.group
+        prompt, outputs = group.spec.prompt_token_ids, choice.output_token_ids
         self.handles[row] = group.handle
-        self.choices[row] = sequence.choice
+        self.choices[row] = choice.choice
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.sampling.set(
             row,
             group.spec.sampling,
-            sequence.choice,
+            choice.choice,
             prompt_token_ids=prompt,
             output_token_ids=outputs,
             min_tokens=group.rules.min_tokens,
             banned=tuple(group.rules.eos_token_ids | group.rules.stop_token_ids),
         )
 
-    def leave(self, sequence: Sequence, last: int) -> None:
-        row = sequence.row
+    def leave(self, choice: Choice, last: int) -> None:
+        row = choice.row
         if row != last:
             for column in self._columns:
                 column[row] = column[last]
             self.sampling.move(last, row)
 
-    def set_blocks(self, sequence: Sequence) -> None:
-        table = sequence.block_table
-        self.block_tables[sequence.row, : len(table)] = table
+    def set_blocks(self, choice: Choice) -> None:
+        table = choice.block_table
+        self.block_tables[choice.row, : len(table)] = table
 
-    def add_block(self, sequence: Sequence) -> None:
-        table = sequence.block_table
-        self.block_tables[sequence.row, len(table) - 1] = table[-1]
+    def add_block(self, choice: Choice) -> None:
+        table = choice.block_table
+        self.block_tables[choice.row, len(table) - 1] = table[-1]
 
     def put_in_flight(self, rows: slice) -> None:
         """The newest tokens of `rows` are those that a launched step draws."""
@@ -109,7 +109,7 @@ class StepAssembler:
         """True if some row's next token cannot be drawn before the host knows the one before it."""
         return bool(self._table.sampling.has_bad_words[: self._batch.num_rows].any())
 
-    def assemble(self, num_decodes: int, chunks: Seq[ChunkRow]) -> StepBatch:
+    def assemble(self, num_decodes: int, chunks: Sequence[ChunkRow]) -> StepBatch:
         """Return the step of the first rows (all of them, or none), one token each, then the chunks."""
         n = num_decodes
         positions = self._batch.positions[:n]
@@ -132,7 +132,9 @@ class StepAssembler:
             max_context_len=longest,
         )
 
-    def _assemble_mixed(self, chunks: Seq[ChunkRow], slots: NDArray[np.int64], longest: int) -> StepBatch:
+    def _assemble_mixed(
+        self, chunks: Sequence[ChunkRow], slots: NDArray[np.int64], longest: int
+    ) -> StepBatch:
         n, size = len(slots), self._block_size
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         ends = np.array([chunk.first_position for chunk in chunks]) + lengths

@@ -42,8 +42,7 @@ from engine.core.commands import Command, HandOver, Lend
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
 from engine.core.report import Mark, StepReport
-from engine.core.sequence import Sequence as Choice
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence import Choice, SequenceGroup
 from engine.core.worker_core import WorkerCore
 from engine.device.copy_stream import mark_steps
 from engine.execution.device_rows import DeviceRows, StepAssembler

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.sequence import Sequence
+from engine.core.sequence import Choice
 from engine.sampling.sampler import Logprobs
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason
@@ -111,7 +110,7 @@ class TokenRows:
         choices: Iterable[int],
         indexes: Iterable[int],
         token_ids: Iterable[int],
-        ends: Seq[tuple[str, FinishReason]],
+        ends: Sequence[tuple[str, FinishReason]],
     ) -> None:
         """One row per token; all arguments have equal length, `ends` holds text and finish reason."""
         columns = self._growing
@@ -124,7 +123,7 @@ class TokenRows:
         columns.texts.extend(encoded)
         columns.text_lengths.extend(map(len, encoded))
 
-    def add_stop(self, row: int, choice: Sequence) -> None:
+    def add_stop(self, row: int, choice: Choice) -> None:
         """Record which stop string ended a row's choice, if one did."""
         if choice.output.stop_place is not None:
             self._growing.stop_rows.append(row)

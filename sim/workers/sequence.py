@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch
-from engine.core.sequence import Sequence, SequenceGroup
+from engine.core.sequence import Choice, SequenceGroup
 from scheduling.request import FinishReason, SequenceSpec
 
 
@@ -86,7 +86,7 @@ class SimSequence:
         self.last_at = float(times[-1])
 
 
-class CountedChoice(Sequence):
+class CountedChoice(Choice):
     """A choice whose tokens are counted, never named. It ends when its trace says so."""
 
     __slots__ = ("_batch", "_sequence")

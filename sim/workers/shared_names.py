@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.core.sequence import Sequence as Choice
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence import Choice, SequenceGroup
 from scheduling.request import SequenceSpec
 from sim.workers.sequence import SimSequence
 from workloads.trace import TraceRequest

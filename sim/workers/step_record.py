@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.batch import Batch
-from engine.core.sequence import Sequence
+from engine.core.sequence import Choice
 from sim.workers.sequence import SimSequence
 
 Times = NDArray[np.float64]
@@ -38,18 +38,18 @@ class StepRecord:
         """Return when each decode step ended, and how many sequences were in it."""
         return self._times[: self._num_steps], self._sizes[: self._num_steps]
 
-    def join(self, sequence: Sequence) -> None:
-        self._sequences[sequence.group.handle].joined_at = self._num_steps
+    def join(self, choice: Choice) -> None:
+        self._sequences[choice.group.handle].joined_at = self._num_steps
 
-    def leave(self, sequence: Sequence, last: int) -> None:
+    def leave(self, choice: Choice, last: int) -> None:
         assert self.batch is not None
-        left = self._sequences[sequence.group.handle]
-        left.generated = int(self.batch.num_outputs[sequence.row])
+        left = self._sequences[choice.group.handle]
+        left.generated = int(self.batch.num_outputs[choice.row])
         if left.joined_at < self._num_steps:
             left.add_times(self._times[left.joined_at : self._num_steps])
 
-    def set_blocks(self, sequence: Sequence) -> None:
+    def set_blocks(self, choice: Choice) -> None:
         """Nothing reads the blocks."""
 
-    def add_block(self, sequence: Sequence) -> None:
+    def add_block(self, choice: Choice) -> None:
         """Nothing reads the blocks."""

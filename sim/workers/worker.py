@@ -19,8 +19,7 @@ import numpy as np
 from engine.core import commands
 from engine.core.admission import EngineLimits
 from engine.core.report import Failure
-from engine.core.sequence import Goal, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, SequenceGroup
 from engine.core.step import Step
 from engine.core.worker_core import WorkerCore
 from router.core.actions import (

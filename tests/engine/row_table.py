@@ -1,19 +1,19 @@
 """An executor's columns where a test has no executor."""
 
-from engine.core.sequence import Sequence
+from engine.core.sequence import Choice
 
 
 class NoRows:
     """Keeps nothing for any row."""
 
-    def join(self, sequence: Sequence) -> None:
+    def join(self, choice: Choice) -> None:
         pass
 
-    def leave(self, sequence: Sequence, last: int) -> None:
+    def leave(self, choice: Choice, last: int) -> None:
         pass
 
-    def set_blocks(self, sequence: Sequence) -> None:
+    def set_blocks(self, choice: Choice) -> None:
         pass
 
-    def add_block(self, sequence: Sequence) -> None:
+    def add_block(self, choice: Choice) -> None:
         pass

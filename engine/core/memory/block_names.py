@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.core.sequence import Sequence as Choice
-from engine.core.sequence import SequenceGroup
+from engine.core.sequence import Choice, SequenceGroup
 from scheduling.memory.block_hash import chain_root, hash_block, hash_blocks
 from scheduling.request import SequenceSpec
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from engine.core.memory.block_names import BlockNames
 from engine.core.memory.block_pool import BlockPool
 from engine.core.report import Filled, Received
-from engine.core.sequence import Goal, SequenceGroup, Swapped
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, SequenceGroup, Swapped
 from scheduling.memory.reservation import blocks_needed
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from engine.core.memory.block_pool import BlockPool
-from engine.core.sequence import Goal, Phase, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
 
 WITHOUT_BLOCKS = (Phase.WAITING, Phase.PREEMPTED, Phase.SWAPPED)

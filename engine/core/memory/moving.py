@@ -10,8 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core.memory.block_tables import BlockTables
-from engine.core.sequence import Goal, Phase, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 
 
 class Mover:

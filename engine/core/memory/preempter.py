@@ -10,8 +10,7 @@ from engine.core.batch import Batch
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
 from engine.core.memory.swap_memory import SwapMemory
-from engine.core.sequence import Goal, Phase, SequenceGroup
-from engine.core.sequence import Sequence as Choice
+from engine.core.sequence import Choice, Goal, Phase, SequenceGroup
 from scheduling.cost.cost_model import CostModel
 from scheduling.memory.preemption import Preemption, SwapSpeed, VictimView, choose
 
@@ -87,12 +86,12 @@ class Preempter:
         for choice in group.sequences:
             self._tables.return_choice(choice)
         if len(group.sequences) == 1:
-            parts = [group]
+            pieces = [group]
         else:
-            parts = [group.part(next(keys), choice) for choice in group.sequences]
-        for part in parts:
-            self._rewind(part)
-        return parts
+            pieces = [group.piece(next(keys), choice) for choice in group.sequences]
+        for piece in pieces:
+            self._rewind(piece)
+        return pieces
 
     def check_integrity(self, groups: Iterable[SequenceGroup]) -> None:
         """Assert that host memory is what swapped groups hold."""
@@ -102,15 +101,15 @@ class Preempter:
         """Assert that host memory has as many slots as it should."""
         self._swap.check_some(_slots(groups))
 
-    def _rewind(self, part: SequenceGroup) -> None:
+    def _rewind(self, piece: SequenceGroup) -> None:
         """Let the context include the output of the only choice."""
-        (choice,) = part.sequences
-        part.extend_context(choice.num_outputs)
-        part.num_known_tokens = max(part.num_known_tokens, part.num_context_tokens - 1)
-        part.block_hashes = self._tables.names.of_full_blocks(part.spec, choice.output_token_ids)
-        part.num_computed_tokens = part.num_cached_tokens = part.num_filled_blocks = 0
-        part.first_tokens = None
-        part.phase = Phase.PREEMPTED
+        (choice,) = piece.sequences
+        piece.extend_context(choice.num_outputs)
+        piece.num_known_tokens = max(piece.num_known_tokens, piece.num_context_tokens - 1)
+        piece.block_hashes = self._tables.names.of_full_blocks(piece.spec, choice.output_token_ids)
+        piece.num_computed_tokens = piece.num_cached_tokens = piece.num_filled_blocks = 0
+        piece.first_tokens = None
+        piece.phase = Phase.PREEMPTED
 
     def _leave_batch(self, group: SequenceGroup) -> None:
         for choice in group.sequences:

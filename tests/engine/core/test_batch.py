@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.core.batch import Batch
 from engine.core.due_times import after_first_token
-from engine.core.sequence import Goal, Sequence, SequenceGroup
+from engine.core.sequence import Choice, Goal, SequenceGroup
 from output_text.output import OutputStream, output_rules
 from scheduling.lateness import HOPELESS_GAPS
 from scheduling.request import StopRules
@@ -22,18 +22,18 @@ from tests.engine.row_table import NoRows
 BLOCK = 8
 
 
-def sequence(handle: int, prompt: int, output: int, tpot_ms: int | None = None) -> Sequence:
+def sequence(handle: int, prompt: int, output: int, tpot_ms: int | None = None) -> Choice:
     """A choice that has had its first token at 0 s."""
     one = replace(spec(handle, [1] * prompt, stop=StopRules(output)), tpot_ms=tpot_ms)
     rules = output_rules(one.stop, (), prompt, 1000)
     group = SequenceGroup(handle, one, Goal.DECODE, rules, [], 0.0)
-    choice = Sequence(group, 0, OutputStream(rules, None))
+    choice = Choice(group, 0, OutputStream(rules, None))
     choice.output_token_ids.append(1)
     choice.due = after_first_token(tpot_ms, None, 0.0)
     return choice
 
 
-def batch_of(choices: list[Sequence]) -> Batch:
+def batch_of(choices: list[Choice]) -> Batch:
     batch = Batch(8, BLOCK, NoRows())
     for choice in choices:
         batch.join(choice)
