@@ -98,7 +98,7 @@ class Handoffs:
         self._by_handle[handle] = entry
         self._by_attempt[_attempt_key(fence)] = entry
         if self._on_device is None:
-            self._settle(entry, self._source)
+            self._choose_source(entry, self._source)
         self._arm(entry)
 
     def fill(
@@ -145,7 +145,7 @@ class Handoffs:
         if entry.source is None:
             source = self._on_device if reaches_device else self._source
             assert source is not None, fence
-            self._settle(entry, source)
+            self._choose_source(entry, source)
         return entry
 
     async def events(self, entry: Sending) -> AsyncIterator[Offer | Commit | SenderAbort]:
@@ -194,7 +194,8 @@ class Handoffs:
             raise StaleFenceError(fence, *newest)
         raise UnknownFenceError(fence)
 
-    def _settle(self, entry: Sending, source: BlockSource) -> None:
+    def _choose_source(self, entry: Sending, source: BlockSource) -> None:
+        """Read the handoff's blocks from `source`; what waited for that is published now."""
         entry.source = source
         source.begin(entry.handle, entry.handoff.num_blocks)
         unpublished, entry.unpublished = entry.unpublished, []

@@ -22,7 +22,8 @@ and calls, turn by turn:
       adopt, go_on                  for groups that came with their KV; grow_rows again
     plan → begin                    the policy's step, with blocks for all that it writes
       launch: join, advance         rows that get a token, before it is known; copies to make
-      over: settle, count_tokens    KV is there, tokens are known
+      over: mark_written            KV is there
+        count_tokens                tokens are known
       finish                        what filled blocks, what ended
     take_report, load               what happened
 

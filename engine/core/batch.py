@@ -110,8 +110,8 @@ class Batch:
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
         return [self.sequences[first_row + place] for place in full.tolist()]
 
-    def settle(self, rows: Rows) -> None:
-        """The newest tokens of `rows` are known."""
+    def mark_known(self, rows: Rows) -> None:
+        """Take in that the newest tokens of `rows` are known."""
         self._is_pending[rows] = False
 
     def num_steps_to_an_end(self) -> int:

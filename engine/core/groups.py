@@ -114,7 +114,7 @@ class Groups:
         if has_room:
             self._admit_waiting()
         prefilling = self.queues.prefilling.values()
-        return [group for group in prefilling if group.num_settled_tokens == group.num_context_tokens]
+        return [group for group in prefilling if group.num_written_tokens == group.num_context_tokens]
 
     def num_turns_in_vain(self) -> int | None:
         """Return for how many turns without news no group would be let in; None: for any number of them.
@@ -159,8 +159,8 @@ class Groups:
         elif (filled := self._tables.publish_filled(group)) is not None:
             self.report.filled.append(filled)
 
-    def settle_chunk(self, group: SequenceGroup) -> None:
-        """The group's chunk that was launched first is over: its KV is there."""
+    def mark_chunk_written(self, group: SequenceGroup) -> None:
+        """Take in that the group's chunk that was launched first is over: its KV is written."""
         group.pending_chunks.pop(0)
         # Choices that run have the blocks by now, and share them as they do their own.
         if group.phase is not Phase.ENDED and group.block_table:

@@ -240,8 +240,8 @@ class SequenceGroup:
         return self.num_context_tokens - self.lacks_newest
 
     @property
-    def num_settled_tokens(self) -> int:
-        """The number of leading tokens whose KV is there for every reader."""
+    def num_written_tokens(self) -> int:
+        """The number of leading tokens whose KV is written, so that anything may read it."""
         return min([self.num_computed_tokens, *self.pending_chunks[:1]])
 
     @property

@@ -142,18 +142,18 @@ class WorkerCore:
                 copies += self.groups.start_choices(group)
         return copies
 
-    def settle(self, step: Step) -> None:
-        """A step is over: its KV is there."""
+    def mark_written(self, step: Step) -> None:
+        """Take in that a step is over: its KV is written."""
         self.num_steps += 1
         report = self.groups.report
         report.shape, report.recomputed_tokens = step.shape, step.num_recomputed
         for chunk in step.chunks:
-            self.groups.settle_chunk(chunk.group)
+            self.groups.mark_chunk_written(chunk.group)
 
     def count_tokens(
         self, step: Step, now_s: float, *, is_latest: bool = True, is_overtaken: bool = False
     ) -> None:
-        """The tokens of a settled step are known at `now_s`.
+        """Take in that the tokens of a step that is over are known at `now_s`.
 
         It is the latest where no row has changed since its launch. It is overtaken where a step in flight
         has drawn a further token for its rows.
@@ -169,7 +169,7 @@ class WorkerCore:
             rows = all_rows[all_rows >= 0]
         self.batch.due_times.advance(rows, now_s)
         if not is_overtaken:
-            self.batch.settle(rows)
+            self.batch.mark_known(rows)
 
     def finish(self, step: Step, filled: Iterable[Choice], finished: Iterable[Choice]) -> list[SequenceGroup]:
         """Share the blocks that choices have filled, and end those that are finished.
@@ -228,7 +228,7 @@ class WorkerCore:
         for choice in last:
             self.batch.leave(choice)
         self.batch.due_times.advance_steps(self.batch.num_rows, ends)
-        self.batch.settle(slice(self.batch.num_rows))
+        self.batch.mark_known(slice(self.batch.num_rows))
         self.num_steps += num_steps
         return last
 
@@ -283,5 +283,5 @@ class WorkerCore:
 
 
 def _brought_first_tokens(group: SequenceGroup) -> bool:
-    is_complete = group.phase is Phase.PREFILLING and group.num_settled_tokens == group.num_context_tokens
+    is_complete = group.phase is Phase.PREFILLING and group.num_written_tokens == group.num_context_tokens
     return is_complete and group.first_tokens is not None

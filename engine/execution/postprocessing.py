@@ -41,7 +41,7 @@ class Postprocessor:
         first tokens came from elsewhere.
         """
         step = flight.step
-        self._core.settle(step)
+        self._core.mark_written(step)
         self._report_prompts(flight)
         self._core.count_tokens(step, now_s, is_latest=is_latest, is_overtaken=is_overtaken)
         if sampled is None:

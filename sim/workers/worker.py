@@ -320,7 +320,7 @@ class SimWorker:
         self.usage.num_mixed_steps += bool(step.chunks)
         self._core.join(step)
         self._core.advance(step)
-        self._core.settle(step)
+        self._core.mark_written(step)
         self._core.count_tokens(step, now)
         self.usage.recomputed_tokens += step.num_recomputed
         self._send_chunks(step, now)

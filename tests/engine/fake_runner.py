@@ -83,7 +83,7 @@ class FakeRunner:
         return LateMark(self)
 
     @property
-    def unsettled_blocks(self) -> set[int]:
+    def blocks_in_flight(self) -> set[int]:
         """Blocks that steps in flight write to."""
         steps = (self._in_flight or {}).values()
         return {slot // self.block_size for slots, _ in steps for slot in slots.tolist()}

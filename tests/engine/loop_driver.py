@@ -113,7 +113,7 @@ class Driver:
         before = len(self.reports)
         self.loop.turn(commands, self._hear)
         self.loop.check_integrity()
-        free = [block for block in self.runner.unsettled_blocks if not self.blocks._num_references[block]]
+        free = [block for block in self.runner.blocks_in_flight if not self.blocks._num_references[block]]
         assert not free, "a step in flight writes to what anybody may be given"
         return self.reports[before:]
 
@@ -136,7 +136,7 @@ class Driver:
 
     def _hear(self, report: StepReport) -> None:
         if self.overlaps:
-            written = self.runner.unsettled_blocks
+            written = self.runner.blocks_in_flight
             told = [row.blocks for row in report.filled] + [row.blocks for row in report.received]
             for blocks in told:
                 assert not written.intersection(blocks), "a step in flight writes to what others may use"

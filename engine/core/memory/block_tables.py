@@ -96,7 +96,7 @@ class BlockTables:
     def register_filled(self, group: SequenceGroup) -> None:
         """Share the full blocks that were filled since the last time."""
         hashes = group.block_hashes
-        num_full = group.num_settled_tokens // self._size
+        num_full = group.num_written_tokens // self._size
         for index in range(group.num_filled_blocks, min(num_full, len(hashes))):
             group.block_table[index] = self._blocks.register(group.block_table[index], hashes[index])
         group.num_filled_blocks = num_full
@@ -106,7 +106,7 @@ class BlockTables:
 
         The last ones include a partial block, which is reported but not shared.
         """
-        first, num_tokens = group.num_filled_blocks, group.num_settled_tokens
+        first, num_tokens = group.num_filled_blocks, group.num_written_tokens
         self.register_filled(group)
         is_complete = num_tokens == group.num_context_tokens
         end = len(group.block_table) if is_complete else group.num_filled_blocks

@@ -109,7 +109,7 @@ def test_blocks_of_an_ended_choice_stay_until_no_step_writes_them() -> None:
         driver.turn()
     # Its row is in the step in flight; what that writes to comes back when it is over.
     used = driver.blocks.num_blocks - driver.reports[-1].load.free_blocks
-    assert driver.runner.unsettled_blocks
+    assert driver.runner.blocks_in_flight
     driver.turn()
     assert driver.blocks.num_blocks - driver.reports[-1].load.free_blocks < used
     driver.finish()
