@@ -230,8 +230,8 @@ class Hub:
 
     def _end(self, running: Running) -> None:
         running.is_over = True
+        self.role.cancel(running.handle)  # first the fence is broken, then the engine frees blocks
         self._submit(engine_commands.Cancel(running.handle))
-        self.role.cancel(running.handle)
 
     def _report_failure(self, running: Running, reason: FailureReason, message: str) -> None:
         running.is_over = True
