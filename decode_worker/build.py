@@ -5,9 +5,9 @@ from __future__ import annotations
 from decode_worker.receiver_side import ReceiverSide
 from decode_worker.sides import DecodeSide
 from kvtransfer.receiver import Receiver, ReceiverLimits
+from worker.handoff.build import build_sender
 from worker.handoff.cuda_ipc import cuda_transport_of
 from worker.handoff.nixl import agent_of
-from worker.handoff.sender import build_sender
 from worker.handoff.staging import target_of
 from worker.main import RoleContext
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.handoff.sender import build_sender
+from worker.handoff.build import build_sender
 from worker.handoff.sender_side import SenderSide
 from worker.main import RoleContext
 

@@ -19,13 +19,14 @@ from worker.startup.starting import Progress
 
 log = structlog.get_logger()
 
-HEARTBEAT_S = 1.0
+RENEW_S = 1.0
+"""Seconds between renewals of the record in Redis, which expires after `TTL_S`."""
 TTL_S = 3.0
 PIECE = 1000
 """Blocks in one message: packing them holds the event loop for a millisecond."""
 MAX_PIECES = 20
-"""Messages sent at each heartbeat, few enough that the next one is not late. To announce a whole pool takes
-a few heartbeats."""
+"""Messages sent at each renewal, few enough that the next one is not late. To announce a whole pool takes a
+few renewals."""
 
 
 class PrefixChanges:
@@ -86,7 +87,7 @@ class StartAnnouncement:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        self._task = asyncio.create_task(self._beat(), name="start announcement")
+        self._task = asyncio.create_task(self._renew(), name="start announcement")
 
     async def end(self) -> None:
         """Stop announcing: the worker serves, or never will. A second call does nothing."""
@@ -98,11 +99,11 @@ class StartAnnouncement:
         with contextlib.suppress(StoreUnavailable):
             await self._store.withdraw_start(self._record())
 
-    async def _beat(self) -> None:
+    async def _renew(self) -> None:
         while True:
             with contextlib.suppress(StoreUnavailable):
                 await self._store.announce_start(self._record())
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(RENEW_S)
 
     def _record(self) -> StartingRecord:
         now = self._progress()
@@ -112,7 +113,7 @@ class StartAnnouncement:
 
 
 class Registration:
-    """Sends heartbeats until stopped. An outage of Redis does not affect running sequences."""
+    """Renews the worker's record until stopped. An outage of Redis does not affect running sequences."""
 
     def __init__(self, store: Store, record: WorkerRecord, metrics: WorkerMetrics) -> None:
         self.prefixes = PrefixChanges()
@@ -126,7 +127,7 @@ class Registration:
         """Join the fleet. Raises ForeignFleetError or StoreUnavailable."""
         check_fleet(self._record, await self._store.list_workers())
         await self._store.register_worker(self._record, TTL_S)
-        self._task = asyncio.create_task(self._beat(), name="registration")
+        self._task = asyncio.create_task(self._renew(), name="registration")
 
     async def stop(self) -> None:
         """Leave the registry: no new work is wanted."""
@@ -140,10 +141,10 @@ class Registration:
         except StoreUnavailable as error:
             log.warning("unregister_failed", reason=str(error))
 
-    async def _beat(self) -> None:
+    async def _renew(self) -> None:
         reachable = True
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(RENEW_S)
             try:
                 await self._announce()
             except StoreUnavailable as error:

@@ -73,7 +73,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Lend:
+class PreCopy:
     """Hold the first blocks of a running choice as a sequence `part` of their own, and report them filled."""
 
     handle: int
@@ -84,7 +84,7 @@ class Lend:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class StopAndCopy:
     """Stop a sequence, hold each choice's blocks as a sequence of its own, and report it parked.
 
     A part whose choice holds no blocks fails with `FailureReason.DRAINING`.
@@ -108,6 +108,6 @@ class SetCost:
 
 
 SequenceCommand = (
-    Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack | Lend | HandOver
+    Prefill | Decode | Receive | KVArrived | KVFailed | Release | Cancel | HandBack | PreCopy | StopAndCopy
 )
 Command = SequenceCommand | SetCost

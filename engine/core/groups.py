@@ -11,19 +11,19 @@ from engine.core.commands import (
     Cancel,
     Decode,
     HandBack,
-    HandOver,
     KVArrived,
     KVFailed,
-    Lend,
+    PreCopy,
     Prefill,
     Receive,
     Release,
     SequenceCommand,
+    StopAndCopy,
 )
 from engine.core.due_times import after_first_token
 from engine.core.memory.block_pool import BlockPool
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.forecast import WITHOUT_BLOCKS, Forecast
+from engine.core.memory.forecast import WITHOUT_BLOCKS, MemoryForecast
 from engine.core.memory.moving import Mover
 from engine.core.memory.preempter import Preempter
 from engine.core.memory.room import Room
@@ -60,7 +60,7 @@ class Groups:
         self._keys = itertools.count(1)
         self._admission = Admission(tables, blocks.num_blocks, limits, self._keys, refuse)
         self._mover = Mover(tables, self._keys)
-        self._forecast = Forecast(blocks)
+        self._forecast = MemoryForecast(blocks)
         self._preempter = Preempter(tables, batch, blocks, swap)
         self._room = Room(tables, self._forecast, self._preempter)
         self._pieces: dict[int, list[SequenceGroup]] = {}
@@ -93,10 +93,10 @@ class Groups:
                 self._cancel(handle)
             case HandBack():
                 self._hand_back()
-            case Lend(handle, choice, num_blocks, part):
+            case PreCopy(handle, choice, num_blocks, part):
                 self._offer(handle, {choice: part}, now_s, num_blocks)
-            case HandOver():
-                self._hand_over(command, now_s)
+            case StopAndCopy():
+                self._stop_and_copy(command, now_s)
 
     def start_waiting(self) -> list[SequenceGroup]:
         """Let groups in, first come first served, while memory and the batch have room.
@@ -398,7 +398,7 @@ class Groups:
         for part in (part for part in parts.values() if part not in handles):
             self._refuse(Failure(part, FailureReason.DRAINING, "its blocks are not there to offer"))
 
-    def _hand_over(self, stop: HandOver, now_s: float) -> None:
+    def _stop_and_copy(self, stop: StopAndCopy, now_s: float) -> None:
         self._offer(stop.handle, dict(stop.parts), now_s)
         self.report.parked.append(stop.handle)
         self._cancel(stop.handle)

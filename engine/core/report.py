@@ -109,7 +109,7 @@ class StepReport:
     resumed: list[int] = field(default_factory=list)
     """Handles that run again."""
     parked: list[int] = field(default_factory=list)
-    """Handles that a `HandOver` has stopped: all of their tokens have been reported."""
+    """Handles that a `StopAndCopy` has stopped: all of their tokens have been reported."""
     freed: list[int] = field(default_factory=list)
     """Handles whose blocks have been returned; nothing is reported of them again."""
     cached_hashes: tuple[bytes, ...] = ()

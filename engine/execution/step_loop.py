@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from engine.core.admission import EngineLimits, refusal
-from engine.core.commands import Command, HandOver, Lend
+from engine.core.commands import Command, PreCopy, StopAndCopy
 from engine.core.memory.block_manager import BlockManager
 from engine.core.memory.block_names import HashedNames
 from engine.core.report import Mark, StepReport
@@ -170,7 +170,7 @@ class StepLoop:
         self._core.groups.check_integrity()
 
     def _apply(self, command: Command) -> None:
-        if isinstance(command, HandOver | Lend):
+        if isinstance(command, StopAndCopy | PreCopy):
             self._land()  # the worker that goes on has to know all tokens, and where their KV is
             self._filled_behind = mark_steps(self._device)  # before the next step
         self._core.apply(command, self._clock())

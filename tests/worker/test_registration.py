@@ -48,7 +48,7 @@ def test_the_directory_ends_up_with_what_is_held(steps: list[tuple[list[bytes], 
     assert (directory | set(now)) - set(no_more) == held
 
 
-def test_a_heartbeat_costs_what_changed_and_not_what_is_cached() -> None:
+def test_a_renewal_costs_what_changed_and_not_what_is_cached() -> None:
     def prepare(num_cached: int) -> Callable[[], object]:
         told = PrefixChanges()
         told.note(_hashes(0, num_cached), [])
@@ -94,7 +94,7 @@ async def _until_known(store: Store, held: list[bytes]) -> None:
 
 @pytest.fixture
 async def store(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    monkeypatch.setattr(registration, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(registration, "RENEW_S", 0.01)
     opened = await Store.connect(redis_url + "?db=7")
     yield opened
     async with redis.asyncio.Redis.from_url(redis_url + "?db=7") as admin:

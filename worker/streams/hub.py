@@ -167,13 +167,13 @@ class Hub:
         handle = self._admit_part(session, part)
         if handle is not None:
             source = 0 if running is None else running.handle
-            self._submit(engine_commands.Lend(source, part.fence.choice, num_blocks, handle))
+            self._submit(engine_commands.PreCopy(source, part.fence.choice, num_blocks, handle))
 
     def _stop_and_copy(self, session: RouterSession, router_handle: int, parts: Iterable[Part]) -> None:
         running = self._sequences.of_router(session, router_handle)
         taken = [(part.fence.choice, self._admit_part(session, part)) for part in parts]
         handles = tuple((choice, handle) for choice, handle in taken if handle is not None)
-        self._submit(engine_commands.HandOver(0 if running is None else running.handle, handles))
+        self._submit(engine_commands.StopAndCopy(0 if running is None else running.handle, handles))
 
     def _admit_part(self, session: RouterSession, part: Part) -> int | None:
         """Return the engine's handle for a part; None if it was refused."""

@@ -11,7 +11,7 @@ from scheduling.memory.reservation import LengthQuantiles, peak_blocks, spread
 WITHOUT_BLOCKS = (Phase.WAITING, Phase.PREEMPTED, Phase.SWAPPED)
 
 
-class Forecast:
+class MemoryForecast:
     """Learns lengths from the outputs that end here."""
 
     def __init__(self, blocks: BlockPool) -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from engine.core.memory.block_manager import BlockShortage
 from engine.core.memory.block_tables import BlockTables
-from engine.core.memory.forecast import Forecast
+from engine.core.memory.forecast import MemoryForecast
 from engine.core.memory.preempter import Preempter
 from engine.core.sequence import Phase, SequenceGroup
 
@@ -18,7 +18,7 @@ MAX_TURNS_UNASKED = 16
 class Room:
     """Gives groups the blocks they start with, if there are enough until all end, as is expected."""
 
-    def __init__(self, tables: BlockTables, forecast: Forecast, preempter: Preempter) -> None:
+    def __init__(self, tables: BlockTables, forecast: MemoryForecast, preempter: Preempter) -> None:
         self._tables = tables
         self._forecast = forecast
         self._preempter = preempter

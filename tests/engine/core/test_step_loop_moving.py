@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.commands import Decode, HandBack, HandOver, KVArrived, Lend, Prefill, Receive, Release
+from engine.core.commands import Decode, HandBack, KVArrived, PreCopy, Prefill, Receive, Release, StopAndCopy
 from engine.core.report import Filled, Received
 from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
@@ -95,7 +95,7 @@ def test_each_choice_goes_on_as_if_it_had_not_moved(num_turns: int, num_good: in
     request = spec(7, range(1, 7), sampling=RANDOM, stop=StopRules(max_tokens=24), choices=(0, 1))
     source, target = Driver(), Driver()
     running(source, request, num_turns)
-    source.turn(HandOver(7, ((0, 70), (1, 71))))
+    source.turn(StopAndCopy(7, ((0, 70), (1, 71))))
     assert [report.parked for report in source.reports if report.parked] == [[7]]
     for choice, handle in ((0, 70), (1, 71)):
         target.finish(Receive(resumed(source, request, choice, handle), ReceiveKind.STOPPED))
@@ -147,7 +147,7 @@ def test_no_state_of_a_choice_is_lost_when_it_moves(num_turns: int) -> None:
     request = dataclasses.replace(request, stop=stop)
     source, target = Driver(detokenizer=detokenizer), Driver(detokenizer=detokenizer)
     running(source, request, num_turns - 1)
-    source.turn(HandOver(7, ((0, 70), (1, 71))))
+    source.turn(StopAndCopy(7, ((0, 70), (1, 71))))
     assert len(source.tokens(7)) == num_turns
     for choice, handle in ((0, 70), (1, 71)):
         target.finish(Receive(resumed(source, request, choice, handle), ReceiveKind.STOPPED))
@@ -165,7 +165,7 @@ def test_what_was_copied_ahead_is_not_fetched_again() -> None:
     request = spec(7, range(1, 23), sampling=GREEDY, stop=StopRules(max_tokens=30))
     source, target = Driver(), Driver()
     running(source, request, 4)
-    source.turn(Lend(7, 0, num_blocks=6, part=60))
+    source.turn(PreCopy(7, 0, num_blocks=6, part=60))
     tokens = (*request.prompt_token_ids, *source.tokens(7))[: 6 * SIZE]
     ahead = dataclasses.replace(request, handle=60, prompt_token_ids=tokens)
     target.finish(Receive(ahead, ReceiveKind.AHEAD))
@@ -173,7 +173,7 @@ def test_what_was_copied_ahead_is_not_fetched_again() -> None:
     assert [row.handle for report in target.reports for row in report.prefilled] == [60]
     assert target.blocks.num_available_blocks == target.blocks.num_blocks, "only the cache has them"
     source.turn()
-    source.turn(HandOver(7, ((0, 70),)))
+    source.turn(StopAndCopy(7, ((0, 70),)))
     target.finish(Receive(resumed(source, request, 0, 70), ReceiveKind.STOPPED))
     assert fetch(source, target, 70, 70) == 2
     assert_goes_on(source, target, request, 0, 70)
@@ -183,13 +183,13 @@ def test_reporting_a_stop_does_not_wait_for_steps_of_others() -> None:
     source = Driver(overlaps=False)
     running(source, spec(7, range(1, 7), stop=StopRules(max_tokens=24)), 2)
     source.turn(Decode(spec(8, range(1, 9), stop=StopRules(max_tokens=24))))
-    first, second = source.turn(HandOver(7, ((0, 70),)))
+    first, second = source.turn(StopAndCopy(7, ((0, 70),)))
     assert (first.parked, first.step_seconds) == ([7], 0.0)
     assert second.tokens.handles == [8]
 
 
 @pytest.mark.parametrize(
-    "offer", [Lend(9, 0, 1, 60), Lend(7, 1, 1, 60), Lend(7, 0, 5, 60), HandOver(9, ((0, 60),))]
+    "offer", [PreCopy(9, 0, 1, 60), PreCopy(7, 1, 1, 60), PreCopy(7, 0, 5, 60), StopAndCopy(9, ((0, 60),))]
 )
 def test_what_is_not_there_is_not_offered(offer: Any) -> None:
     source = Driver()

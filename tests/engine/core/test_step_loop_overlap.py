@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.core.commands import Cancel, Command, Decode, HandOver, KVArrived, Lend, Prefill, Receive
+from engine.core.commands import Cancel, Command, Decode, KVArrived, PreCopy, Prefill, Receive, StopAndCopy
 from engine.core.report import Filled
 from output_text.detokenizer import Detokenizer
 from scheduling.columns import TokenColumns
@@ -163,7 +163,7 @@ def test_a_sequence_that_is_parked_has_told_all_its_tokens() -> None:
     driver.turn(Decode(spec(7, range(6), 24)), Decode(spec(8, PROMPT, 9)))
     driver.turn()
     assert len(driver.tokens(7)) == 1
-    driver.turn(HandOver(7, ((0, 70),)))
+    driver.turn(StopAndCopy(7, ((0, 70),)))
     assert [report.parked for report in driver.reports if report.parked] == [[7]]
     assert driver.tokens(7) == greedy(range(6), 2, VOCAB)
     (filled,) = offers(driver, 70)
@@ -180,7 +180,7 @@ def test_blocks_are_lent_up_to_what_is_written() -> None:
     driver.turn()
     # The third step writes the eighth token's KV; what is asked for then is there.
     driver.turn()
-    driver.turn(Lend(7, 0, 2, 60))
+    driver.turn(PreCopy(7, 0, 2, 60))
     assert [len(filled.blocks) for filled in offers(driver, 60)] == [2]
     assert not driver.failures()
 
