@@ -5,6 +5,7 @@ asyncio, a simulator in virtual time. A request that goes well:
 
     Arrived          session/arrive     a session, its groups, and their places in the queue
     Enqueued         admission/admit    the work ahead is known: accepted with a promise, or refused
+    Charged          admission/admit    the same, where others wait and its tenant was charged first
     Granted          queue/grants       a worker has capacity: a decode worker is chosen, a lease asked for
     SettleAnswered   queue/grants       the lease is made: sent to its workers (dispatch/dispatch)
     StepReported     session/deliver    tokens, and at last the end (session/finish)

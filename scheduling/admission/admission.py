@@ -211,8 +211,9 @@ def next_virtual_finish(
 ) -> float:
     """Return when a request refused now could be served if all refused so far came back in turn.
 
-    Work drains only at the share of `rate` (tokens per second) that admitted requests leave. Successive
-    refusals get successive times, so the clients do not come back as one wave.
+    `deficit_s` is by how much its limit is missed now. Work drains only at the share of `rate` (tokens per
+    second) that admitted requests leave. Successive refusals get successive times, so the clients do not come
+    back as one wave.
     """
     return max(virtual_finish, now + deficit_s) + work_tokens / (rate * max(0.05, 1.0 - load))
 

@@ -1,8 +1,13 @@
 """Decides on a newcomer once it has a place in the queue: only now the work ahead of it is known.
 
-Where others wait, the newcomer's tenant is charged first. A tenant that is over its share of the fleet is
-refused what it asks to be promised; a request that asks for nothing, or prefers late tokens to a refusal, is
-put behind.
+    on_enqueued          the store gave it a place: judged at once, unless others are ahead of it
+    on_charged           others are ahead, so its tenant was charged first: now it is judged
+    on_queue_full        the store has no place: turned away
+    on_enqueue_failed    the store is away: judged by what this router knows, or turned away
+
+Two shares can hold a request back: its tenant's (`tenant_wait_s`) and its class's (`class_wait_s`). Until it
+is within both, a request is refused what it asks to be promised. Over its tenant's share, a request that asks
+for nothing, or prefers late tokens to a refusal, is put behind.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 check_slo       an SLO below the floor is an invalid argument, not a refusal
 judge           a prediction, and how long the request must yield to others, give a decision
 judge_newcomer  the same for a newcomer: an idle fleet may try it, a busy one keeps room for longer prompts
+class_wait_s    until when its class has had more than its share
+learn_length    a decision counts for the shares of prompt lengths
 retry_after_s   when a refused request should come back: by then the decision can be another
 """
 

@@ -38,6 +38,8 @@ class Learnt:
     )
     trials: Trials = field(default_factory=Trials)
     virtual_finish: float = 0.0
+    """When all requests refused so far could be served, if they came back in turn; the next refused one is
+    told to come behind them."""
 
     def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
         """Learn from a request that got its first token `observed_s` after the router's receipt."""

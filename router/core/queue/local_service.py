@@ -27,14 +27,14 @@ def work_ahead(state: RouterState, group: Group) -> QueueAhead:
 def serve_stranded(state: RouterState) -> None:
     """Dispatch stranded groups by class, then by due time.
 
-    Only groups whose clients receive tokens already are served, since waiting for the store would stop their
+    Only groups that were sent to workers before are served, since waiting for the store would stop their
     streams; newcomers too if `serves_without_store` is set.
     """
     for group in sorted(state.stranded.values(), key=_turn):
-        is_started = group.attempt > 0 or group.session.number > 0
+        was_sent = group.attempt > 0 or group.session.number > 0
         if state.now < group.rests_until:
             continue
-        if not is_started and not (state.config.serves_without_store and _has_free_worker(state)):
+        if not was_sent and not (state.config.serves_without_store and _has_free_worker(state)):
             continue
         _dispatch_unleased(state, group)
 

@@ -1,4 +1,12 @@
-"""Groups and their places in the fleet's queue: created, enqueued, put behind, stranded, taken out."""
+"""Groups and their places in the fleet's queue. `Session`'s module draws the phases.
+
+new_groups     creates a session's groups
+enqueue        asks the store for a place, or renews it; `admission/admit` takes in the response
+put_behind     gives the place up for a later one
+strand         leaves a group in no queue, until the chores enqueue it again or give it up
+leave_queue    gives the place up, and an early grant with it
+give_back      returns what a grant holds
+"""
 
 from __future__ import annotations
 

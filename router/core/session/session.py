@@ -255,8 +255,10 @@ class Session:
     """Ended because no call was left: a client that comes back after all goes on from what it received."""
     groups: list[Group] = field(default_factory=list)
     admitted: bool = False
+    """Accepted, with a promise or at risk; or resumed after another router had accepted it."""
     decision: Decision | None = None
     predicted: Prediction | None = None
+    """The prediction for its place in the queue, to learn from; None once it has another place."""
     ahead: QueueAhead | None = None
     """The queue ahead of it; set while its tenant is being charged."""
     charged_tokens: float = 0.0
