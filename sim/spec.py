@@ -122,7 +122,7 @@ class SimSpec:
         known |= {f"decode-{i}" for i in range(self.fleet.decode)}
         for name in self.step_times:
             if name not in known:
-                raise ValueError(f"step_times has {name!r}; accepted: {', '.join(sorted(known))}")
+                raise ValueError(f"step_times is given for {name!r}; accepted: {', '.join(sorted(known))}")
         self._check_lengths()
 
     @property

@@ -20,7 +20,8 @@ from baton.fleet import ManagedProcess
 from baton.fleet.processes.process import Child, ProcessSpec
 from baton.fleet.processes.reaper import Reaper
 from tests.zygote import Order
-from tools.house.source_tree import ROOT
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Zygote:

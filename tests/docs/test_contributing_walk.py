@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = "## Change a policy in ten minutes\n"
-COPIED = ("baton", "reporting", "router", "scheduling", "services", "sim", "state", "tests", "workloads")
+COPIED = (
+    "baton", "engine", "output_text", "reporting", "router", "scheduling", "services", "sim", "state",
+    "tests", "workloads",
+)  # fmt: skip
 """The packages that the simulator and the tests of policies need."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -107,11 +107,12 @@ async def test_a_draining_decode_worker_hands_its_choices_over(run_dir: Path, ma
         make_fleet(spec(run_dir, prefill=0, decode=3)) as fleet,
         AsyncClient(fleet.router_addresses) as client,
     ):
-        free = await generation(client)
+        long = Stop(max_tokens=400, ignore_eos=True)  # so that it lasts until the second target has it
+        free = await generation(client, stop=long)
         # A stop string of which a part was said before: it ends the first choice where it did.
         text = free.texts[0]
         at = len(text) * 3 // 4
-        stop = Stop(max_tokens=160, ignore_eos=True, strings=(text[at : at + 12],))
+        stop = replace(long, strings=(text[at : at + 12],))
         expected = await generation(client, stop=stop)
         assert expected.ends[0] == "STOP"
         left: list[ManagedProcess] = []

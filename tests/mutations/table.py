@@ -64,7 +64,7 @@ FAILURES = (
                 "            self.fail(group, FailureReason.HANDOFF, message)\n",
                 "            from scheduling.columns import TokenColumns\n\n"
                 "            garbage = TokenColumns([handle], [0], [0], [1], [0])\n"
-                "            self._arrive(KVArrived(handle, len(group.block_table), garbage))\n",
+                "            self._arrive(KVArrived(handle, len(group.block_table), garbage), 0.0)\n",
                 "tests/engine/core/test_step_loop_handoff.py::test_a_failed_receive_is_never_an_answer",
             ),
         ),

@@ -80,7 +80,7 @@ def test_the_largest_step_is_tried(
 
 
 def test_a_device_that_is_full_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"--token-budget is 40, of which a step takes 200 MiB; .* 150 MiB"):
+    with pytest.raises(ValueError, match=r"--token-budget is 40, and such a step takes 200 MiB; .* 150 MiB"):
         fit(model, FakeMemory(150, 200), monkeypatch, max_num_seqs=4, token_budget=40)
 
 
