@@ -44,7 +44,7 @@ class Batch:
 
     def __init__(self, max_rows: int, block_size: int, rows: RowTable) -> None:
         self.max_rows = max_rows
-        self.sequences: list[Choice] = []
+        self.choices: list[Choice] = []
         self.positions = np.zeros(max_rows, dtype=np.int64)
         """Where in its sequence each row's newest token stands; its KV is not written yet."""
         self.num_outputs = np.zeros(max_rows, dtype=np.int64)
@@ -63,7 +63,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        return len(self.sequences)
+        return len(self.choices)
 
     def join(self, choice: Choice) -> None:
         """Add a row; everything but its newest token is computed, or that too if `advance` adds the next."""
@@ -71,7 +71,7 @@ class Batch:
         assert row < self.max_rows
         group, num_outputs = choice.group, choice.num_outputs
         position = len(group.spec.prompt_token_ids) + num_outputs - 1
-        self.sequences.append(choice)
+        self.choices.append(choice)
         choice.row = row
         self.positions[row] = position
         self.num_outputs[row] = num_outputs
@@ -84,14 +84,14 @@ class Batch:
     def leave(self, choice: Choice) -> None:
         """Remove a row; the last one moves into its place."""
         row, last = choice.row, self.num_rows - 1
-        assert self.sequences[row] is choice
+        assert self.choices[row] is choice
         choice.due = self.due_times.get(row)
         self.due_times.clear(row)
         self.num_context_tokens -= int(self.positions[row]) + 1
         self.table.leave(choice, last)
-        moved = self.sequences.pop()
+        moved = self.choices.pop()
         if row != last:
-            self.sequences[row] = moved
+            self.choices[row] = moved
             moved.row = row
             for column in self._columns:
                 column[row] = column[last]
@@ -108,7 +108,7 @@ class Batch:
         self.num_outputs[rows] += num_steps
         self.num_context_tokens += num_steps * (self.num_rows - first_row)
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
-        return [self.sequences[first_row + place] for place in full.tolist()]
+        return [self.choices[first_row + place] for place in full.tolist()]
 
     def mark_known(self, rows: Rows) -> None:
         """Take in that the newest tokens of `rows` are known."""
@@ -131,7 +131,7 @@ class Batch:
     def rows_at_block_start(self) -> list[Choice]:
         """Return the choices whose newest token begins a block."""
         (begins,) = (self.positions[: self.num_rows] % self._block_size == 0).nonzero()
-        return [self.sequences[row] for row in begins.tolist()]
+        return [self.choices[row] for row in begins.tolist()]
 
     def growth(self, num_steps: int) -> NDArray[np.int64]:
         """Return the number of blocks that each row's next `num_steps` tokens begin."""

@@ -144,10 +144,10 @@ class Groups:
         self.queues.leave_prefill(group)
         is_new = not group.is_resuming
         if is_new:
-            group.sequences = [self._new_choice(group, index) for index in group.spec.choices]
+            group.choices = [self._new_choice(group, index) for index in group.spec.choices]
             if group.first_tokens is not None:
                 due = after_first_token(group.spec.tpot_ms, group.spec.itl_ms, group.first_token_s)
-                for choice in group.sequences:
+                for choice in group.choices:
                     choice.due = due
         group.phase = Phase.RUNNING
         return is_new
@@ -168,7 +168,7 @@ class Groups:
 
     def hold(self, group: SequenceGroup) -> None:
         """First tokens are out: keep the blocks for the handoff and nothing else."""
-        group.sequences = []
+        group.choices = []
         group.phase = Phase.HELD
 
     def start_choices(self, group: SequenceGroup) -> list[tuple[int, int]]:
@@ -176,12 +176,12 @@ class Groups:
 
         Return the (source, target) copies to make before the next step.
         """
-        going = [choice for choice in group.sequences if not choice.is_finished]
-        for choice in group.sequences:
+        going = [choice for choice in group.choices if not choice.is_finished]
+        for choice in group.choices:
             if choice.is_finished:
                 self._forecast.observe(choice)
                 self._batch.leave(choice)
-        group.sequences = going
+        group.choices = going
         if not going:
             self._end(group)
             return []
@@ -221,8 +221,8 @@ class Groups:
             self._batch.leave(choice)
         self._tables.return_choice(choice)
         self._room.note_return()
-        group.sequences.remove(choice)
-        if not group.sequences:
+        group.choices.remove(choice)
+        if not group.choices:
             self._end(group)
 
     def fail(
@@ -233,7 +233,7 @@ class Groups:
         if group.phase is Phase.ENDED or not pieces:
             return
         tables = [piece.block_table for piece in pieces]
-        tables += [choice.block_table for piece in pieces for choice in piece.sequences]
+        tables += [choice.block_table for piece in pieces for choice in piece.choices]
         self.report.failures.append(Failure(group.handle, reason, message))
         for piece in pieces:
             self._end(piece)
@@ -421,7 +421,7 @@ class Groups:
     def _end(self, group: SequenceGroup) -> None:
         """Return everything the group has, from whatever phase; the handle is free with its last piece."""
         self.queues.remove(group)
-        for choice in group.sequences:
+        for choice in group.choices:
             if choice.row >= 0:
                 self._batch.leave(choice)
             self._tables.return_choice(choice)

@@ -75,9 +75,9 @@ class Choice:
 
     __slots__ = (
         "block_table",
-        "choice",
         "due",
         "group",
+        "index",
         "is_finished",
         "last_hash",
         "limit",
@@ -88,9 +88,10 @@ class Choice:
         "row",
     )
 
-    def __init__(self, group: SequenceGroup, choice: int, output: OutputStream) -> None:
+    def __init__(self, group: SequenceGroup, index: int, output: OutputStream) -> None:
         self.group = group
-        self.choice = choice
+        self.index = index
+        """Which of the choices that the request asks for it is."""
         self.limit = group.rules.limit
         """The number of output tokens with which it ends, unless it ends before."""
         self.output = output
@@ -144,6 +145,7 @@ class SequenceGroup:
         "arrived_s",
         "block_hashes",
         "block_table",
+        "choices",
         "first_token_s",
         "first_tokens",
         "goal",
@@ -161,7 +163,6 @@ class SequenceGroup:
         "phase",
         "receives",
         "rules",
-        "sequences",
         "spec",
         "swapped",
     )
@@ -215,7 +216,8 @@ class SequenceGroup:
         self.first_token_s = 0.0
         """When that was."""
         self.swapped: Swapped | None = None
-        self.sequences: list[Choice] = []
+        self.choices: list[Choice] = []
+        """Made when the context is complete; each leaves when it ends."""
 
     @property
     def handle(self) -> int:
@@ -225,7 +227,7 @@ class SequenceGroup:
     def context(self) -> NDArray[np.int64]:
         """The ids of the context's tokens; they are put together when they are first asked for."""
         if self._context is None:
-            outputs = self.sequences[0].output_token_ids if self.is_resuming else self.spec.output_token_ids
+            outputs = self.choices[0].output_token_ids if self.is_resuming else self.spec.output_token_ids
             self._context = np.array((*self.spec.prompt_token_ids, *outputs), dtype=np.int64)
         return self._context
 
@@ -247,12 +249,12 @@ class SequenceGroup:
     @property
     def num_rows(self) -> int:
         """Choices that run, or will."""
-        return len(self.sequences) or len(self.spec.choices)
+        return len(self.choices) or len(self.spec.choices)
 
     @property
     def is_resuming(self) -> bool:
         """True if its choices ran before; they have their output, and go on with it."""
-        return self.phase is not Phase.RUNNING and bool(self.sequences)
+        return self.phase is not Phase.RUNNING and bool(self.choices)
 
     @property
     def has_begun(self) -> bool:
@@ -282,7 +284,7 @@ class SequenceGroup:
         """Return a group for one running choice alone, which is taken over."""
         piece = SequenceGroup(key, self.spec, self.goal, self.rules, self.block_hashes, self.arrived_s)
         piece.arrival = self.arrival
-        piece.sequences = [choice]
+        piece.choices = [choice]
         piece.num_launched_prompt_rows = piece.num_prompt_rows
         choice.group = piece
         return piece

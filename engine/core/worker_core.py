@@ -81,7 +81,7 @@ class WorkerCore:
 
     def go_on(self, group: SequenceGroup) -> Copies:
         """Run the choices of an adopted group, which have their first tokens by now."""
-        for choice in group.sequences:
+        for choice in group.choices:
             self.batch.join(choice)
         return self.groups.start_choices(group)
 
@@ -122,10 +122,10 @@ class WorkerCore:
         for group in step.joining:
             if self.groups.finish_prefill(group):
                 step.prefilled.append(group)
-            for choice in group.sequences:
+            for choice in group.choices:
                 self.batch.join(choice)
         rows = slice(step.first_row, self.batch.num_rows)
-        step.choices = self.batch.sequences[rows]
+        step.choices = self.batch.choices[rows]
         step.positions = self.batch.positions[rows].copy()
 
     def advance(self, step: Step) -> Copies:
@@ -134,7 +134,7 @@ class WorkerCore:
             self._leave(step, choice)
         copies: Copies = []
         for group in step.joining:
-            going = [choice for choice in group.sequences if choice.row >= 0]
+            going = [choice for choice in group.choices if choice.row >= 0]
             if group.goal is Goal.HAND_OVER:
                 for choice in going:
                     self._leave(step, choice)
@@ -278,8 +278,8 @@ class WorkerCore:
         growth = self.batch.growth(num_steps)
         (rows,) = growth.nonzero()
         if rows.size:
-            sequences = self.batch.sequences
-            self.tables.grow([sequences[row] for row in rows.tolist()], growth[rows].tolist())
+            choices = self.batch.choices
+            self.tables.grow([choices[row] for row in rows.tolist()], growth[rows].tolist())
 
 
 def _brought_first_tokens(group: SequenceGroup) -> bool:

@@ -49,12 +49,12 @@ class DeviceRows:
         row, group = choice.row, choice.group
         prompt, outputs = group.spec.prompt_token_ids, choice.output_token_ids
         self.handles[row] = group.handle
-        self.choices[row] = choice.choice
+        self.choices[row] = choice.index
         self.token_ids[row] = outputs[-1] if outputs else prompt[-1]
         self.sampling.set(
             row,
             group.spec.sampling,
-            choice.choice,
+            choice.index,
             prompt_token_ids=prompt,
             output_token_ids=outputs,
             min_tokens=group.rules.min_tokens,
@@ -101,7 +101,7 @@ class StepAssembler:
         sampling = self._table.sampling
         for place in np.flatnonzero(sampling.has_bad_words[first_row : self._batch.num_rows]).tolist():
             row = first_row + place
-            output = self._batch.sequences[row].output_token_ids
+            output = self._batch.choices[row].output_token_ids
             sampling.banned_now[row] = sampling.bad_words[row].banned_after(output)
 
     @property

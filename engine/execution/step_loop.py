@@ -219,7 +219,7 @@ class StepLoop:
         try:
             self._launcher.launch(flight, newest)
         except Exception as error:  # noqa: BLE001 - one broken step must not end the worker; it is reported
-            broken = step.groups | {choice.group for choice in self._core.batch.sequences[step.first_row :]}
+            broken = step.groups | {choice.group for choice in self._core.batch.choices[step.first_row :]}
             self._land()
             with contextlib.suppress(Exception):  # the first error is reported
                 mark.end()
@@ -264,7 +264,7 @@ class StepLoop:
         """The context is complete and its first tokens came with it: report them again and go on."""
         self._core.adopt(group)
         assert group.first_tokens is not None
-        choices = {choice.choice: choice for choice in group.sequences}
+        choices = {choice.index: choice for choice in group.choices}
         for first in first_token_rows(group.first_tokens):
             choice = choices.get(first.choice)
             if choice is not None:

@@ -94,7 +94,7 @@ class Reporter:
     def _tell_progress(self, now: float) -> None:
         batch = self._core.batch
         num_outputs = batch.num_outputs[: batch.num_rows].tolist()
-        for choice, generated in zip(batch.sequences, num_outputs, strict=True):
+        for choice, generated in zip(batch.choices, num_outputs, strict=True):
             sequence = self._sequences[choice.group.handle]
             if generated > sequence.reported:
                 self.tell(sequence.router).add_run(sequence, generated, FinishReason.NONE)

@@ -246,7 +246,7 @@ class SimWorker:
         self._core.adopt(group)
         sequence.generated += 1
         self._tell(sequence.router).add_token(sequence, sequence.generated, sequence.finish_reason)
-        for choice in group.sequences:
+        for choice in group.choices:
             choice.is_finished = sequence.is_over
         self._core.go_on(group)
 
@@ -343,7 +343,7 @@ class SimWorker:
         """The last chunks of prompts brought a token each."""
         for group in step.joining:
             sequence = self.sequences[group.handle]
-            (choice,) = group.sequences
+            (choice,) = group.choices
             generated = choice.num_outputs
             sequence.add_token(now)
             sequence.generated = generated

@@ -122,7 +122,7 @@ class BlockTables:
         The first choice takes it over, with its partial last block. The others share its full blocks and
         copy that one. Return the (source, target) copies to make before the next step.
         """
-        first, *others = group.sequences
+        first, *others = group.choices
         copies = []
         for choice in others:
             fork = self._blocks.fork(group.block_table, group.num_context_tokens)
@@ -131,7 +131,7 @@ class BlockTables:
                 copies.append(fork.copy)
                 group.num_reserved_blocks -= 1
         first.block_table, group.block_table = group.block_table, []
-        for choice in group.sequences:
+        for choice in group.choices:
             self._start_choice(choice)
         self.return_context(group)
         return copies
@@ -162,21 +162,21 @@ class BlockTables:
 
     def unique_blocks(self, group: SequenceGroup) -> list[int]:
         """Return the blocks of a running group, each once."""
-        if len(group.sequences) == 1:
-            return list(group.sequences[0].block_table)
-        return list(dict.fromkeys(block for choice in group.sequences for block in choice.block_table))
+        if len(group.choices) == 1:
+            return list(group.choices[0].block_table)
+        return list(dict.fromkeys(block for choice in group.choices for block in choice.block_table))
 
     def swap_out(self, group: SequenceGroup, slots: Sequence[int]) -> None:
         """Drop the blocks of a running group; `unique_blocks` were copied to `slots`, in that order."""
         blocks = self.unique_blocks(group)
         tables: tuple[tuple[int, ...], ...] = (tuple(range(len(blocks))),)
-        if len(group.sequences) > 1:
+        if len(group.choices) > 1:
             index_of = {block: index for index, block in enumerate(blocks)}
-            tables = tuple(tuple(map(index_of.__getitem__, choice.block_table)) for choice in group.sequences)
-        for choice in group.sequences:
+            tables = tuple(tuple(map(index_of.__getitem__, choice.block_table)) for choice in group.choices)
+        for choice in group.choices:
             self.register_written(choice)
         hashes = tuple(self._blocks.hash_of(block) for block in self.unique_blocks(group))
-        for choice in group.sequences:
+        for choice in group.choices:
             self.return_choice(choice)
         group.swapped = Swapped(tuple(slots), hashes, tables)
 
@@ -188,9 +188,9 @@ class BlockTables:
         """
         swapped = group.swapped
         assert swapped is not None
-        blocks, new = self._blocks.restore(swapped.hashes, spare=len(group.sequences))
+        blocks, new = self._blocks.restore(swapped.hashes, spare=len(group.choices))
         is_taken = [False] * len(blocks)
-        for choice, table in zip(group.sequences, swapped.tables, strict=True):
+        for choice, table in zip(group.choices, swapped.tables, strict=True):
             choice.block_table = [blocks[index] for index in table]
             self._blocks.share([blocks[index] for index in table if is_taken[index]])
             for index in table:
@@ -264,7 +264,7 @@ class BlockTables:
         """All block tables, and the number of promised blocks."""
         holders: list[SequenceGroup | Choice] = []
         for group in groups:
-            holders += [group, *group.sequences]
+            holders += [group, *group.choices]
         num_reserved = sum(holder.num_reserved_blocks for holder in holders)
         tables: list[Sequence[int]] = [*(holder.block_table for holder in holders), self._held or ()]
         return tables, num_reserved

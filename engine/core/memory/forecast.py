@@ -77,24 +77,24 @@ class MemoryForecast:
     def _most_growth(self, group: SequenceGroup) -> int:
         """Return the number of blocks that its choices can take on top."""
         size, limit, first = self._blocks.block_size, group.rules.limit, _num_first_outputs(group)
-        if not group.sequences:
+        if not group.choices:
             return group.num_rows * -(-(limit - first) // size)
-        return sum(-(-(limit - choice.num_outputs) // size) for choice in group.sequences)
+        return sum(-(-(limit - choice.num_outputs) // size) for choice in group.choices)
 
     def _choices(self, group: SequenceGroup, num_held: int) -> Iterator[tuple[float, int]]:
         """Yield for each choice the blocks it holds and the tokens it is expected to get yet."""
         share = num_held / group.num_rows
-        if not group.sequences:
-            for choice in group.spec.choices:
-                yield share, self._remaining(group, choice, _num_first_outputs(group))
-        for sequence in group.sequences:
-            yield share, self._remaining(group, sequence.choice, sequence.num_outputs)
+        if not group.choices:
+            for index in group.spec.choices:
+                yield share, self._remaining(group, index, _num_first_outputs(group))
+        for choice in group.choices:
+            yield share, self._remaining(group, choice.index, choice.num_outputs)
 
-    def _remaining(self, group: SequenceGroup, choice: int, num_outputs: int) -> int:
+    def _remaining(self, group: SequenceGroup, index: int, num_outputs: int) -> int:
         limit = group.rules.limit
         if group.spec.stop.ignore_eos:
             return max(1, limit - num_outputs)
-        return self._lengths.remaining(num_outputs, limit, spread(group.arrival + choice))
+        return self._lengths.remaining(num_outputs, limit, spread(group.arrival + index))
 
 
 def _num_first_outputs(group: SequenceGroup) -> int:
@@ -107,5 +107,5 @@ def _grows(group: SequenceGroup) -> bool:
 
 
 def _num_held(group: SequenceGroup) -> int:
-    holders: list[SequenceGroup | Choice] = [group, *group.sequences]
+    holders: list[SequenceGroup | Choice] = [group, *group.choices]
     return sum(len(holder.block_table) + holder.num_reserved_blocks for holder in holders)

@@ -33,8 +33,8 @@ class Mover:
         full blocks than asked for has none to hold.
         """
         running = (group for group in groups if group.phase is Phase.RUNNING)
-        choices = (choice for group in running for choice in group.sequences if choice.choice in parts)
-        held = (self._hold(choice, parts[choice.choice], now_s, num_blocks) for choice in choices)
+        choices = (choice for group in running for choice in group.choices if choice.index in parts)
+        held = (self._hold(choice, parts[choice.index], now_s, num_blocks) for choice in choices)
         return [group for group in held if group is not None]
 
     def _hold(self, choice: Choice, part: int, now_s: float, num_blocks: int | None) -> SequenceGroup | None:
@@ -47,7 +47,7 @@ class Mover:
             handle=part,
             prompt_token_ids=tokens,
             output_token_ids=(),
-            choices=(choice.choice,),
+            choices=(choice.index,),
         )
         hashes = self._tables.names.of_full_blocks(spec, ())
         held = SequenceGroup(next(self._keys), spec, Goal.HAND_OVER, choice.group.rules, hashes, now_s)

@@ -63,7 +63,7 @@ class Preempter:
         self._swap.load([slot for slot, _ in copies], [block for _, block in copies])
         self._swap.release(slots)
         group.phase = Phase.RUNNING
-        for choice in group.sequences:
+        for choice in group.choices:
             self._batch.join(choice)
             self._batch.table.set_blocks(choice)
 
@@ -83,12 +83,12 @@ class Preempter:
             group.phase = Phase.PREEMPTED
             return [group]
         self._leave_batch(group)
-        for choice in group.sequences:
+        for choice in group.choices:
             self._tables.return_choice(choice)
-        if len(group.sequences) == 1:
+        if len(group.choices) == 1:
             pieces = [group]
         else:
-            pieces = [group.piece(next(keys), choice) for choice in group.sequences]
+            pieces = [group.piece(next(keys), choice) for choice in group.choices]
         for piece in pieces:
             self._rewind(piece)
         return pieces
@@ -103,7 +103,7 @@ class Preempter:
 
     def _rewind(self, piece: SequenceGroup) -> None:
         """Let the context include the output of the only choice."""
-        (choice,) = piece.sequences
+        (choice,) = piece.choices
         piece.extend_context(choice.num_outputs)
         piece.num_known_tokens = max(piece.num_known_tokens, piece.num_context_tokens - 1)
         piece.block_hashes = self._tables.names.of_full_blocks(piece.spec, choice.output_token_ids)
@@ -112,7 +112,7 @@ class Preempter:
         piece.phase = Phase.PREEMPTED
 
     def _leave_batch(self, group: SequenceGroup) -> None:
-        for choice in group.sequences:
+        for choice in group.choices:
             self._batch.leave(choice)
 
     def _needs(self) -> Counter[SequenceGroup]:
@@ -126,8 +126,8 @@ class Preempter:
 
     def _view(self, group: SequenceGroup, num_needed: int, now_s: float) -> VictimView:
         is_running = group.phase is Phase.RUNNING
-        tables = [choice.block_table for choice in group.sequences] if is_running else [group.block_table]
-        num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.sequences)
+        tables = [choice.block_table for choice in group.choices] if is_running else [group.block_table]
+        num_promised = group.num_reserved_blocks + sum(c.num_reserved_blocks for c in group.choices)
         num_swap = len(tables[0]) if len(tables) == 1 else len({block for table in tables for block in table})
         return VictimView(
             key=group.key,
@@ -135,7 +135,7 @@ class Preempter:
             num_freed_blocks=self._blocks.num_exclusive(tables) + num_promised + num_needed,
             num_swap_blocks=num_swap,
             arrival=group.arrival,
-            slack_s=min((self._slack_s(choice, now_s) for choice in group.sequences), default=inf),
+            slack_s=min((self._slack_s(choice, now_s) for choice in group.choices), default=inf),
             can_swap=is_running and num_swap <= self._swap.num_free,
         )
 
@@ -152,4 +152,4 @@ def _num_lost_tokens(group: SequenceGroup, is_running: bool) -> int:
     if not is_running:
         return group.num_computed_tokens
     num_prompt = len(group.spec.prompt_token_ids)
-    return sum(num_prompt + choice.num_outputs for choice in group.sequences)
+    return sum(num_prompt + choice.num_outputs for choice in group.choices)
