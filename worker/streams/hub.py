@@ -230,7 +230,8 @@ class Hub:
 
     def _end(self, running: Running) -> None:
         running.is_over = True
-        self.role.cancel(running.handle)  # first the fence is broken, then the engine frees blocks
+        # The fence is broken first: the engine's thread may free the blocks as soon as it has the command.
+        self.role.cancel(running.handle)
         self._submit(engine_commands.Cancel(running.handle))
 
     def _report_failure(self, running: Running, reason: FailureReason, message: str) -> None:

@@ -143,6 +143,19 @@ async def test_a_cancelled_sequence_is_not_reported_of(scene: Scene) -> None:
     assert scene.role.cancelled == [handle], "cancelled twice"
 
 
+async def test_the_fence_is_broken_before_the_engine_may_free_blocks(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = scene.hub.connect("r")
+    handle = scene.decode(session, 5)
+    had_command: list[bool] = []
+    cancel = engine_commands.Cancel(handle)
+    monkeypatch.setattr(scene.role, "cancel", lambda _: had_command.append(cancel in scene.engine))
+    scene.hub.apply(session, CancelHandles((5,)))
+    assert had_command == [False]
+    assert scene.engine[-1] == cancel
+
+
 async def test_the_canceller_hears_the_end_and_all_hear_when_none_is_left(
     scene: Scene,
 ) -> None:
