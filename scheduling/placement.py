@@ -125,34 +125,29 @@ class PathCandidate:
     worker_s: float
     """Seconds of workers' time until the first decode step: the prompt, decodes held up, hand-over."""
     meets: bool
-    """All latencies that the SLO limits are met at the 90 % quantiles."""
-    harms: bool = False
-    """It breaks a promise made to another request."""
+    """The first token is within the TTFT that the fleet aims at, if it aims at one."""
+    crowds: bool = False
+    """It leaves a decode worker few seats, or has not the blocks: others would get no place there."""
     within_share: bool = True
     """The worker has prefill share left (`scheduling.roles`); a prefill worker always has."""
-
-    @property
-    def holds(self) -> bool:
-        """True if the SLO is met and no other request is harmed."""
-        return self.meets and not self.harms
 
 
 def choose_conditional(candidates: Sequence[PathCandidate]) -> PathCandidate | None:
     """Choose the path with the earliest first token (conditional disaggregation); None without candidates.
 
-    Paths that hold come first, then those that harm no other request, then all. If the result does not hold,
-    the caller decides whether to use it or to wait. Among the paths that hold, those within their worker's
-    share come first. Ties go to the fewest worker-seconds, then to the lower key, so the order of candidates
-    does not matter.
+    Good paths meet the TTFT and crowd no worker. They come first, those within their worker's share before
+    the others; then paths that crowd no worker, then all. If the result is no good path, the caller decides
+    whether to use it or to wait. Ties go to the fewest worker-seconds, then to the lower key, so the order of
+    candidates does not matter.
 
     The rule is the same under load: work ahead of a worker delays the first token there, so the earliest
     first token spreads prompts over the workers. Saving worker-seconds instead would let a request wait for a
     busy prefill worker beside an idle decode worker, for longer than predicted at its admission.
     """
-    harmless = [path for path in candidates if not path.harms]
-    holding = [path for path in harmless if path.meets]
-    within = [path for path in holding if path.within_share]
-    return min(within or holding or harmless or candidates, key=_earliest, default=None)
+    roomy = [path for path in candidates if not path.crowds]
+    good = [path for path in roomy if path.meets]
+    within = [path for path in good if path.within_share]
+    return min(within or good or roomy or candidates, key=_earliest, default=None)
 
 
 def _earliest(path: PathCandidate) -> tuple[float, float, str]:

@@ -18,29 +18,29 @@ paths = st.lists(
         PathCandidate, st.sampled_from("pqdef"), seconds, seconds, st.booleans(), st.booleans(), st.booleans()
     ),
     max_size=5,
-    unique_by=lambda one: one.worker_key,
+    unique_by=lambda path: path.worker_key,
 )
 
 
+def is_good(path: PathCandidate) -> bool:
+    return path.meets and not path.crowds
+
+
 @given(paths)
-def test_a_path_that_holds_is_taken_whenever_there_is_one(found: list[PathCandidate]) -> None:
+def test_a_good_path_is_taken_whenever_there_is_one(found: list[PathCandidate]) -> None:
     choice = choose_conditional(found)
     assert (choice is None) == (not found)
     if choice is not None:
-        assert choice.holds == any(entry.meets and not entry.harms for entry in found)
-        assert choice.harms is False or all(entry.harms for entry in found)
+        assert is_good(choice) == any(map(is_good, found))
+        assert choice.crowds is False or all(entry.crowds for entry in found)
 
 
 @given(paths)
-def test_no_path_that_holds_is_earlier_or_as_early_and_cheaper(found: list[PathCandidate]) -> None:
+def test_no_good_path_is_earlier_or_as_early_and_cheaper(found: list[PathCandidate]) -> None:
     choice = choose_conditional(found)
-    if choice is None or not choice.holds:
+    if choice is None or not is_good(choice):
         return
-    rivals = [
-        entry
-        for entry in found
-        if entry.meets and not entry.harms and entry.within_share >= choice.within_share
-    ]
+    rivals = [entry for entry in found if is_good(entry) and entry.within_share >= choice.within_share]
     assert (choice.ttft_s, choice.worker_s) == min((rival.ttft_s, rival.worker_s) for rival in rivals)
 
 
@@ -51,11 +51,11 @@ def test_the_order_of_the_paths_does_not_matter(found: list[PathCandidate], draw
     assert choose_conditional(found) == choose_conditional(shuffled)
 
 
-def test_a_path_that_harms_is_taken_only_where_all_do() -> None:
-    harmful = replace(APART, harms=True)
+def test_a_path_that_crowds_is_taken_only_where_all_do() -> None:
+    crowded = replace(APART, crowds=True)
     late = replace(OWN, meets=False)
-    assert choose_conditional([harmful, late]) == late
-    assert choose_conditional([harmful]) == harmful
+    assert choose_conditional([crowded, late]) == late
+    assert choose_conditional([crowded]) == crowded
 
 
 def test_where_none_meets_the_earliest_is_offered() -> None:

@@ -80,7 +80,7 @@ class WorkerChoice:
             best = choose_conditional(list(candidates.values()))
             if best is None or best.worker_key not in by_key:
                 break
-            if best.harms and self.fleet.prefilling:
+            if best.crowds and self.fleet.prefilling:
                 break
             chosen.append(by_key[best.worker_key])
             del candidates[best.worker_key]
@@ -106,7 +106,7 @@ class WorkerChoice:
             ttft_s=ttft_s,
             worker_s=worker_s,
             meets=meets,
-            harms=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
+            crowds=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
             within_share=worker.prefill_share <= self.fleet.roles.weight(worker.key),
         )
 
