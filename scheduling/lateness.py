@@ -40,7 +40,7 @@ def least_slack(due_s: _Column, hope_s: _Column, now_s: float) -> float:
 
     Rows that are later than that do not count. The result is infinite if no row counts.
     """
-    if due_s.size and (nearest := float(due_s.min())) >= now_s:
+    if due_s.size and (nearest := float(np.minimum.reduce(due_s))) >= now_s:
         return nearest - now_s
-    earliest = float(np.min(due_s, where=due_s >= now_s - hope_s, initial=math.inf))
+    earliest = float(np.minimum.reduce(due_s, where=due_s >= now_s - hope_s, initial=math.inf))
     return max(0.0, earliest - now_s)

@@ -33,7 +33,7 @@ from reporting.progress import tracked
 from reporting.quantiles import quantile
 from reporting.section import Goal, Section, markdown
 from reporting.tables import p50_p99
-from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
+from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s, prefill_speed
 from scheduling.cost.cost_model import CostModel, StepShape
 
 STREAMS = 8
@@ -121,7 +121,8 @@ def _predicted_s(seen: FleetSnapshot, num_streams: int) -> float:
         _model_of(worker.cost) for worker in seen.workers if worker.role is Role.DECODE and worker.cost
     )
     context = PROMPT_TOKENS + STRIKE_AT
-    again_s = own_prefill_s(RequestCost(context, 0, 0, 1), PrefillView(prefill, BUDGET))
+    speed = prefill_speed(PrefillView(prefill, BUDGET))
+    again_s = own_prefill_s(RequestCost(context, 0, 0, 1), speed)
     step_s = decode.predict(StepShape.of(num_streams, num_streams * context, ()))
     return prefill.ratio_q50 * again_s + decode.ratio_q50 * step_s
 

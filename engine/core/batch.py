@@ -45,6 +45,7 @@ class Batch:
     def __init__(self, max_rows: int, block_size: int, rows: RowTable) -> None:
         self.max_rows = max_rows
         self.choices: list[Choice] = []
+        self.num_rows = 0
         self.positions = np.zeros(max_rows, dtype=np.int64)
         """Where in its sequence each row's newest token stands; its KV is not written yet."""
         self.num_outputs = np.zeros(max_rows, dtype=np.int64)
@@ -52,6 +53,8 @@ class Batch:
         self._is_pending = np.zeros(max_rows, dtype=np.bool_)
         """The newest token is still in flight."""
         self._limits = np.zeros(max_rows, dtype=np.int64)
+        self._num_steps_to_an_end: int | None = None
+        """None if rows have changed since it was found."""
         self.due_times = DueTimes(max_rows)
         self.table = rows
         self.num_context_tokens = 0
@@ -61,10 +64,6 @@ class Batch:
         )  # fmt: skip
         self._block_size = block_size
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.choices)
-
     def join(self, choice: Choice) -> None:
         """Add a row; everything but its newest token is computed, or that too if `advance` adds the next."""
         row = self.num_rows
@@ -72,6 +71,8 @@ class Batch:
         group, num_outputs = choice.group, choice.num_outputs
         position = len(group.spec.prompt_token_ids) + num_outputs - 1
         self.choices.append(choice)
+        self.num_rows += 1
+        self._num_steps_to_an_end = None
         choice.row = row
         self.positions[row] = position
         self.num_outputs[row] = num_outputs
@@ -90,6 +91,8 @@ class Batch:
         self.num_context_tokens -= int(self.positions[row]) + 1
         self.table.leave(choice, last)
         moved = self.choices.pop()
+        self.num_rows = last
+        self._num_steps_to_an_end = None
         if row != last:
             self.choices[row] = moved
             moved.row = row
@@ -107,6 +110,11 @@ class Batch:
         self.positions[rows] += num_steps
         self.num_outputs[rows] += num_steps
         self.num_context_tokens += num_steps * (self.num_rows - first_row)
+        num_left = self._num_steps_to_an_end
+        self._num_steps_to_an_end = None
+        if num_left is not None and first_row == 0 and num_steps < num_left:
+            self._num_steps_to_an_end = num_left - num_steps
+            return []
         (full,) = (self.num_outputs[rows] >= self._limits[rows]).nonzero()
         return [self.choices[first_row + place] for place in full.tolist()]
 
@@ -116,8 +124,10 @@ class Batch:
 
     def num_steps_to_an_end(self) -> int:
         """Return the number of steps until a row has the last token it may have; there is a row."""
-        n = self.num_rows
-        return int((self._limits[:n] - self.num_outputs[:n]).min())
+        if self._num_steps_to_an_end is None:
+            n = self.num_rows
+            self._num_steps_to_an_end = int((self._limits[:n] - self.num_outputs[:n]).min())
+        return self._num_steps_to_an_end
 
     def decode_load(self, at_s: float) -> DecodeLoad:
         """Return all rows as a step rule sees them that begins at `at_s`, when what is in flight is over."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.lateness import HOPELESS_GAPS, MEAN_GAPS, least_slack, next_line
+from scheduling.value import value
 
 ROUNDING_S = 1e-6
 """Sums are rounded by less than that."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Due:
     """One choice's times, on the engine's clock; infinite without a promise."""
 
@@ -89,11 +89,11 @@ class DueTimes:
         if not num_rows:
             return
         rows = slice(num_rows)
-        self._gaps[rows] += len(ends)
         if self._paces and self._may_be_hopeless(rows, ends):
-            self._gaps[rows] -= len(ends)
             for end in ends.tolist():
                 self._line[rows], self._gaps[rows] = self._after_token(rows, end)
+        else:
+            self._gaps[rows] += len(ends)
         self._set_next(rows, float(ends[-1]))
 
     def slack_s(self, num_rows: int, now_s: float, is_pending: NDArray[np.bool_] | None = None) -> float:
@@ -107,7 +107,7 @@ class DueTimes:
         return least_slack(due, self._hope[rows], now_s)
 
     def gap_limit_s(self, num_rows: int) -> float:
-        return float(self._gap_limit[:num_rows].min(initial=math.inf))
+        return float(np.minimum.reduce(self._gap_limit[:num_rows], initial=math.inf))
 
     def _after_token(
         self, rows: slice | NDArray[np.int64], now_s: float
@@ -115,11 +115,11 @@ class DueTimes:
         return next_line(self._line[rows], self._gaps[rows], self._tpot[rows], now_s)
 
     def _may_be_hopeless(self, rows: slice, ends: NDArray[np.float64]) -> bool:
-        """Return False if no row starts a new line in steps that ended at `ends` and are counted already."""
-        line, gaps, tpot = self._line[rows], self._gaps[rows] - len(ends), self._tpot[rows]
-        first_due = line + gaps * tpot
-        if float(first_due.min()) >= float(ends[-1]):
-            return False
+        """Return False if no row starts a new line in steps that ended at `ends`."""
+        if np.minimum.reduce(self.next_due[rows]) >= ends[-1]:
+            return False  # no token is late
+        tpot = self._tpot[rows]
+        first_due = self._line[rows] + self._gaps[rows] * tpot
         for pace in self._paces:
             latest = float((ends - np.arange(len(ends)) * pace).max()) - HOPELESS_GAPS * pace
             if float(first_due.min(where=tpot == pace, initial=math.inf)) < latest + ROUNDING_S:

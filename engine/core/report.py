@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from scheduling.columns import PromptLogprobs, TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason
+from scheduling.value import value
 
 
 class Mark(Protocol):
@@ -26,7 +27,7 @@ class Mark(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Load:
     """The engine's state at the end of a step; fields as `WorkerLoad` in `worker.proto`."""
 
@@ -77,7 +78,7 @@ class Received:
     num_held: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prefilled:
     """The prompt's KV is complete (computed, or fetched and verified)."""
 

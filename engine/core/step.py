@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from engine.core.sequence import Choice, SequenceGroup
 from scheduling.cost.cost_model import StepShape
+from scheduling.value import value
 
 MAX_PROMPT_ROWS = 256
 """Prompt positions of one step whose logits are computed. 67 MB for a vocabulary of 128k in 16 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChunkWork:
     """The next tokens of one prompt."""
 

@@ -84,10 +84,8 @@ class Capacity:
     prefill_rate: float
     """Prompt tokens per second, all workers together."""
     num_computing: int
-    quickest: PrefillView
+    quickest: PrefillSpeed
     """The worker that computes a lone prompt fastest."""
-    step_s: float
-    """Duration of a full step of that worker."""
     num_decoding: int
     free_seqs: int
     """Free seats. Below 0: as many sequences must end before a seat is free, since promises allow fewer than
@@ -156,8 +154,7 @@ def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) 
     return Capacity(
         prefill_rate=sum(speed.rate for speed in prefill),
         num_computing=len(prefill),
-        quickest=quickest.view,
-        step_s=quickest.step_s,
+        quickest=quickest,
         num_decoding=len(decode),
         free_seqs=free_seats([speed.view.seq_capacity - speed.view.num_seqs for speed in decode]),
         free_blocks=sum(speed.view.free_blocks for speed in decode),
@@ -252,8 +249,9 @@ def mixed_step_s(view: PrefillView, chunk: int) -> float:
 
 def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
     """Return the time until the prompts ahead are computed, including the rest of the running step."""
-    busy = ahead.tokens > 0 or capacity.quickest.num_decodes > 0
-    return (capacity.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
+    quickest = capacity.quickest
+    busy = ahead.tokens > 0 or quickest.view.num_decodes > 0
+    return (quickest.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
 
 
 def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> float:
@@ -281,14 +279,14 @@ def decode_step_s(view: DecodeView, batch_size: int) -> float:
     return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
 
 
-def own_prefill_s(request: RequestCost, view: PrefillView) -> float:
+def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     """Return the time to compute the request's own prompt: the sum over its chunks, in closed form."""
-    cost, chunk = view.cost, chunk_tokens(view)
-    a0, c1, c3, c4, c5, c6 = cost.coefficients
+    view, chunk = speed.view, speed.chunk
+    a0, c1, c3, c4, c5, c6 = view.cost.coefficients
     total, done = request.prompt_tokens, min(request.cached_tokens, request.prompt_tokens - 1)
     steps = -(-(total - done) // chunk)
     last = total - done - (steps - 1) * chunk
-    over = view.num_decodes - cost.knee_tokens
+    over = view.num_decodes - view.cost.knee_tokens
     own_s = steps * (a0 + c1 * (view.num_decodes + 1) + c4 * view.decode_context)
     own_s += c3 * ((steps - 1) * max(0.0, over + chunk) + max(0.0, over + last))
     own_s += c5 * (total * total - done * done) / 2

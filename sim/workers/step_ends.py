@@ -8,6 +8,10 @@ from scheduling.cost.cost_model import CostModel, StepShape
 from sim.workers.step_record import Times
 from sim.workers.step_times import StepTimes
 
+LONGEST_STRETCH = 512
+"""Steps that are taken at once, at most."""
+_PLACES = np.arange(LONGEST_STRETCH)
+
 
 class StepEnds:
     """On the simulation's clock, in seconds."""
@@ -35,7 +39,7 @@ class StepEnds:
         if ratios is None:
             ratio = self._step_times.ratio(first, now, is_mixed=False)
             return [now + ((head + self._c4 * context) * ratio + copy_s)]
-        contexts = context + size * np.arange(count)
+        contexts = context + size * _PLACES[:count]
         lasts = (head + self._c4 * contexts) * ratios
         lasts[0] += copy_s
         lasts[0] += now

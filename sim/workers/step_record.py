@@ -24,7 +24,7 @@ class StepRecord:
         self._times = np.zeros(1024)
         self._sizes = np.zeros(1024, dtype=np.int32)
 
-    def add(self, ends: Times, num_rows: int) -> None:
+    def add(self, ends: Times | list[float], num_rows: int) -> None:
         """Record decode steps of all rows, before their tokens are counted."""
         first, end = self._num_steps, self._num_steps + len(ends)
         while end > len(self._times):

@@ -45,13 +45,12 @@ from sim.workers.handoff import Handoffs
 from sim.workers.reporter import Reporter, Usage
 from sim.workers.sequence import CountedChoice, SimSequence
 from sim.workers.shared_names import SharedNames
-from sim.workers.step_ends import StepEnds
+from sim.workers.step_ends import LONGEST_STRETCH, StepEnds
 from sim.workers.step_log import StepLog
 from sim.workers.step_record import StepRecord, Times
 from sim.workers.step_times import StepTimes
 from sim.workers.swap import CountedSwap
 
-LONGEST_STRETCH = 512
 WorkerCommand = (
     SendPrefill | SendReceive | SendDecode | SendCancel | SendPreCopy | SendStopAndCopy | SendDrain
 )
@@ -397,7 +396,7 @@ class SimWorker:
         if self.log is not None:
             self.log.add(self._began, ends, num_decodes, chunk_tokens)
         if num_decodes:
-            self.record.add(np.asarray(ends), num_decodes)
+            self.record.add(ends, num_decodes)
         usage.num_steps += count
         usage.busy_s += float(ends[-1]) - self._began
         usage.chunk_tokens += chunk_tokens

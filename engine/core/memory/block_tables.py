@@ -142,17 +142,18 @@ class BlockTables:
 
     def grow(self, choices: Sequence[Choice], growths: Sequence[int]) -> None:
         """Append so many blocks to each choice's table; those that are not promised are there."""
-        num_new = num_all = 0
+        num_new = num_all = sum(growths)
         for choice, num_blocks in zip(choices, growths, strict=True):
-            num_promised = min(num_blocks, choice.num_reserved_blocks)
-            choice.num_reserved_blocks -= num_promised
-            num_new += num_blocks - num_promised
-            num_all += num_blocks
+            if choice.num_reserved_blocks:
+                num_promised = min(num_blocks, choice.num_reserved_blocks)
+                choice.num_reserved_blocks -= num_promised
+                num_new -= num_promised
         self._blocks.reserve(num_new)
         blocks, begin = self._blocks.allocate(num_all), 0
         for choice, num_blocks in zip(choices, growths, strict=True):
-            choice.block_table += blocks[begin : begin + num_blocks]
-            begin += num_blocks
+            end = begin + num_blocks
+            choice.block_table += blocks[begin:end]
+            begin = end
 
     def lose_context(self, group: SequenceGroup) -> None:
         """Drop what a group itself holds; its context is to be computed again."""

@@ -107,7 +107,7 @@ class Predictor:
 
         def own_s(key: str) -> float:
             own = replace(cost, cached_tokens=cached[key]) if key in cached else cost
-            return own_prefill_s(own, self.capacity.prefill_view(key, now))
+            return own_prefill_s(own, self.capacity.prefill_speed(key, now))
 
         least_own_s = own_prefill_s(most_cached, self.capacity.capacity(None, now).quickest)
         wait_s, found_s = soonest(self.capacity.lanes(now), ahead.tokens, own_s, least_own_s)

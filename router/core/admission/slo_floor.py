@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from router.core.capacity.fleet import Fleet, Worker
 from router.errors import Reason, ValidationError
-from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s
+from scheduling.admission.prediction import PrefillView, RequestCost, own_prefill_s, prefill_speed
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.cost.quickest import early_s
 from scheduling.request import MAX_SLO_MS, Slo
@@ -53,7 +53,7 @@ def slo_floor(
     ttft_s = step_s = 0.0
     if computing and all(known for known, _ in computing):
         ttft_s = min(
-            model.ratio_q10 * own_prefill_s(cost, PrefillView(model, budget))
+            model.ratio_q10 * own_prefill_s(cost, prefill_speed(PrefillView(model, budget)))
             for known, budget in computing
             for model in known
         )

@@ -121,10 +121,10 @@ class FleetCapacity:
         self._refresh(now)
         return self._queues.by_worker[worker.key]
 
-    def prefill_view(self, worker_key: str, now: float) -> PrefillView:
-        """Return a worker that computes prompts."""
+    def prefill_speed(self, worker_key: str, now: float) -> PrefillSpeed:
+        """Return how fast a worker computes prompts."""
         self._refresh(now)
-        return self._prefill[worker_key].view
+        return self._prefill[worker_key]
 
     def seat_limit(self, worker: Worker, pace_ms: int | None, now: float) -> int:
         """Return the most sequences that may run on a worker while all promises and this pace are kept."""

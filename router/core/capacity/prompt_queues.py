@@ -6,13 +6,13 @@ Only workers whose bound prompts have changed since the last question are looked
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from router.core.capacity.fleet import Fleet, Worker
 from scheduling.admission.lanes import Lane
+from scheduling.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromptQueue:
     """How a worker computes the prompts bound to it, in arrival order at the worker."""
 

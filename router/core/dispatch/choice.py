@@ -113,7 +113,7 @@ class WorkerChoice:
     def _own_s(self, group: Group, worker: Worker, now: float) -> float:
         cached = group.session.prefix_hits.get(worker.key, 0) * self.fleet.block_size
         cost = RequestCost(group.work_tokens, cached, group.blocks, group.num_seqs)
-        return own_prefill_s(cost, self.capacity.prefill_view(worker.key, now))
+        return own_prefill_s(cost, self.capacity.prefill_speed(worker.key, now))
 
     # Decode workers
 

@@ -80,5 +80,5 @@ def _elsewhere_s(state: RouterState, group: Group, worker: Worker) -> float:
 def _computed_s(state: RouterState, group: Group, worker: Worker) -> float:
     tokens = len(group.session.prompt_token_ids) + len(group.choices[0].token_ids)
     computing = worker if worker in state.fleet.computing else state.fleet.computing[0]
-    view = state.capacity.prefill_view(computing.key, state.now)
-    return own_prefill_s(RequestCost(tokens, 0, group.blocks, group.num_seqs), view)
+    speed = state.capacity.prefill_speed(computing.key, state.now)
+    return own_prefill_s(RequestCost(tokens, 0, group.blocks, group.num_seqs), speed)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from router.core.session.session import Group, Phase
 from scheduling.admission.admission import Verdict
 from scheduling.admission.backlog import Backlog, Stake, Waiting
 from scheduling.request import SloClass
+from scheduling.value import value
 
 LEAST_STALE = 64
 """Entries of a line that may be stale, because their groups left, before the line is made anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Place:
     """A group in the queue, as it was when it came in; `number` counts those that came before."""
 

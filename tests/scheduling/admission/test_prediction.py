@@ -84,7 +84,7 @@ def test_longer_prompts_take_longer(short: int, longer: int) -> None:
 def test_second_prefill_worker_halves_the_wait() -> None:
     alone = foresee(ASK, QueueAhead(6400, 0), FLEET)
     both = foresee(ASK, QueueAhead(6400, 0), replace(FLEET, prefill=(PREFILL, PREFILL)))
-    rest_s = FLEET.capacity.step_s / 2
+    rest_s = FLEET.capacity.quickest.step_s / 2
     assert both.wait_s - rest_s == pytest.approx((alone.wait_s - rest_s) / 2)
 
 
@@ -149,7 +149,7 @@ def test_own_prompt_costs_what_its_chunks_cost(
         expected += cost.predict(StepShape.of(decodes, context, ((done, size),)))
         done += size
     ask = RequestCost(prompt, cached, 1, 1)
-    assert own_prefill_s(ask, view) == pytest.approx(expected, abs=1e-3)
+    assert own_prefill_s(ask, prefill_speed(view)) == pytest.approx(expected, abs=1e-3)
 
 
 @given(costs, st.integers(0, 60), st.floats(1e-4, 1.0))
