@@ -30,7 +30,7 @@ class RoleSide(Protocol):
         """Take in a report, before it goes to routers."""
 
     def cancel(self, handle: int) -> None:
-        """Drop a sequence that is no longer wanted. The hub cancels it in the engine."""
+        """Break the fence of a sequence that is no longer wanted. Then the hub cancels it in the engine."""
 
     async def close(self) -> None:
         """Return when nothing runs any more."""

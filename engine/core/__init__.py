@@ -20,8 +20,9 @@ and calls, turn by turn:
     apply(command)                  for every command that has come
     grow_rows, start_waiting        running choices first, then those that wait
       adopt, go_on                  for groups that came with their KV; grow_rows again
-    plan → begin                    the policy's step, with blocks for all that it writes
-      launch: join, advance         rows that get a token, before it is known; copies to make
+    plan → begin                    the policy's step
+      launch: cover                 blocks for all that it writes
+        join, advance               rows that get a token, before it is known; copies to make
       over: mark_written            KV is there
         count_tokens                tokens are known
       finish                        what filled blocks, what ended

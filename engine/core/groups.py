@@ -378,6 +378,7 @@ class Groups:
             del self.queues.preempted[group.key]
             if group.phase is not Phase.RUNNING:
                 self.queues.begin_prefill(group)
+                self.publish_blocks(group)
             if not self._is_preempted(group.handle):
                 self.report.resumed.append(group.handle)
         return True

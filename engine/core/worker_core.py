@@ -100,7 +100,7 @@ class WorkerCore:
     # One step
 
     def begin(self, plan: StepPlan) -> Step:
-        """Return the step that a plan with work comes to, with blocks for all that it writes."""
+        """Return the step that a plan with work comes to."""
         num_decodes, num_rows = plan.num_decodes, self.batch.num_rows
         assert num_decodes in (0, num_rows), f"{num_decodes} of {num_rows} decodes are planned"
         groups = [(self.groups[chunk.key], chunk.num_tokens) for chunk in plan.chunks]
@@ -109,6 +109,11 @@ class WorkerCore:
         parts = [(chunk.begin, chunk.end - chunk.begin) for chunk in chunks]
         shape = StepShape.of(num_decodes, context, parts)
         return Step(num_decodes, chunks, shape, first_row=num_rows - num_decodes)
+
+    def cover(self, step: Step) -> None:
+        """Find blocks for all that the chunks of a step write."""
+        for chunk in step.chunks:
+            self.tables.cover(chunk.group, chunk.end)
 
     def join(self, step: Step) -> None:
         """Count the chunks of a launched step; prompts that are complete with it take their rows."""
@@ -155,8 +160,8 @@ class WorkerCore:
     ) -> None:
         """Take in that the tokens of a step that is over are known at `now_s`.
 
-        It is the latest where no row has changed since its launch. It is overtaken where a step in flight
-        has drawn a further token for its rows.
+        It is the latest where only rows of this step have joined or left since its launch. It is overtaken
+        where a step in flight has drawn a further token for its rows.
         """
         for group in step.prefilled:
             if group.phase is not Phase.ENDED:
@@ -256,7 +261,6 @@ class WorkerCore:
     def _chunk(self, group: SequenceGroup, num_tokens: int) -> ChunkWork:
         begin = group.num_computed_tokens
         end = begin + num_tokens
-        self.tables.cover(group, end)
         wants_logits = end == group.num_context_tokens and group.first_tokens is None
         return ChunkWork(group, begin, end, wants_logits, group.prompt_rows(begin, end))
 

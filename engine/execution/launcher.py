@@ -60,6 +60,7 @@ class Launcher:
         `newest` is what the step in flight draws. Raises whatever the model does.
         """
         step = flight.step
+        self._core.cover(step)
         chunks = [_chunk_row(chunk) for chunk in step.chunks]
         batch = self._assembler.assemble(step.num_decodes, chunks)
         logits = self._runner.forward(batch if newest is None else batch.with_newest(newest))

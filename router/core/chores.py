@@ -88,7 +88,10 @@ class Chores:
         return most_blocks(group.session, group.num_seqs, fleet.block_size) <= fleet.largest_pool
 
     def _renew(self) -> None:
-        """Renew credits and leases once a second, and move the role weights when that is done."""
+        """Renew credits and leases once a second, and move the role weights.
+
+        Without anything to renew, the weights are looked at with each of the chores.
+        """
         state = self._state
         if state.now - self._renewed_at < RENEW_S:
             return

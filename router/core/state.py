@@ -1,7 +1,8 @@
 """All that the core knows, and the actions it has decided on so far.
 
 `RouterState` belongs to the handlers of events. Decisions are made from parts of it: `judge` and `predictor`
-for admission, `choice` for workers; these know the fleet and what was learnt, and change nothing.
+for admission, `choice` for workers; these know the fleet and what was learnt. They change nothing
+but what `judge` learns of its own refusals (`learn_length`, `retry_after_s`).
 """
 
 from __future__ import annotations

@@ -291,7 +291,9 @@ class SimWorker:
             if plan.wait_s < math.inf:
                 self._clock.at(now + max(plan.wait_s, 1e-3), self._wait_over, self._turn_number)
             return False
-        self._mixed(self._core.begin(plan))
+        step = self._core.begin(plan)
+        self._core.cover(step)
+        self._mixed(step)
         return True
 
     def _wait_over(self, turn_number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.core.commands import Cancel, Command, Decode
 from engine.core.memory.block_manager import BlockManager
+from engine.core.memory.block_tables import BlockTables
 from scheduling.memory.block_hash import chain_root, hash_blocks
 from scheduling.policies.chunked import CHUNKED
 from scheduling.policies.policy import Policy
@@ -296,6 +298,18 @@ def test_a_step_that_raises_fails_its_sequences_and_the_loop_goes_on() -> None:
     driver.finish()
     assert driver.tokens(3) == greedy([4], 5, VOCAB)
     assert sorted(driver.freed()) == [1, 2, 3]
+    driver.assert_at_rest()
+
+
+def test_a_step_without_blocks_fails_its_prompts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(token_budget=8)
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockTables, "cover", Mock(side_effect=AssertionError("no block is left")))
+        driver.turn(Decode(spec(1, [1, 2], 5)))
+    assert driver.failures() == {1: "INTERNAL: the step failed: AssertionError: no block is left"}
+    driver.turn(Decode(spec(2, [4], 5)))
+    driver.finish()
+    assert driver.tokens(2) == greedy([4], 5, VOCAB)
     driver.assert_at_rest()
 
 
