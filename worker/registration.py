@@ -12,6 +12,7 @@ import structlog
 from state.errors import StoreUnavailable
 from state.records import StartingRecord, WorkerRecord
 from state.store import Store
+from worker.errors import ForeignFleetError
 from worker.identity import WorkerRole
 from worker.metrics import WorkerMetrics
 from worker.startup.preflight import check_fleet
@@ -127,6 +128,11 @@ class Registration:
         """Join the fleet. Raises ForeignFleetError or StoreUnavailable."""
         check_fleet(self._record, await self._store.list_workers())
         await self._store.register_worker(self._record, TTL_S)
+        try:  # again: two workers that join at one moment do not see each other before they are registered
+            check_fleet(self._record, await self._store.list_workers())
+        except ForeignFleetError:
+            await self._store.unregister_worker(self._record.worker_id, self._record.incarnation)
+            raise
         self._task = asyncio.create_task(self._renew(), name="registration")
 
     async def stop(self) -> None:
