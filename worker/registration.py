@@ -131,7 +131,7 @@ class Registration:
         try:  # again: two workers that join at one moment do not see each other before they are registered
             check_fleet(self._record, await self._store.list_workers())
         except ForeignFleetError:
-            await self._store.unregister_worker(self._record.worker_id, self._record.incarnation)
+            await self._unregister()
             raise
         self._task = asyncio.create_task(self._renew(), name="registration")
 
@@ -142,6 +142,9 @@ class Registration:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
+        await self._unregister()
+
+    async def _unregister(self) -> None:
         try:
             await self._store.unregister_worker(self._record.worker_id, self._record.incarnation)
         except StoreUnavailable as error:

@@ -118,3 +118,19 @@ async def test_a_fleet_of_another_model_is_not_joined(store: Store) -> None:
     with pytest.raises(ForeignFleetError, match="theirs"):
         await Registration(store, OWN, WorkerMetrics()).start()
     assert [record.worker_id for record in await store.list_workers()] == ["other"]
+
+
+async def test_workers_that_join_at_one_moment_see_each_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(OWN, worker_id="decode-2", incarnation="other", fingerprint="foreign")
+    register = store.register_worker
+
+    async def register_both(record: WorkerRecord, ttl_s: float) -> None:
+        await register(other, ttl_s)
+        await register(record, ttl_s)
+
+    monkeypatch.setattr(store, "register_worker", register_both)
+    with pytest.raises(ForeignFleetError, match="fingerprint"):
+        await Registration(store, OWN, WorkerMetrics()).start()
+    assert [worker.worker_id for worker in await store.list_workers()] == ["decode-2"]

@@ -14,7 +14,7 @@ from services.rpc.health import WHOLE, Health
 
 
 class ConnectedRouter(fleet_pb2_grpc.FleetServiceServicer):
-    """A router connected to one worker."""
+    """A router connected to one worker. The launcher only watches, so nothing else answers."""
 
     async def Watch(
         self,
@@ -27,10 +27,10 @@ class ConnectedRouter(fleet_pb2_grpc.FleetServiceServicer):
             await asyncio.sleep(0)
 
     async def Describe(self, request: Any, context: Any) -> fleet_pb2.DescribeResponse:
-        raise NotImplementedError
+        raise AssertionError("only watched")
 
     async def Drain(self, request: Any, context: Any) -> fleet_pb2.DrainResponse:
-        raise NotImplementedError
+        raise AssertionError("only watched")
 
 
 async def test_a_connected_router_is_waited_for_until_it_serves() -> None:
