@@ -54,8 +54,9 @@ EXIT_MODEL = 4
 async def serve(config: RouterConfig, facts: ModelFacts) -> None:
     """Serve until a signal arrives, then finish running requests within `drain_s`."""
     start_threads()
-    tls = config.security.load(CertificateRole.ROUTER)
-    store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
+    service = config.service
+    tls = service.security.load(CertificateRole.ROUTER)
+    store = await Store.connect(service.redis, access=RedisAccess(**service.security.redis_files()))
     pool = TokenizerPool(
         facts.tokenizer_file,
         config.tokenizer_processes,
@@ -75,6 +76,7 @@ async def serve(config: RouterConfig, facts: ModelFacts) -> None:
 async def _serve_with(
     config: RouterConfig, facts: ModelFacts, store: Store, pool: TokenizerPool, tls: FleetTls | None
 ) -> None:
+    service = config.service
     core_config = CoreConfig(
         config.router_id,
         config.policy,
@@ -92,23 +94,22 @@ async def _serve_with(
     )
     router_health = _add_services(server, shell, Preprocessor(shell, facts, pool, config.limits), facts, auth)
     client_ca = None if config.client_ca is None else read_pem(config.client_ca)
-    port = add_port(server, config.listen, tls, client_ca)
-    metrics_server = MetricsServer(config.host, config.metrics_port, metrics.registry, config.security)
+    port = add_port(server, service.listen, tls, client_ca)
+    metrics_server = MetricsServer(service.host, service.metrics_port, metrics.registry, service.security)
     await router_health.update()
     running = asyncio.create_task(_run(shell, router_health))
     await server.start()
-    address = config.advertise or f"{config.host}:{port}"
     door = "open" if auth is None else "locked"
-    structlog.get_logger().info("listening", **config.security.describe(config.listen), door=door)
+    structlog.get_logger().info("listening", **service.security.describe(service.listen), door=door)
     stop = _stop_on_signals()
     freeze_garbage()
     standstills = measure_loop(metrics.registry)
-    _print_ready(config.router_id, address, metrics_server.address)
+    _print_ready(config.router_id, service.address(port), metrics_server.address)
     await _until_stopped(stop, running)
     structlog.get_logger().info("draining", running_sessions=len(shell.core.state.live))
     await router_health.leave()
     shell.submit(RouterLeaving())
-    await _drain(shell, config.drain_s)
+    await _drain(shell, service.drain_s)
     await server.stop(grace=1.0)
     await shell.store_calls.settle()
     if recorder is not None:
@@ -195,7 +196,7 @@ def main() -> int:
         config = parse_config(sys.argv[1:], os.getpid())
     except ValueError as error:
         return _leave(EXIT_CONFIG, error)
-    configure_logging(config.log_level, config.log_format, router=config.router_id)
+    configure_logging(config.service.log_level, config.service.log_format, router=config.router_id)
     try:
         uvloop.run(serve(config, _facts(config)))
     except ModelUnusable as error:
@@ -208,7 +209,7 @@ def main() -> int:
 
 
 def _facts(config: RouterConfig) -> ModelFacts:
-    facts = read_model_facts(config.model)
+    facts = read_model_facts(config.service.model)
     if config.timed is None:
         return facts
     return dataclasses.replace(facts, max_context_tokens=config.timed.max_context)

@@ -64,7 +64,7 @@ def _profile(name: str, config: WorkerConfig, engine: Engine) -> Profile:
     today = dt.datetime.now(tz=dt.UTC)
     return Profile(
         name=name,
-        model_name=config.model.resolve().name,
+        model_name=config.service.model.resolve().name,
         block_size=config.block_size,
         kv_bytes_per_token=layout.block_bytes // config.block_size,
         num_blocks=engine.pool.num_blocks,

@@ -16,15 +16,12 @@ from kvtransfer.transports.transport import TransportMode
 from scheduling.cost.profiles import Profile
 from scheduling.policies import DEFAULT, NAMES
 from services.profiles import load_timed, names
-from services.security.settings import Security, add_security_flags, security_of
+from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
 from worker.errors import EXIT_CONFIG
 from worker.identity import WorkerRole
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("json", "console")
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
-MAX_PORT = 65_535
 SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget": 256}
 """Sizes that hold if neither a flag nor a profile sets them."""
 
@@ -33,10 +30,7 @@ SIZES = {"block_size": 16, "num_blocks": None, "max_num_seqs": 64, "token_budget
 class WorkerConfig:
     """Validated settings; raises `ValueError` naming the flag, its value and what it accepts."""
 
-    listen: str
-    advertise: str
-    redis: str
-    model: Path
+    service: ServiceSettings
     worker_id: str
     block_size: int
     num_blocks: int | None
@@ -61,44 +55,19 @@ class WorkerConfig:
     """If set, steps compute nothing and last as long as it says; it also gives the sizes."""
     transport: TransportMode
     shm_dir: Path
-    metrics_port: int
-    drain_s: float
-    log_level: str
-    log_format: str
-    security: Security
     cache: Path
     """The folder for files that can be made again."""
 
     def __post_init__(self) -> None:
-        for flag, address in (("--listen", self.listen), ("--advertise", self.advertise)):
-            host, _, port = address.rpartition(":")
-            if address and not (host and port.isdigit() and int(port) <= MAX_PORT):
-                raise ValueError(f"{flag} is {address!r}; accepted: HOST:PORT with a port of 0 to {MAX_PORT}")
-        for flag, value, low in (
-            ("--block-size", self.block_size, 1),
-            ("--num-blocks", 1 if self.num_blocks is None else self.num_blocks, 1),
-            ("--kv-memory-mb", 1 if self.kv_memory_mb is None else self.kv_memory_mb, 1),
-            ("--max-num-seqs", self.max_num_seqs, 1),
-            ("--token-budget", self.token_budget, 1),
-            ("--threads", self.threads, 0),
-            ("--metrics-port", self.metrics_port, 0),
-            ("--drain-s", self.drain_s, 0),
-        ):
-            if value < low:
-                raise ValueError(f"{flag} is {value}; accepted: {low} or more")
-        if self.metrics_port > MAX_PORT:
-            raise ValueError(f"--metrics-port is {self.metrics_port}; accepted: 0 to {MAX_PORT}")
+        check_least(self, 1, "block_size", "num_blocks", "kv_memory_mb", "max_num_seqs", "token_budget")
+        check_least(self, 0, "threads")
         if not self.worker_id or not self.worker_id.isprintable() or set(self.worker_id) & set(" :"):
             raise ValueError(
                 f"--worker-id is {self.worker_id!r}; accepted: printable characters without space or colon"
             )
-        self.security.check_listen(self.listen)
-        self.security.check_redis(self.redis)
         if self.deterministic and self.timed is not None:
             raise ValueError("--deterministic is set with --timed; accepted: a worker that computes")
         self._check_quantisation()
-        if "://" not in self.redis:
-            raise ValueError(f"--redis is {self.redis!r}; accepted: a URL such as redis://127.0.0.1:6379/0")
         if self.transport is TransportMode.NIXL and not nixl.is_installed():
             raise ValueError("--transport is nixl, which is not installed; accepted: auto, shm or grpc")
         if self.transport is TransportMode.CUDA_IPC and (self.device == "cpu" or self.timed is not None):
@@ -118,11 +87,6 @@ class WorkerConfig:
         if self.dtype == "float64":
             raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
 
-    @property
-    def host(self) -> str:
-        """The address it listens at, without the port."""
-        return self.listen.rpartition(":")[0]
-
 
 def config_of_process(role: WorkerRole) -> WorkerConfig:
     """Return this process's settings; exit with code 2 and one sentence if they are wrong."""
@@ -136,7 +100,7 @@ def config_of_process(role: WorkerRole) -> WorkerConfig:
 def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:
     """Return the settings that flags give; raise `ValueError`, or exit with code 2 on unknown flags."""
     given = vars(flags(role, process_id).parse_args(argv))
-    given["security"] = security_of(given)
+    given["service"] = settings_of(given)
     given["transport"] = TransportMode(given["transport"])
     given["quantisation"] = Quantisation(given["quantisation"])
     profile = None if given["timed"] is None else load_timed(given["timed"])
@@ -152,47 +116,22 @@ def flags(role: str, process_id: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {role}_worker", description="A prefill or decode worker; both have the same flags."
     )
-    _add_identity_flags(parser, role, process_id)
-    _add_size_flags(parser)
-    _add_model_flags(parser)
-    _add_transport_flags(parser)
-    add_security_flags(parser)
-    return parser
-
-
-def _add_identity_flags(parser: argparse.ArgumentParser, role: str, process_id: int) -> None:
-    add = parser.add_argument
-    add(
-        "--listen",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="TCP for gRPC, UDP for probes; port 0 takes a free one",
+    add_service_flags(
+        parser,
+        "127.0.0.1:0",
+        "TCP for gRPC, UDP for probes; port 0 takes a free one",
+        "time to hand work over after SIGTERM (20)",
     )
-    add("--advertise", default="", metavar="HOST:PORT", help="the address given to others (the bound one)")
-    add(
-        "--redis",
-        default="redis://127.0.0.1:6379/0",
-        metavar="URL",
-        help="the fleet's Redis, by redis://, rediss:// or unix://",
-    )
-    add("--model", required=True, type=Path, metavar="PATH", help="the folder of the checkpoint")
-    add(
+    parser.add_argument(
         "--worker-id",
         default=f"{role}-{process_id}",
         metavar="ID",
         help="this worker's name in the fleet and in logs (<role>-<process id>)",
     )
-    add(
-        "--metrics-port", default=0, type=int, metavar="N", help="Prometheus metrics; 0 takes a free port (0)"
-    )
-    add("--drain-s", default=20.0, type=float, metavar="S", help="time to hand work over after SIGTERM (20)")
-    add("--log-level", default="info", choices=LOG_LEVELS, help="the least severe lines to log (info)")
-    add(
-        "--log-format",
-        default=LOG_FORMATS[sys.stderr.isatty()],
-        choices=LOG_FORMATS,
-        help="how lines are logged (console on a terminal, else json)",
-    )
+    _add_size_flags(parser)
+    _add_model_flags(parser)
+    _add_transport_flags(parser)
+    return parser
 
 
 def _add_size_flags(parser: argparse.ArgumentParser) -> None:

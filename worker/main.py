@@ -107,8 +107,9 @@ def _exit_code(code: int, error: Exception) -> int:
 async def _serve(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
     start_threads()
     signals = StopSignals()
-    tls = config.security.load(CertificateRole.WORKER)
-    store = await Store.connect(config.redis, access=RedisAccess(**config.security.redis_files()))
+    service = config.service
+    tls = service.security.load(CertificateRole.WORKER)
+    store = await Store.connect(service.redis, access=RedisAccess(**service.security.redis_files()))
     announcement = StartAnnouncement(store, config.worker_id, role, lambda: start.progress)
     announcement.begin()
     try:
@@ -175,7 +176,7 @@ class _Worker:
         self._cleanup.push_async_callback(side.close)
         self._hub.set_role(side)
         port = await self._start_server()
-        self._address = self._config.advertise or f"{self._config.host}:{port}"
+        self._address = self._config.service.address(port)
         await self._register(store, self._address)
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
 
@@ -190,7 +191,7 @@ class _Worker:
             worker_id=self._config.worker_id,
             incarnation=secrets.token_hex(8),
             role=role,
-            model_name=self._config.model.resolve().name,
+            model_name=self._config.service.model.resolve().name,
             fingerprint=self._engine.fingerprint,
             block_size=self._config.block_size,
             num_blocks=self._engine.pool.num_blocks,
@@ -212,8 +213,8 @@ class _Worker:
         )
 
     def _start_metrics(self) -> str:
-        config = self._config
-        server = MetricsServer(config.host, config.metrics_port, self._metrics.registry, config.security)
+        service = self._config.service
+        server = MetricsServer(service.host, service.metrics_port, self._metrics.registry, service.security)
         self._cleanup.callback(server.stop)
         return server.address
 
@@ -233,9 +234,9 @@ class _Worker:
     async def _start_server(self) -> int:
         service = WorkerService(self._hub, self._identity, self._costs, self._thread.turn_s, self._probes)
         self._server.add(service)
-        port = await self._server.start(self._config.listen)
+        port = await self._server.start(self._config.service.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
-        self._probes.start(self._config.host, port)
+        self._probes.start(self._config.service.host, port)
         self._cleanup.callback(self._probes.stop)
         return port
 
@@ -260,7 +261,8 @@ class _Worker:
     def _announce_ready(self) -> None:
         address, metrics = self._address, self._metrics_address
         kind = f"{self._identity.role.value}_worker"
-        log.info("listening", **self._config.security.describe(self._config.listen))
+        service = self._config.service
+        log.info("listening", **service.security.describe(service.listen))
         log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)
         # The launcher reads this line.
         line = f"READY {kind} {self._identity.worker_id} address={address} metrics={metrics}"
@@ -278,9 +280,9 @@ class _Worker:
         await self._server.set_serving(serving=False)
         empty = asyncio.create_task(self._hub.wait_until_empty())
         waited = (empty, self._thread.ended)
-        await asyncio.wait(waited, timeout=self._config.drain_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited, timeout=self._config.service.drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not empty.done():
-            log.warning("drain_cut_short", after_s=self._config.drain_s)
+            log.warning("drain_cut_short", after_s=self._config.service.drain_s)
         for task in (draining, empty, stopping):
             task.cancel()
         self._hub.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from router.api.validation import RawRequest, prompt_field
 from router.errors import Reason, ValidationError
+from services.settings import check_least
 
 MAX_WAITING_BYTES = 64 << 20
 MIN_PING_INTERVAL_MS = 5_000
@@ -32,10 +33,8 @@ class Limits:
     """The time for the handshake of a new connection."""
 
     def __post_init__(self) -> None:
-        for limit in fields(self):
-            low, value = 0 if limit.name == "max_prompt_tokens" else 1, getattr(self, limit.name)
-            if value < low:
-                raise ValueError(f"{_flag(limit.name)} is {value}; accepted: {low} or more")
+        check_least(self, 0, "max_prompt_tokens")
+        check_least(self, 1, *(name for name in _MEANINGS if name != "max_prompt_tokens"))
 
     def server_options(self) -> tuple[tuple[str, int], ...]:
         """Return the options by which the gRPC server itself enforces limits."""
@@ -101,13 +100,10 @@ def add_limit_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     for name, meaning in _MEANINGS.items():
         default = Limits.__dataclass_fields__[name].default
-        group.add_argument(_flag(name), type=int, default=default, metavar="N", help=f"{meaning} ({default})")
+        flag = f"--{name.replace('_', '-')}"
+        group.add_argument(flag, type=int, default=default, metavar="N", help=f"{meaning} ({default})")
 
 
 def limits_of(given: dict[str, Any]) -> Limits:
     """Take the limits out of `given`, the parsed flags; raises `ValueError`."""
-    return Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return Limits(**{name: given.pop(name) for name in _MEANINGS})

@@ -189,7 +189,7 @@ FAILURES = (
         (
             Guard(
                 "worker/main.py",
-                "await asyncio.wait(waited, timeout=self._config.drain_s, ",
+                "await asyncio.wait(waited, timeout=self._config.service.drain_s, ",
                 "await asyncio.wait(waited, timeout=0, ",
                 "tests/worker/streams/test_relay.py::test_sigterm_cuts_no_running_sequence_short",
             ),

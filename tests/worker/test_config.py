@@ -67,7 +67,7 @@ def test_the_socket_directory_is_unused_without_shared_memory() -> None:
 def test_defaults_suit_a_process_on_its_own(tmp_path: Path) -> None:
     config = parse_config(["--model=m", f"--shm-dir={tmp_path}"], "prefill", 42)
     assert config.worker_id == "prefill-42"
-    assert (config.host, config.advertise) == ("127.0.0.1", "")
+    assert (config.service.host, config.service.advertise) == ("127.0.0.1", "")
     assert config.threads >= 1
     assert config.num_blocks is None
     assert config.kv_memory_mb is None

@@ -25,7 +25,7 @@ def build_engine(config: WorkerConfig, on_progress: OnProgress = ignore_progress
         torch.set_num_threads(config.threads)
     device = resolve_device(config.device)
     settings = EngineSettings(
-        model=config.model,
+        model=config.service.model,
         dtype=resolve_dtype(config.dtype, device),
         device=device,
         block_size=config.block_size,

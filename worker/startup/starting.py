@@ -106,7 +106,7 @@ class Start:
 
 def begin(config: WorkerConfig, role: WorkerRole) -> Start:
     """Set up the log, and return the start of this process."""
-    configure_logging(config.log_level, config.log_format, worker=config.worker_id)
+    configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
     return Start(f"{role.value}_worker", config.worker_id)
 
 

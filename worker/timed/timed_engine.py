@@ -60,8 +60,8 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
     """Raises ModelRefused for a model directory that cannot be read, ValueError for a wrong setting."""
     assert config.num_blocks is not None, "the profile says it, if no flag does"
     torch.set_num_threads(1)
-    check_tokenizer(config.model)
-    vocab_size, eos_token_ids = words(config.model)
+    check_tokenizer(config.service.model)
+    vocab_size, eos_token_ids = words(config.service.model)
     pool = KVPool(layout(config.block_size), config.num_blocks)
     runner = TimedRunner(pool, profile.cost, logits_table(vocab_size, eos_token_ids))
     name = _fingerprint(config, profile)
@@ -77,7 +77,7 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
             eos_token_ids=eos_token_ids,
         ),
         fingerprint=name,
-        detokenizer=Detokenizer.from_file(config.model / "tokenizer.json"),
+        detokenizer=Detokenizer.from_file(config.service.model / "tokenizer.json"),
         policy=by_name(config.policy),
         cost=profile.cost,
     )
@@ -109,5 +109,5 @@ def _fingerprint(config: WorkerConfig, profile: Profile) -> str:
     """Return a digest of all that decides on tokens and times: workers of one fleet must agree in it."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr(("timed", dump(profile), config.block_size)).encode())
-    digest.update((config.model / "config.json").read_bytes())
+    digest.update((config.service.model / "config.json").read_bytes())
     return digest.hexdigest()
