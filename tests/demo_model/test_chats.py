@@ -2,18 +2,14 @@
 
 import random
 
-from tools.train_demo_model.chats import Chat, chats_of
+from tools.train_demo_model.chats import Message, chats_of
 from tools.train_demo_model.restructured import Block, Kind
 
 ANSWER = "Keep the thing on the shelf until it is asked for."
 
 
-def questions(chats: list[Chat]) -> set[str]:
-    return {exchange.question for chat in chats for exchange in chat.exchanges}
-
-
-def answers(chats: list[Chat]) -> set[str]:
-    return {exchange.answer for chat in chats for exchange in chat.exchanges}
+def said_by(role: str, chats: list[list[Message]]) -> set[str]:
+    return {said for chat in chats for speaker, said in chat if speaker == role}
 
 
 def test_a_function_is_asked_about_by_its_bare_name() -> None:
@@ -22,13 +18,15 @@ def test_a_function_is_asked_about_by_its_bare_name() -> None:
         Block(Kind.PROSE, ANSWER),
     ]
     chats = chats_of(blocks, random.Random(0))
-    assert answers(chats) == {ANSWER}
-    assert all("Shelf_Keep()" in question for question in questions(chats))
+    assert said_by("assistant", chats) == {ANSWER}
+    assert all("Shelf_Keep()" in question for question in said_by("user", chats))
 
 
 def test_a_module_is_answered_with_its_synopsis_and_first_paragraph() -> None:
     blocks = [Block(Kind.MODULE, "shelf: Keep things."), Block(Kind.PROSE, "This module keeps things.")]
-    assert answers(chats_of(blocks, random.Random(0))) == {"Keep things. This module keeps things."}
+    assert said_by("assistant", chats_of(blocks, random.Random(0))) == {
+        "Keep things. This module keeps things."
+    }
 
 
 def test_what_is_no_explanation_is_no_answer() -> None:

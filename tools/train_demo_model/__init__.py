@@ -2,7 +2,7 @@
 
     python -m tools.train_demo_model [--corpus DIR] [--out demo_model]
 
-Read `config` (the recipe), `corpus` (files, hold-out) → `restructured` (reStructuredText to blocks) → `chats`
-(questions and answers) → `tokenizer` → `dataset` (batches) → `training` → `export` (checkpoint) → `samples`
-and `model_card`. It imports torch and transformers, and no other package of the project.
+Read `recipe`, then `corpus` (files to text), which uses `restructured` (reStructuredText to blocks) and
+`chats` (questions and answers); then `checkpoint` (tokenizer, saving, loading), `training` and `model_card`.
+It imports torch and transformers, and no other package of the project.
 """

@@ -1,28 +1,24 @@
-"""The source of the text: a folder of .rst/.txt files, or Debian's package of Python's documentation."""
+"""The text to train on, from a folder of .rst/.txt files or Debian's package of Python's documentation."""
 
 import hashlib
+import random
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.train_demo_model.chats import chats_of
+from tools.train_demo_model.checkpoint import BOS, END, EOS
+from tools.train_demo_model.restructured import Kind, parse_blocks
 
 PACKAGE = "python3.11-doc"
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One file of documentation: its name relative to the corpus folder, and its text."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Corpus:
-    """The files split once, by name: nothing in `held_out` is ever trained on, chats included."""
+    """The text of each file by its name, split once: nothing in `held_out` is ever trained on."""
 
-    train: tuple[SourceFile, ...]
-    held_out: tuple[SourceFile, ...]
+    train: dict[str, str]
+    held_out: dict[str, str]
 
 
 def fetch_package(folder: Path) -> Path:
@@ -45,12 +41,16 @@ def read_corpus(folder: Path, seed: int, held_out_share: float) -> Corpus:
 
     Raises ValueError if the folder is too small to give both parts a file.
     """
-    files = tuple(_read_files(folder))
-    held_out = tuple(file for file in files if is_held_out(file.name, seed, held_out_share))
-    train = tuple(file for file in files if not is_held_out(file.name, seed, held_out_share))
-    if not train or not held_out:
-        raise ValueError(f"corpus={folder}: {len(files)} .rst/.txt files, too few to train and to hold out")
-    return Corpus(train=train, held_out=held_out)
+    corpus = Corpus({}, {})
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in {".rst", ".txt"} and path.is_file():
+            name = path.relative_to(folder).as_posix()
+            part = corpus.held_out if is_held_out(name, seed, held_out_share) else corpus.train
+            part[name] = path.read_text(encoding="utf-8")
+    if not corpus.train or not corpus.held_out:
+        num_files = len(corpus.train) + len(corpus.held_out)
+        raise ValueError(f"corpus={folder}: {num_files} .rst/.txt files, too few to train and to hold out")
+    return corpus
 
 
 def is_held_out(name: str, seed: int, share: float) -> bool:
@@ -59,7 +59,24 @@ def is_held_out(name: str, seed: int, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * 2**64
 
 
-def _read_files(folder: Path) -> Iterator[SourceFile]:
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in {".rst", ".txt"} and path.is_file():
-            yield SourceFile(path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
+def readable_text(source: str) -> str:
+    """Return a file as plain text: headings marked with '# ', blocks separated by an empty line."""
+    blocks = parse_blocks(source)
+    return "\n\n".join(f"# {b.text}" if b.kind is Kind.HEADING else b.text for b in blocks)
+
+
+def training_documents(corpus: Corpus) -> list[str]:
+    """Return the files to train on as text between the tokens that begin and end it."""
+    return [f"{BOS}{readable_text(source)}{EOS}" for source in corpus.train.values()]
+
+
+def training_chats(corpus: Corpus, seed: int) -> list[str]:
+    """Return the conversations made from the same files, shuffled, as the chat template renders them."""
+    rng = random.Random(seed)
+    chats = [
+        BOS + "".join(f"<|{role}|>{content}{END}" for role, content in chat)
+        for source in corpus.train.values()
+        for chat in chats_of(parse_blocks(source), rng)
+    ]
+    rng.shuffle(chats)
+    return chats

@@ -1,74 +1,53 @@
-"""The model card, written from what was measured, so that it cannot drift from the weights beside it."""
+"""The model card with samples, written from what was measured, so it cannot drift from the weights."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from string import Template
+from typing import Any
 
-from tools.train_demo_model import samples
-from tools.train_demo_model.config import LENGTHS, ModelShape, Recipe
-from tools.train_demo_model.corpus import PACKAGE, Corpus
-from tools.train_demo_model.samples import Sample
-from tools.train_demo_model.tokenizer import SPECIAL_TOKENS
-from tools.train_demo_model.training import HeldOutLoss
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tools.train_demo_model.checkpoint import SPECIAL_TOKENS
+from tools.train_demo_model.recipe import LENGTHS
 
 _TEMPLATE = Path(__file__).with_name("model_card.template.md")
+_COMPLETION_PROMPTS = ("The garbage collector", "A decorator is a function that", "Return the number of")
+_CHAT_QUESTIONS = ("What is the heapq module?", "What does os.path.exists() do?")
+_SAMPLING: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9, "top_k": 0, "max_new_tokens": 96}
+_SEED = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The figures of a training run and its checkpoint."""
-
-    num_parameters: int
-    num_document_tokens: int
-    num_chat_tokens: int
-    num_chats: int
-    text_digest: str
-    loss: HeldOutLoss
-    completions: tuple[Sample, ...]
-    answers: tuple[Sample, ...]
-
-
-def model_card(corpus: Corpus, shape: ModelShape, recipe: Recipe, measured: Measured) -> str:
-    """Return the card in Markdown; a placeholder without a value is a KeyError."""
-    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        asdict(shape) | asdict(recipe) | _described(corpus, shape, recipe) | _results(measured)
+def model_card(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, **figures: Any) -> str:
+    """Return the card in Markdown; a placeholder of the template without a value is a KeyError."""
+    return _TEMPLATE.read_text(encoding="utf-8").format(
+        **figures,
+        num_parameters=model.num_parameters(),
+        config=model.config,
+        uniform_nats=math.log(model.config.vocab_size),
+        special_tokens=", ".join(f"`{token}`".replace("|", "\\|") for token in SPECIAL_TOKENS),
+        lengths=", ".join(f"{rows} × {tokens} ({weight:.0%})" for rows, tokens, weight in LENGTHS),
+        sampling=_SAMPLING,
+        sample_seed=_SEED,
+        completions="\n\n".join(_sample(model, tokenizer, prompt, prompt) for prompt in _COMPLETION_PROMPTS),
+        answers="\n\n".join(_answer(model, tokenizer, question) for question in _CHAT_QUESTIONS),
     )
 
 
-def _described(corpus: Corpus, shape: ModelShape, recipe: Recipe) -> dict[str, str]:
-    return {
-        "package": PACKAGE,
-        "num_files": str(len(corpus.train)),
-        "held_out_files": "\n".join(f"- `{file.name}`" for file in corpus.held_out),
-        "head_size": str(shape.hidden_size // shape.num_heads),
-        "special_tokens": ", ".join(f"`{token}`".replace("|", "\\|") for token in SPECIAL_TOKENS),
-        "lengths": ", ".join(f"{s.rows} × {s.tokens} ({s.weight:.0%})" for s in LENGTHS),
-        "chat_share": f"{recipe.chat_share:.0%}",
-        "uniform_nats": f"{math.log(shape.vocab_size):.3f}",
-        "temperature": str(samples.TEMPERATURE),
-        "top_p": str(samples.TOP_P),
-        "sample_seed": str(samples.SEED),
-    }
-
-
-def _results(measured: Measured) -> dict[str, str]:
-    return {
-        "num_parameters": f"{measured.num_parameters:,}",
-        "num_document_tokens": f"{measured.num_document_tokens:,}",
-        "num_chat_tokens": f"{measured.num_chat_tokens:,}",
-        "num_chats": f"{measured.num_chats:,}",
-        "text_digest": measured.text_digest,
-        "nats_per_token": f"{measured.loss.nats_per_token:.3f}",
-        "bits_per_byte": f"{measured.loss.bits_per_byte:.3f}",
-        "num_held_out_tokens": f"{measured.loss.num_tokens:,}",
-        "completions": _shown(measured.completions),
-        "answers": _shown(measured.answers),
-    }
-
-
-def _shown(drawn: Sequence[Sample]) -> str:
-    return "\n\n".join(
-        f"**{s.prompt}**\n\n```text\n{s.text.strip()}{'' if s.finished else ' …'}\n```" for s in drawn
+def _answer(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, question: str) -> str:
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
     )
+    return _sample(model, tokenizer, question, str(prompt))
+
+
+def _sample(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, title: str, prompt: str) -> str:
+    """Return the continuation of a prompt in Markdown; the mark at its end means that it was cut."""
+    torch.manual_seed(_SEED)
+    ids = torch.tensor([tokenizer.encode(prompt, add_special_tokens=False)])
+    output = model.generate(  # type: ignore[misc]  # its annotated `self` is no model class
+        ids, attention_mask=torch.ones_like(ids), do_sample=True, **_SAMPLING
+    )
+    new_ids = output[0, ids.shape[1] :]
+    text = str(tokenizer.decode(new_ids, skip_special_tokens=True)).strip()
+    is_cut = int(new_ids[-1]) not in model.generation_config.eos_token_id
+    return f"**{title}**\n\n```text\n{text}{' …' if is_cut else ''}\n```"

@@ -2,36 +2,20 @@
 
 from dataclasses import dataclass
 
+SHAPE = {
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+"""Arguments of LlamaConfig for a model small enough to commit: about 3.4 million parameters, 7 MB in fp16."""
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """A Llama small enough to commit: about 3.4 million parameters, under 7 MB in fp16."""
-
-    vocab_size: int = 2048
-    hidden_size: int = 256
-    intermediate_size: int = 688
-    num_layers: int = 4
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    max_positions: int = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class LengthShare:
-    """How often a training step uses rows of this length; every step holds about the same tokens."""
-
-    rows: int
-    tokens: int
-    weight: float
-
-
-# Mostly short rows, which are cheap; the long ones teach the positions up to max_positions.
-LENGTHS = (
-    LengthShare(rows=8, tokens=256, weight=0.85),
-    LengthShare(rows=4, tokens=512, weight=0.08),
-    LengthShare(rows=2, tokens=1024, weight=0.05),
-    LengthShare(rows=1, tokens=4096, weight=0.02),
-)
+# Mostly short rows, which are cheap; the long ones teach the positions up to the last.
+LENGTHS = ((8, 256, 0.85), (4, 512, 0.08), (2, 1024, 0.05), (1, 4096, 0.02))
+"""Rows of a step, tokens of each, and the share of such steps."""
 
 
 @dataclass(frozen=True, slots=True)
