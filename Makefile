@@ -14,6 +14,7 @@ IN_PARALLEL := -n 2 --dist worksteal
 export OMP_NUM_THREADS ?= 1
 
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 NIXL_READY := .venv-nixl/.ready
@@ -27,9 +28,15 @@ help: ## list the commands
 .PHONY: setup
 setup: $(READY) ## make .venv from the lock file; does nothing when it is up to date
 
-$(READY): pyproject.toml requirements/dev.lock tools/setup_env.py
+# Locked packages come first and without their dependencies, so only torch asks for torch.
+$(READY): pyproject.toml requirements/dev.lock
 	@test -n "$(PYTHON)" || { echo "Baton needs Python 3.11 or newer; name one with 'make PYTHON=...'" >&2; exit 1; }
-	@"$(PYTHON)" tools/setup_env.py --torch-pip-args="$(TORCH_PIP_ARGS)"
+	@echo "Setting up .venv; the download of torch takes longest"
+	"$(PYTHON)" -m venv .venv
+	$(PIP) install --no-deps --require-hashes -r requirements/dev.lock
+	$(PIP) install "$$(sed -n 's/^  "\(torch==.*\)",$$/\1/p' pyproject.toml)" $(TORCH_PIP_ARGS)
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
 	@touch $@
 
 .PHONY: demo
@@ -105,13 +112,24 @@ format: $(READY) ## format Python and the contract, and fix what ruff can fix
 	$(BIN)/ruff format
 	$(BIN)/buf format --write
 
+PROTOC := PATH="$(CURDIR)/.venv-proto/bin:$$PATH" python -m grpc_tools.protoc -Iproto
+CONTRACT := $(sort $(shell find proto -name '*.proto'))
+SERVICES := $(shell grep -l '^service ' $(CONTRACT))
+
+# Messages of every file, and client and server classes of the files that have a service.
+generate = $(PROTOC) --python_out=$(1) --pyi_out=$(1) $(CONTRACT) && \
+	$(PROTOC) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $(SERVICES)
+
 .PHONY: proto
 proto: $(PROTO_READY) ## generate the stubs below baton/ from proto/
-	.venv-proto/bin/python tools/generate_stubs.py
+	@find baton -name '*_pb2*.py*' -not -name '*.pyc' -delete
+	@$(call generate,.)
 
 .PHONY: proto-check
 proto-check: $(PROTO_READY)
-	.venv-proto/bin/python tools/generate_stubs.py --check
+	@rm -rf build/stubs && mkdir -p build/stubs
+	@$(call generate,build/stubs)
+	@! diff -rq --exclude=__pycache__ build/stubs/baton baton | grep _pb2 || { echo "run 'make proto'" >&2; exit 1; }
 
 # Generated code must import under older runtimes, so its generator is too old to share .venv.
 $(PROTO_READY): requirements/proto.lock | $(READY)
@@ -166,7 +184,7 @@ lock: $(LOCK_READY) ## pin requirements/*.lock to what pyproject.toml allows; UV
 	$(call compile,node,requirements/node.in)
 	$(call compile,lock,requirements/lock.in)
 
-# Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see setup_env.py.
+# Pins that are there already stay unless pyproject.toml forbids them. torch is left out: see pyproject.toml.
 compile = .venv-lock/bin/uv pip compile --quiet --python-platform linux --python-version 3.11 \
 	--generate-hashes --no-emit-package torch --no-emit-index-url --custom-compile-command "make lock" \
 	$(UV_ARGS) $(2) --output-file requirements/$(1).lock

@@ -1,6 +1,5 @@
 """Commands for developers:
 
-- `setup_env`: make the environment; `generate_stubs`: the Python stubs of the contract
 - `house`: measure the structure of the code; `document`: generate the lists of flags and metrics
 - `make_profile`: measure this machine for the simulator; `train_demo_model`: make the demo checkpoint
 
