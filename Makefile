@@ -112,6 +112,7 @@ format: $(READY) ## format Python and the contract, and fix what ruff can fix
 	$(BIN)/ruff format
 	$(BIN)/buf format --write
 
+STUBS := .venv-proto/stubs
 PROTOC := PATH="$(CURDIR)/.venv-proto/bin:$$PATH" python -m grpc_tools.protoc -Iproto
 CONTRACT := $(sort $(shell find proto -name '*.proto'))
 SERVICES := $(shell grep -l '^service ' $(CONTRACT))
@@ -127,9 +128,9 @@ proto: $(PROTO_READY) ## generate the stubs below baton/ from proto/
 
 .PHONY: proto-check
 proto-check: $(PROTO_READY)
-	@rm -rf build/stubs && mkdir -p build/stubs
-	@$(call generate,build/stubs)
-	@! diff -rq --exclude=__pycache__ build/stubs/baton baton | grep _pb2 || { echo "run 'make proto'" >&2; exit 1; }
+	@rm -rf $(STUBS) && mkdir -p $(STUBS)
+	@$(call generate,$(STUBS))
+	@! diff -rq --exclude=__pycache__ $(STUBS)/baton baton | grep _pb2 || { echo "run 'make proto'" >&2; exit 1; }
 
 # Generated code must import under older runtimes, so its generator is too old to share .venv.
 $(PROTO_READY): requirements/proto.lock | $(READY)
