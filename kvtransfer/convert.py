@@ -15,7 +15,7 @@ from kvtransfer.manifest import (
     OpenEvent,
     SenderAbort,
 )
-from services.rpc.convert import columns_from_pb, columns_to_pb
+from services.rpc.convert import columns_from_pb, columns_to_pb, from_pb, to_pb
 
 
 def reach_to_pb(reach: CudaReach) -> kvtransfer_pb2.CudaReach:
@@ -32,7 +32,7 @@ def event_to_pb(event: OpenEvent) -> kvtransfer_pb2.OpenResponse:
         case Manifest():
             return kvtransfer_pb2.OpenResponse(manifest=_manifest_to_pb(event))
         case Offer():
-            return kvtransfer_pb2.OpenResponse(offer=_offer_to_pb(event))
+            return kvtransfer_pb2.OpenResponse(offer=to_pb(kvtransfer_pb2.Offer, event))
         case Commit(num_tokens, first_tokens):
             commit = kvtransfer_pb2.Commit(num_tokens=num_tokens, first_tokens=columns_to_pb(first_tokens))
             return kvtransfer_pb2.OpenResponse(commit=commit)
@@ -62,13 +62,9 @@ def _manifest_to_pb(manifest: Manifest) -> kvtransfer_pb2.Manifest:
         block_bytes=manifest.block_bytes,
         checksum_kind=kvtransfer_pb2.ChecksumKind.Name(manifest.checksum_kind),
         shm_socket=manifest.shm_socket,
-        nixl=None if manifest.nixl is None else _nixl_to_pb(manifest.nixl),
-        cuda_ipc=None if manifest.cuda_ipc is None else _cuda_to_pb(manifest.cuda_ipc),
+        nixl=None if manifest.nixl is None else to_pb(kvtransfer_pb2.NixlPool, manifest.nixl),
+        cuda_ipc=None if manifest.cuda_ipc is None else to_pb(kvtransfer_pb2.CudaPool, manifest.cuda_ipc),
     )
-
-
-def _nixl_to_pb(pool: NixlPool) -> kvtransfer_pb2.NixlPool:
-    return kvtransfer_pb2.NixlPool(agent=pool.agent, address=pool.address, num_blocks=pool.num_blocks)
 
 
 def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
@@ -83,31 +79,8 @@ def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
         block_bytes=message.block_bytes,
         checksum_kind=kind,
         shm_socket=message.shm_socket,
-        nixl=_nixl_from_pb(message.nixl) if message.HasField("nixl") else None,
-        cuda_ipc=_cuda_from_pb(message.cuda_ipc) if message.HasField("cuda_ipc") else None,
-    )
-
-
-def _nixl_from_pb(message: kvtransfer_pb2.NixlPool) -> NixlPool:
-    return NixlPool(message.agent, message.address, message.num_blocks)
-
-
-def _cuda_to_pb(pool: CudaPool) -> kvtransfer_pb2.CudaPool:
-    return kvtransfer_pb2.CudaPool(
-        host=pool.host, gpu=pool.gpu, handle=pool.handle, num_blocks=pool.num_blocks
-    )
-
-
-def _cuda_from_pb(message: kvtransfer_pb2.CudaPool) -> CudaPool:
-    return CudaPool(message.host, message.gpu, message.handle, message.num_blocks)
-
-
-def _offer_to_pb(offer: Offer) -> kvtransfer_pb2.Offer:
-    return kvtransfer_pb2.Offer(
-        indexes=offer.indexes,
-        sender_blocks=offer.sender_blocks,
-        block_hashes=offer.block_hashes,
-        checksums=offer.checksums,
+        nixl=from_pb(NixlPool, message.nixl) if message.HasField("nixl") else None,
+        cuda_ipc=from_pb(CudaPool, message.cuda_ipc) if message.HasField("cuda_ipc") else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from google.protobuf import struct_pb2
@@ -28,71 +28,44 @@ from router.core.session.slo_attainment import attained
 from router.errors import Refused
 from router.preprocess.chat_template import ChatOptions
 from scheduling.columns import PromptLogprobs
-from scheduling.request import FinishReason, Path
+from scheduling.request import FinishReason, Matched
+from services.rpc.convert import field_of, from_pb, to_pb
 
 
 def request_from_pb(
-    message: inference_pb2.GenerateRequest,
-    session: int = 0,
-    received: Sequence[inference_pb2.ReceivedTokens] = (),
-    failed_attempts: int = 0,
-    received_prompt_logprobs: int = 0,
+    message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None = None
 ) -> RawRequest:
-    """Return the request as received; unset fields stay None."""
-    sampling, stop, slo = message.sampling, message.stop, message.slo
-    kind = message.WhichOneof("input")
-    return RawRequest(
-        request_id=message.request_id,
-        model=message.model,
-        tenant=message.tenant,
-        text=message.text if kind == "text" else None,
-        messages=chat_from_pb(message.chat) if kind == "chat" else None,
-        chat_options=chat_options_from_pb(message.chat),
-        token_ids=tuple(message.tokens.token_ids) if kind == "tokens" else None,
-        temperature=sampling.temperature if sampling.HasField("temperature") else None,
-        top_k=sampling.top_k if sampling.HasField("top_k") else None,
-        top_p=sampling.top_p if sampling.HasField("top_p") else None,
-        min_p=sampling.min_p if sampling.HasField("min_p") else None,
-        repetition_penalty=sampling.repetition_penalty if sampling.HasField("repetition_penalty") else None,
-        presence_penalty=sampling.presence_penalty if sampling.HasField("presence_penalty") else None,
-        frequency_penalty=sampling.frequency_penalty if sampling.HasField("frequency_penalty") else None,
-        logit_bias=dict(sampling.logit_bias),
-        seed=sampling.seed if sampling.HasField("seed") else None,
-        n=sampling.n if sampling.HasField("n") else None,
-        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
-        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
-        allowed_token_ids=tuple(sampling.allowed_token_ids),
-        bad_words=tuple(sampling.bad_words),
-        max_tokens=stop.max_tokens if stop.HasField("max_tokens") else None,
-        min_tokens=stop.min_tokens,
-        stop_strings=tuple(stop.stop_strings),
-        stop_token_ids=tuple(stop.stop_token_ids),
-        ignore_eos=stop.ignore_eos,
-        include_stop=stop.include_stop,
-        skip_special_tokens=stop.skip_special_tokens if stop.HasField("skip_special_tokens") else None,
-        ttft_ms=slo.ttft_ms if slo.HasField("ttft_ms") else None,
-        tpot_ms=slo.tpot_ms if slo.HasField("tpot_ms") else None,
-        itl_ms=slo.itl_ms if slo.HasField("itl_ms") else None,
-        deadline_ms=slo.deadline_ms if slo.HasField("deadline_ms") else None,
-        slo_class=int(slo.slo_class),
-        allow_at_risk=slo.allow_at_risk,
-        resume_grace_ms=message.resume_grace_ms,
-        truncate_prompt_tokens=(
-            message.truncate_prompt_tokens if message.HasField("truncate_prompt_tokens") else None
-        ),
-        session=session,
-        received=tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in received),
-        failed_attempts=failed_attempts,
-        received_prompt_logprobs=received_prompt_logprobs,
-    )
+    """Return the request as received, which `resume` continues; unset fields stay None."""
+    resume = resume or inference_pb2.ResumeRequest()
+    values = {
+        name: field_of(part, name)
+        for part in (message.sampling, message.stop, message.slo)
+        for name in part.DESCRIPTOR.fields_by_name
+    }
+    values |= prompt_from_pb(message) | {
+        "token_ids": tuple(message.tokens.token_ids) if message.HasField("tokens") else None,
+        "logit_bias": dict(message.sampling.logit_bias),
+        "session": resume.session,
+        "received": tuple((tokens.choice, tuple(tokens.token_ids)) for tokens in resume.received),
+        "failed_attempts": resume.failed_attempts,
+        "received_prompt_logprobs": resume.received_prompt_logprobs,
+    }
+    return from_pb(RawRequest, message, **values)
 
 
-def chat_from_pb(message: inference_pb2.ChatInput) -> tuple[tuple[str, str], ...]:
-    """Return (role, content) pairs."""
-    return tuple((turn.role, turn.content) for turn in message.messages)
+def prompt_from_pb(
+    message: inference_pb2.GenerateRequest | inference_pb2.CountTokensRequest,
+) -> dict[str, Any]:
+    """Return the fields of a `RawRequest` with a text or a chat, of which one is None."""
+    turns = tuple((turn.role, turn.content) for turn in message.chat.messages)
+    return {
+        "text": field_of(message, "text"),
+        "messages": turns if message.HasField("chat") else None,
+        "chat_options": _chat_options_from_pb(message.chat),
+    }
 
 
-def chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
+def _chat_options_from_pb(message: inference_pb2.ChatInput) -> ChatOptions:
     """Return the options of a chat. By default a continued message gets no generation prompt."""
     continues = message.continue_final_message
     adds = message.add_generation_prompt if message.HasField("add_generation_prompt") else not continues
@@ -135,57 +108,31 @@ def event_to_pb(  # noqa: PLR0911 -- a table of events
     item: StreamItem, first_written_at: float | None, now: float
 ) -> inference_pb2.GenerationEvent:
     """Return one event of a stream. `first_written_at` is when the call's first token was written."""
+    event = inference_pb2.GenerationEvent
     match item:
         case TokenBatch():
-            return inference_pb2.GenerationEvent(tokens=tokens_to_pb(item))
+            return event(tokens=tokens_to_pb(item))
         case TellAccepted():
-            return inference_pb2.GenerationEvent(accepted=accepted_to_pb(item))
+            promise = promise_to_pb(item.promise)
+            return event(accepted=to_pb(inference_pb2.Accepted, item, promise=promise))
         case TellPromptLogprobs():
-            piece = inference_pb2.PromptLogprobs(
-                first_index=item.told.first_index, logprobs=prompt_logprobs_to_pb(item.told)
-            )
-            return inference_pb2.GenerationEvent(prompt_logprobs=piece)
+            logprobs = prompt_logprobs_to_pb(item.told)
+            return event(prompt_logprobs=to_pb(inference_pb2.PromptLogprobs, item.told, logprobs=logprobs))
         case TellQueued():
-            queued = inference_pb2.Queued(
-                position=item.position,
-                work_ahead_tokens=item.work_ahead_tokens,
-                predicted_ttft_ms=item.predicted_ttft_ms,
-            )
-            return inference_pb2.GenerationEvent(queued=queued)
+            return event(queued=to_pb(inference_pb2.Queued, item))
         case TellChoiceFinished():
-            return inference_pb2.GenerationEvent(choice_finished=choice_finished_to_pb(item))
+            return event(choice_finished=_choice_finished_to_pb(item))
         case TellFinished():
-            finished = finished_to_pb(item.outcome, first_written_at, now)
-            return inference_pb2.GenerationEvent(finished=finished)
+            return event(finished=finished_to_pb(item.outcome, first_written_at, now))
         case TellLeaving():
-            return inference_pb2.GenerationEvent(leaving=inference_pb2.Leaving())
+            return event(leaving=inference_pb2.Leaving())
         case TellRetrying():
-            retrying = inference_pb2.Retrying(failed_attempts=item.failed_attempts)
-            return inference_pb2.GenerationEvent(retrying=retrying)
-
-
-def accepted_to_pb(item: TellAccepted) -> inference_pb2.Accepted:
-    """Return the first event of a stream."""
-    return inference_pb2.Accepted(
-        request_id=item.request_id,
-        promise=promise_to_pb(item.promise),
-        seed=item.seed,
-        prompt_tokens=item.prompt_tokens,
-        fingerprint=item.fingerprint,
-    )
+            return event(retrying=inference_pb2.Retrying(failed_attempts=item.failed_attempts))
 
 
 def promise_to_pb(promise: Promise) -> inference_pb2.LatencyPromise:
     """Return the promise; an SLO that was not stated stays unset."""
-    return inference_pb2.LatencyPromise(
-        predicted_ttft_ms=promise.predicted_ttft_ms,
-        predicted_tpot_ms=promise.predicted_tpot_ms,
-        ttft_ms=promise.ttft_ms,
-        tpot_ms=promise.tpot_ms,
-        at_risk=promise.at_risk,
-        itl_ms=promise.itl_ms,
-        predicted_itl_ms=promise.predicted_itl_ms,
-    )
+    return to_pb(inference_pb2.LatencyPromise, promise)
 
 
 def tokens_to_pb(batch: TokenBatch) -> inference_pb2.Tokens:
@@ -221,15 +168,15 @@ def prompt_logprobs_to_pb(piece: PromptLogprobs) -> list[inference_pb2.TokenLogp
     ]
 
 
-def choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinished:
-    """Return the end of one choice."""
-    return inference_pb2.ChoiceFinished(
-        choice=item.choice,
-        reason=reason_to_pb(item.reason),
-        output_tokens=item.output_tokens,
-        stop_string=None if item.matched is None else item.matched.stop_string,
-        stop_token_id=None if item.matched is None else item.matched.stop_token_id,
+def _choice_finished_to_pb(item: TellChoiceFinished) -> inference_pb2.ChoiceFinished:
+    return to_pb(
+        inference_pb2.ChoiceFinished, item, reason=reason_to_pb(item.reason), **matched_to_pb(item.matched)
     )
+
+
+def matched_to_pb(matched: Matched | None) -> dict[str, Any]:
+    """Return the fields that say which stop rule ended a choice."""
+    return asdict(matched or Matched())
 
 
 def reason_to_pb(reason: FinishReason) -> generation_pb2.FinishReason:
@@ -243,12 +190,7 @@ def finished_to_pb(
     """Return the account of a request whose last event is written at `written_at`."""
     marks = outcome.marks
     return inference_pb2.Finished(
-        usage=inference_pb2.Usage(
-            prompt_tokens=outcome.prompt_tokens,
-            cached_prompt_tokens=outcome.cached_prompt_tokens,
-            output_tokens=outcome.output_tokens,
-            attempts=outcome.attempts,
-        ),
+        usage=to_pb(inference_pb2.Usage, outcome),
         promise=promise_to_pb(outcome.promise),
         delivery=_delivery(outcome, first_written_at, written_at),
         split=inference_pb2.TimeSplit(
@@ -259,13 +201,8 @@ def finished_to_pb(
             relay_ms=_ms(marks.ended_at, written_at),
         ),
         error=outcome.error,
-        path=path_to_pb(outcome.path),
+        path=cast("inference_pb2.Path", int(outcome.path)),
     )
-
-
-def path_to_pb(path: Path) -> inference_pb2.Path:
-    """Return the protocol's enum, which has the same values."""
-    return cast("inference_pb2.Path", int(path))
 
 
 def _delivery(outcome: Outcome, first_written_at: float | None, written_at: float) -> inference_pb2.Delivery:

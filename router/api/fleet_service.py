@@ -14,7 +14,7 @@ from router.errors import ValidationError
 from router.links.convert_worker import load_to_pb, role_to_pb
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
-from services.rpc.convert import cost_to_pb
+from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 from state.errors import StoreUnavailable
 from state.records import Starting
@@ -74,7 +74,6 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             starting = await self._shell.store.list_starting()
         except StoreUnavailable:
             queue, reachable, starting = state.queue, False, []
-        counters = state.counters
         return fleet_pb2.WatchResponse(
             router_id=state.config.router_id,
             uptime_s=self._shell.now() - self._started_at,
@@ -87,28 +86,16 @@ class FleetService(fleet_pb2_grpc.FleetServiceServicer):
             ),
             workers=[_worker_to_pb(worker) for worker in state.fleet.workers.values()],
             starting=[_starting_to_pb(worker) for worker in starting],
-            counters=fleet_pb2.Counters(
-                accepted=counters.accepted,
-                refused=counters.refused,
-                finished=counters.finished,
-                failed=counters.failed,
-                cancelled=counters.cancelled,
-                relayed_tokens=counters.relayed_tokens,
-                retried_attempts=counters.retried_attempts,
-                ttft_promises_kept=counters.ttft_promises_kept,
-                ttft_promises_broken=counters.ttft_promises_broken,
-            ),
+            counters=to_pb(fleet_pb2.Counters, state.counters),
         )
 
 
 def _starting_to_pb(starting: Starting) -> fleet_pb2.StartingWorker:
     record = starting.record
-    return fleet_pb2.StartingWorker(
-        worker_id=record.worker_id,
+    return to_pb(
+        fleet_pb2.StartingWorker,
+        record,
         role=role_to_pb(record.role),
-        phase=record.phase,
-        done=record.done,
-        total=record.total,
         silent_s=starting.silent_s,
     )
 
@@ -126,5 +113,5 @@ def _worker_to_pb(worker: Worker) -> fleet_pb2.WorkerStatus:
         num_blocks=worker.facts.num_blocks,
         leased_blocks=worker.leased_blocks,
         step_seconds=worker.step_s,
-        cost_model=cost_to_pb(worker.cost),
+        cost_model=to_pb(worker_pb2.CostModel, worker.cost),
     )

@@ -11,12 +11,12 @@ import grpc.aio
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from router.api.client_stream import ClientStream, StreamItem, TokenBatch
 from router.api.convert import (
-    chat_from_pb,
-    chat_options_from_pb,
     content_digest,
     event_to_pb,
     finished_to_pb,
     logprobs_to_pb,
+    matched_to_pb,
+    prompt_from_pb,
     prompt_logprobs_to_pb,
     quote_to_pb,
     reason_to_pb,
@@ -33,6 +33,7 @@ from router.errors import DeadlineExpired, RouterError, ValidationError
 from router.links.shell import Shell
 from router.preprocess.model_facts import ModelFacts
 from router.preprocess.preprocessor import Preprocessor
+from services.rpc.convert import to_pb
 from services.rpc.handlers import Context
 
 ResponseKind = type[inference_pb2.GenerateResponse] | type[inference_pb2.ResumeResponse]
@@ -109,14 +110,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def CountTokens(
         self, request: inference_pb2.CountTokensRequest, context: Context
     ) -> inference_pb2.CountTokensResponse:
-        kind = request.WhichOneof("input")
         check_chat_size(request.chat)
-        raw = RawRequest(
-            model=request.model,
-            text=request.text if kind == "text" else None,
-            messages=chat_from_pb(request.chat) if kind == "chat" else None,
-            chat_options=chat_options_from_pb(request.chat),
-        )
+        raw = RawRequest(model=request.model, **prompt_from_pb(request))
         await self._admit(BudgetWait())
         check_before_tokenising(raw, self._facts, inputs=("text", "chat"))
         token_ids = await self._preprocessor.tokenise(raw)
@@ -134,13 +129,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def ListModels(
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
-        facts, fleet = self._facts, self._shell.discovery.fleet
-        model = inference_pb2.Model(
-            name=facts.name,
-            architecture=facts.architecture,
-            max_context_tokens=facts.max_context_tokens,
-            vocab_size=facts.vocab_size,
-            has_chat_template=facts.chat_template is not None,
+        fleet = self._shell.discovery.fleet
+        model = to_pb(
+            inference_pb2.Model,
+            self._facts,
+            has_chat_template=self._facts.chat_template is not None,
             fingerprint="" if fleet is None else fleet.fingerprint,
         )
         return inference_pb2.ListModelsResponse(models=[model])
@@ -158,7 +151,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         wait = BudgetWait.of_call(resumed=resume is not None)
         try:
             try:
-                raw = self._raw(message, resume)
+                check_sizes(message, self._facts, () if resume is None else resume.received)
+                raw = request_from_pb(message, resume)
                 digest = content_digest(message)
                 caller = as_caller(raw)
                 name = caller.tenant, caller.request_id
@@ -187,21 +181,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             shell.close_stream(listener)
             if bill is not None:
                 self._refund(bill, stream, refusal)
-
-    def _raw(
-        self, message: inference_pb2.GenerateRequest, resume: inference_pb2.ResumeRequest | None
-    ) -> RawRequest:
-        if resume is None:
-            check_sizes(message, self._facts)
-            return request_from_pb(message)
-        check_sizes(message, self._facts, resume.received)
-        return request_from_pb(
-            message,
-            resume.session,
-            resume.received,
-            resume.failed_attempts,
-            resume.received_prompt_logprobs,
-        )
 
     async def _admit(self, wait: BudgetWait) -> None:
         """Charge a call to its budget. Refuse a new call, which cannot wait, while this router lags."""
@@ -278,19 +257,15 @@ class _Collected:
             case TellPromptLogprobs():
                 self._prompt_logprobs.extend(prompt_logprobs_to_pb(item.told))
             case TellChoiceFinished():
-                choice = self._choice(item.choice)
-                choice.finish_reason = reason_to_pb(item.reason)
-                if item.matched is not None and item.matched.stop_string is not None:
-                    choice.stop_string = item.matched.stop_string
-                elif item.matched is not None and item.matched.stop_token_id is not None:
-                    choice.stop_token_id = item.matched.stop_token_id
+                end = inference_pb2.Choice(
+                    finish_reason=reason_to_pb(item.reason), **matched_to_pb(item.matched)
+                )
+                self._choice(item.choice).MergeFrom(end)
             case TellFinished():
                 self._finished = item
 
     def _choice(self, index: int) -> inference_pb2.Choice:
-        if index not in self._choices:
-            self._choices[index] = inference_pb2.Choice(index=index)
-        return self._choices[index]
+        return self._choices.setdefault(index, inference_pb2.Choice(index=index))
 
     def message(self, now: float) -> inference_pb2.GenerateOnceResponse:
         assert self._accepted is not None, "a stream begins with Accepted"

@@ -16,15 +16,10 @@ from router.core.actions import (
 )
 from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.events import SequenceFailed, StepReported, WorkerJoined, WorkerLoaded
-from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel
-from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec, StopRules
-from services.rpc.convert import (
-    columns_from_pb,
-    fence_to_pb,
-    field_values,
-    prompt_logprobs_from_pb,
-    shape_from_pb,
-)
+from scheduling.columns import PromptLogprobs
+from scheduling.cost.cost_model import NUM_COEFFICIENTS, CostModel, StepShape
+from scheduling.request import FailureReason, Part, SamplingParams, SequenceSpec
+from services.rpc.convert import columns_from_pb, fence_to_pb, from_pb, to_pb
 
 ROLES = {worker_pb2.WORKER_ROLE_PREFILL: PREFILL, worker_pb2.WORKER_ROLE_DECODE: DECODE}
 
@@ -73,7 +68,7 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
         output_token_ids=spec.output_token_ids,
         choices=spec.choices,
         sampling=sampling_to_pb(spec.sampling),
-        stop=stop_to_pb(spec.stop),
+        stop=to_pb(generation_pb2.StopRules, spec.stop),
         cache_salt=spec.cache_salt,
         tpot_ms=spec.tpot_ms,
         itl_ms=spec.itl_ms,
@@ -82,42 +77,16 @@ def spec_to_pb(spec: SequenceSpec) -> worker_pb2.SequenceSpec:
 
 
 def sampling_to_pb(sampling: SamplingParams) -> generation_pb2.SamplingParams:
-    """Return the parameters with every field set, except for log-probabilities that are not requested."""
-    return generation_pb2.SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        logit_bias=dict(sampling.logit_bias),
-        seed=sampling.seed,
-        n=sampling.n,
-        logprobs=sampling.logprobs,
-        prompt_logprobs=sampling.prompt_logprobs,
-        allowed_token_ids=sampling.allowed_token_ids,
-    )
+    """Return the parameters with every field set, except for log-probabilities that are not requested.
 
-
-def stop_to_pb(stop: StopRules) -> generation_pb2.StopRules:
-    """Return the rules with every field set."""
-    return generation_pb2.StopRules(**field_values(stop))
+    Bad words are left out: a worker has no tokenizer, and receives their tokens.
+    """
+    return to_pb(generation_pb2.SamplingParams, sampling, logit_bias=dict(sampling.logit_bias), bad_words=())
 
 
 def joined_from_pb(welcome: worker_pb2.Welcome, address: str) -> WorkerJoined:
     """Return the event of a worker that was reached at `address`."""
-    facts = WorkerFacts(
-        worker_id=welcome.worker_id,
-        incarnation=welcome.incarnation,
-        role=ROLES[welcome.role],
-        address=address,
-        fingerprint=welcome.fingerprint,
-        block_size=welcome.block_size,
-        num_blocks=welcome.num_blocks,
-        max_num_seqs=welcome.max_num_seqs,
-        token_budget=welcome.token_budget,
-    )
+    facts = from_pb(WorkerFacts, welcome, role=ROLES[welcome.role], address=address)
     return WorkerJoined(facts, load_from_pb(welcome.load), cost_from_pb(welcome.cost_model))
 
 
@@ -155,11 +124,11 @@ def report_from_pb(worker_key: str, report: worker_pb2.StepReport) -> StepReport
         prefilled=tuple(report.prefilled_handles),
         cached_tokens=tuple(report.cached_tokens),
         cost=cost_from_pb(report.cost_model) if report.HasField("cost_model") else None,
-        shape=shape_from_pb(report.shape) if report.HasField("shape") else None,
+        shape=from_pb(StepShape, report.shape) if report.HasField("shape") else None,
         preempted=tuple(report.preempted_handles),
         resumed=tuple(report.resumed_handles),
         parked=tuple(report.parked_handles),
-        prompt_logprobs=tuple(prompt_logprobs_from_pb(piece) for piece in report.prompt_logprobs),
+        prompt_logprobs=tuple(from_pb(PromptLogprobs, piece) for piece in report.prompt_logprobs),
     )
 
 
@@ -174,19 +143,13 @@ def cost_from_pb(cost: worker_pb2.CostModel) -> CostModel:
     """Return a worker's measured cost model. Until there is one, steps count as free."""
     if not cost.coefficients:
         return CostModel((0.0,) * NUM_COEFFICIENTS, 0.0)
-    return CostModel(
-        coefficients=tuple(cost.coefficients),
-        knee_tokens=cost.knee_tokens,
-        ratio_q10=cost.ratio_q10 or 1.0,
-        ratio_q50=cost.ratio_q50 or 1.0,
-        ratio_q95=cost.ratio_q95 or 1.0,
-        is_trusted=cost.is_trusted,
-    )
+    ratios = {name: getattr(cost, name) or 1.0 for name in ("ratio_q10", "ratio_q50", "ratio_q95")}
+    return from_pb(CostModel, cost, **ratios)
 
 
 def load_to_pb(load: WorkerLoad) -> worker_pb2.WorkerLoad:
     """Return a worker's load for operators."""
-    return worker_pb2.WorkerLoad(**field_values(load))
+    return to_pb(worker_pb2.WorkerLoad, load)
 
 
 def role_to_pb(role: str) -> worker_pb2.WorkerRole:

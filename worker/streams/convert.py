@@ -11,7 +11,7 @@ from engine.core.commands import Decode, Prefill
 from engine.core.report import Load, StepReport
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
-from services.rpc.convert import columns_to_pb, cost_to_pb, fence_from_pb, prompt_logprobs_to_pb, shape_to_pb
+from services.rpc.convert import columns_to_pb, fence_from_pb, from_pb, to_pb
 from worker.errors import MalformedCommandError
 from worker.identity import Identity, WorkerRole
 from worker.streams.commands import (
@@ -96,17 +96,12 @@ def spec_from_pb(message: worker_pb2.SequenceSpec) -> SequenceSpec:
         raise MalformedCommandError(handle, "prompt_token_ids is empty; accepted: at least one token")
     if not message.choices:
         raise MalformedCommandError(handle, "choices is empty; accepted: at least one index")
-    return SequenceSpec(
-        handle=handle,
+    return from_pb(
+        SequenceSpec,
+        message,
         fence=fence_from_pb(message.fence),
-        prompt_token_ids=tuple(message.prompt_token_ids),
-        output_token_ids=tuple(message.output_token_ids),
-        choices=tuple(message.choices),
         sampling=_sampling_from_pb(handle, message.sampling, message.bad_words),
         stop=_stop_from_pb(handle, message.stop),
-        cache_salt=message.cache_salt,
-        tpot_ms=message.tpot_ms if message.HasField("tpot_ms") else None,
-        itl_ms=message.itl_ms if message.HasField("itl_ms") else None,
     )
 
 
@@ -118,20 +113,10 @@ def _sampling_from_pb(
     for field in _SAMPLING_FIELDS:
         if not message.HasField(field):
             raise MalformedCommandError(handle, f"sampling.{field} is not set; accepted: every field set")
-    return SamplingParams(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p,
-        min_p=message.min_p,
-        repetition_penalty=message.repetition_penalty,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
+    return from_pb(
+        SamplingParams,
+        message,
         logit_bias=tuple(sorted(message.logit_bias.items())),
-        seed=message.seed,
-        n=message.n,
-        logprobs=message.logprobs if message.HasField("logprobs") else None,
-        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
-        allowed_token_ids=tuple(message.allowed_token_ids),
         bad_words=tuple(tuple(word.token_ids) for word in bad_words),
     )
 
@@ -140,29 +125,11 @@ def _stop_from_pb(handle: int, message: generation_pb2.StopRules) -> StopRules:
     for field in _STOP_FIELDS:
         if not message.HasField(field):
             raise MalformedCommandError(handle, f"stop.{field} is not set; accepted: every field set")
-    return StopRules(
-        max_tokens=message.max_tokens,
-        min_tokens=message.min_tokens,
-        stop_strings=tuple(message.stop_strings),
-        stop_token_ids=tuple(message.stop_token_ids),
-        ignore_eos=message.ignore_eos,
-        include_stop=message.include_stop,
-        skip_special_tokens=message.skip_special_tokens,
-    )
+    return from_pb(StopRules, message)
 
 
 def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
-    return worker_pb2.WorkerLoad(
-        step=load.step,
-        running=load.running,
-        waiting=load.waiting,
-        pending_prefill_tokens=load.pending_prefill_tokens,
-        free_blocks=load.free_blocks,
-        cached_blocks=load.cached_blocks,
-        context_tokens=load.context_tokens,
-        draining=draining,
-        preempted=load.preempted,
-    )
+    return to_pb(worker_pb2.WorkerLoad, load, draining=draining)
 
 
 def welcome_to_pb(
@@ -178,7 +145,7 @@ def welcome_to_pb(
         num_blocks=identity.num_blocks,
         max_num_seqs=identity.max_num_seqs,
         token_budget=identity.token_budget,
-        cost_model=cost_to_pb(cost),
+        cost_model=to_pb(worker_pb2.CostModel, cost),
         load=load_to_pb(load, draining=draining),
     )
     return worker_pb2.WorkResponse(welcome=welcome)
@@ -200,14 +167,14 @@ def report_to_pb(
         load=load_to_pb(report.load, draining=draining),
         step_seconds=report.step_seconds,
         failures=_failures_to_pb(report),
-        prompt_logprobs=[prompt_logprobs_to_pb(piece) for piece in report.prompt_logprobs],
+        prompt_logprobs=[to_pb(worker_pb2.PromptLogprobs, piece) for piece in report.prompt_logprobs],
         prefilled_handles=[prefilled.handle for prefilled in report.prefilled],
         cached_tokens=[prefilled.cached_tokens for prefilled in report.prefilled],
         preempted_handles=report.preempted,
         resumed_handles=report.resumed,
         parked_handles=report.parked,
-        shape=None if report.shape is None else shape_to_pb(report.shape),
-        cost_model=None if cost is None else cost_to_pb(cost),
+        shape=None if report.shape is None else to_pb(worker_pb2.StepShape, report.shape),
+        cost_model=None if cost is None else to_pb(worker_pb2.CostModel, cost),
     )
     return worker_pb2.WorkResponse(step=step)
 

@@ -20,11 +20,10 @@ from router.links.convert_worker import (
     load_to_pb,
     sampling_to_pb,
     spec_to_pb,
-    stop_to_pb,
 )
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Fence, FinishReason, Path, SamplingParams, SequenceSpec, SloClass, StopRules
-from services.rpc.convert import columns_from_pb, cost_to_pb
+from services.rpc.convert import columns_from_pb, to_pb
 
 counts = st.integers(0, 2**32 - 1)
 
@@ -36,7 +35,7 @@ def test_load_survives_the_round_trip(load: WorkerLoad) -> None:
 
 def test_cost_survives_the_round_trip() -> None:
     cost = CostModel((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 7.0, 0.5, 1.0, 2.0)
-    assert cost_from_pb(cost_to_pb(cost)) == cost
+    assert cost_from_pb(to_pb(worker_pb2.CostModel, cost)) == cost
 
 
 def test_worker_that_measured_nothing_is_taken_to_cost_nothing() -> None:
@@ -61,7 +60,7 @@ def test_spec_says_every_field() -> None:
     assert said | {"bad_words"} == {field.name for field in generation_pb2.SamplingParams.DESCRIPTOR.fields}
     assert [list(bad_word.token_ids) for bad_word in message.bad_words] == [[7], [8, 9]]
     assert dict(message.sampling.logit_bias) == {7: -1.5}
-    assert message.stop == stop_to_pb(stop)
+    assert message.stop == to_pb(generation_pb2.StopRules, stop)
     assert {field.name for field, _ in message.stop.ListFields()} == {
         field.name for field in generation_pb2.StopRules.DESCRIPTOR.fields
     }
