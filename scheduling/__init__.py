@@ -7,9 +7,9 @@ and return data. The package may import only `numpy`; `router`, workers and `sim
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
 - `policies`: the ways to fill a step, one file each, built from `packing`; `lateness`: when tokens are due
 - `cost`: what a step costs, and how that is measured
-- `admission`: which requests are accepted, at risk or refused
-- `ordering`: the order of the fleet's queue; `placement`: which workers serve a request; `roles`: how much
-  of its time a decode worker may spend on prompts
+- `admission`: which requests are accepted, at risk or refused, and which goes first
+- `placement`: which workers serve a request; `roles`: how much of its time a decode worker may spend on
+  prompts
 - `memory`: how many KV blocks requests need, and which one gives them up
 - `value`: fast frozen dataclasses
 """

@@ -1,8 +1,6 @@
 """All that the core knows, and the actions it has decided on so far.
 
-`RouterState` belongs to the handlers of events. Decisions are made from parts of it: `judge` and `predictor`
-for admission, `choice` for workers; these know the fleet and what was learnt. They change nothing
-but what `judge` learns of its own refusals (`learn_length`, `retry_after_s`).
+`RouterState` belongs to the handlers of events.
 """
 
 from __future__ import annotations
@@ -11,17 +9,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from router.core.actions import Action, ReleaseCredit, ReleaseLease
-from router.core.admission.judge import Judge
-from router.core.admission.learnt import Learnt
-from router.core.admission.predict import Predictor
 from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.fleet_capacity import FleetCapacity
 from router.core.dispatch.choice import WorkerChoice
 from router.core.queue.waiting import WaitingGroups
 from router.core.session.session import IN_QUEUE, Group, Move, Phase, Session
 from scheduling.admission.admission import Decision
+from scheduling.admission.class_shares import BatchFloor
+from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import TenantWeights
-from scheduling.admission.shedding import BatchFloor
 from scheduling.placement import Placement
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import SLACK
@@ -48,7 +44,7 @@ class CoreConfig:
     """How long to wait for a decode worker that was lost; no flag sets it. It bounds two waits:
 
     - an admitted group that no connected worker could hold, from when it is stranded (`chores.py`)
-    - a newcomer that finds no decode worker at all, from when the last one was lost (`session/awaiting.py`)
+    - a newcomer that finds no decode worker at all, from when the last one was lost (`admission/admit.py`)
     """
 
 
@@ -97,8 +93,6 @@ class RouterState:
         self.fleet = Fleet(config.placement)
         self.learnt = Learnt()
         self.capacity = FleetCapacity(policy, self.fleet, self.learnt.tpot)
-        self.predictor = Predictor(policy, self.fleet, self.capacity, self.learnt, self.waiting)
-        self.judge = Judge(policy, self.fleet, self.capacity, self.learnt, self.waiting, self.predictor)
         self.choice = WorkerChoice(policy, self.fleet, self.capacity, self.learnt)
         self.batch_floor = BatchFloor()
         self.served_at = float("-inf")

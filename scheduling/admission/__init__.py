@@ -1,11 +1,10 @@
 """Admission: which requests are accepted with a promise, accepted at risk, or refused. In reading order:
 
-- `prediction`: TTFT, TPOT and ITL of a request from the fleet's capacity; `lanes`: TTFT on the worker with
-  the earliest first token; `learnt`: how far predictions were off lately
+- `prediction`: TTFT, TPOT and ITL of a request from the fleet's capacity; `learnt`: how far predictions were
+  off lately, and when an idle fleet tries a request against what it has learnt
 - `admission`: the decision on an SLO, and the time after which to retry
-- `backlog`: the waiting requests in buckets, and which of them a newcomer would make late
+- `backlog`: the order of the queue, its requests in buckets, and which of them a newcomer would make late
 - `shedding`: which waiting requests give up being in time when not all can be
-- `trials`: when an idle fleet tries a request against what it has learnt
 - `shares`, `class_shares`, `length_shares`: fairness between tenants, classes and prompt lengths
 - `budgets`: rate limits of tenants
 

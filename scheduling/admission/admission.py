@@ -9,9 +9,9 @@ must be within the limit that the SLO states:
     ITL     longest unavoidable step        q95 of step times, in the cost model    ITL_MARGIN, 0.92
 
 The learnt ratios apply to the predicted part alone: the time waited already is known. They are capped where
-they would refuse what can be kept: at 1 in an idle fleet (`at_rest`), and at the pace itself where workers
-shorten their steps for it (`at_most`). A trial is accepted if the floor, the quickest steps ever seen, keeps
-the SLO (`trials`). A caller that sets `allow_at_risk` is accepted at risk instead of refused, by two rules:
+they would refuse what can be kept (`at_most`): at 1 in an idle fleet, and at the pace itself where workers
+shorten their steps for it. A trial is accepted if the floor, the quickest steps ever seen, keeps the SLO
+(`learnt.Trials`). A caller that sets `allow_at_risk` is accepted at risk instead of refused, by two rules:
 
     decide         TTFT and TPOT at the q10 of the learnt ratios, ITL as above, are within the limits: the SLO
                    may still be kept, and the fleet aims at all of it
@@ -29,15 +29,22 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from scheduling.admission.prediction import Prediction
+from scheduling.admission.prediction import (
+    Prediction,
+    PrefillView,
+    RequestCost,
+    own_prefill_s,
+    prefill_speed,
+)
+from scheduling.cost.cost_model import CostModel, StepShape, early_s
 from scheduling.request import Slo
 from scheduling.value import value
 
 MIN_RETRY_S = 0.1
 MAX_RETRY_S = 60.0
-LOAD_WINDOW_S = 10.0
 ITL_MARGIN = 0.92
 """The share of a promised gap that the predicted gap may fill. The prediction is the 95 % quantile, and one
 step in twenty lasts longer. It covers the steps that no worker can avoid, of its decodes and one grain;
@@ -70,20 +77,14 @@ class Spread:
     q90: float
 
 
-def at_rest(spread: Spread) -> Spread:
-    """Return the spread for judging an idle fleet: ratios above 1 count as 1, as in the bare prediction.
-
-    Ratios learnt under load may be worse. If they refused everything, no admitted request could ever show
-    that the load is over. The risk is one request at a time.
-    """
-    return Spread(min(spread.q10, 1.0), min(spread.q90, 1.0))
-
-
 def at_most(spread: Spread, ratio: float) -> Spread:
-    """Cap a spread at `ratio`, for workers that keep their steps short enough for the promise.
+    """Cap a spread at `ratio`, where what was learnt under other conditions would refuse what can be kept.
 
-    Outputs of a few tokens are slower than the mean of many. Ratios learnt from them must not refuse what
-    the step rule will keep.
+    An idle fleet is judged by the bare prediction, so by ratios of at most 1. Ratios learnt under load may be
+    worse; if they refused everything, no admitted request could ever show that the load is over. The risk is
+    one request at a time. And where workers keep their steps short enough for the promise, the ratio is at
+    most the pace itself: outputs of a few tokens, which are slower than the mean of many, must not refuse
+    what the step rule will keep.
     """
     return Spread(min(spread.q10, ratio), min(spread.q90, ratio))
 
@@ -189,21 +190,65 @@ def meets(slo: Slo, ttft_s: float, tpot_s: float, itl_s: float) -> bool:
     return in_ttft and in_tpot and in_itl
 
 
-@dataclass(slots=True)
-class AdmittedLoad:
-    """Work per second, averaged over the last ten seconds with exponential forgetting."""
+@value
+class SloFloor:
+    """The least time that a request takes alone on an idle worker, in seconds; 0 where it is not known.
 
-    tokens_per_s: float = 0.0
-    at: float = 0.0
+    An SLO below it is wrong, not refused. A refusal says "not now", and the client comes back; with an SLO
+    that no worker could ever meet it would come back in vain. The floor therefore leaves out all load, and
+    every doubt counts for the caller: the quickest worker, the quickest costs that this worker ever reported,
+    the quickest of ten such steps, a prompt that shares these steps with nobody and is cached as far as any
+    worker has it, and no other time. While the workers stay, the floor only falls: neither a slow spell nor
+    costs that are not trusted for a while change it. There is no floor while a worker has measured nothing.
+    """
 
-    def add(self, tokens: int, now: float) -> None:
-        """Count work that came now."""
-        self.tokens_per_s = self.rate(now) + tokens / LOAD_WINDOW_S
-        self.at = now
+    ttft_s: float = 0.0
+    step_s: float = 0.0
+    """A decode step of this request alone."""
 
-    def rate(self, now: float) -> float:
-        """Return the recent tokens per second."""
-        return self.tokens_per_s * math.exp(-max(0.0, now - self.at) / LOAD_WINDOW_S)
+
+@value
+class BelowFloor:
+    """A field of an SLO, the value it has, and the least value that could be met."""
+
+    field: str
+    value_ms: int
+    least_ms: int
+
+
+Known = Sequence[CostModel]
+"""The quickest costs a worker has reported (`cost_model.quickest`); empty before it reported any."""
+
+
+def slo_floor(
+    cost: RequestCost, computing: Sequence[tuple[Known, int]], decoding: Sequence[Known]
+) -> SloFloor:
+    """Return the floor by the costs of the workers that compute prompts, each with its token budget, and of
+    the workers that decode.
+    """
+    ttft_s = step_s = 0.0
+    if computing and all(known for known, _ in computing):
+        ttft_s = min(
+            model.ratio_q10 * own_prefill_s(cost, prefill_speed(PrefillView(model, budget)))
+            for known, budget in computing
+            for model in known
+        )
+    if decoding and all(decoding):
+        alone = StepShape.of(1, cost.prompt_tokens, ())
+        step_s = min(early_s(model, alone) for known in decoding for model in known)
+    return SloFloor(ttft_s, step_s)
+
+
+def below_floor(slo: Slo, floor: SloFloor) -> BelowFloor | None:
+    """Return the first field that asks for less than the floor."""
+    for field, asked_ms, least_s in (
+        ("slo.ttft_ms", slo.ttft_ms, floor.ttft_s),
+        ("slo.tpot_ms", slo.tpot_ms, floor.step_s),
+        ("slo.itl_ms", slo.itl_ms, floor.step_s),
+    ):
+        if asked_ms is not None and asked_ms < least_s * 1000:
+            return BelowFloor(field, asked_ms, math.ceil(least_s * 1000))
+    return None
 
 
 def next_virtual_finish(

@@ -1,5 +1,11 @@
-"""Waiting requests in buckets by class and due time: judging an arrival walks buckets, not requests.
+"""The order of the queue, and the waiting requests in it: in buckets by class and due time.
 
+The queue goes by class, then by the earliest due first token. Earliest deadline first meets every due time
+that any order could meet, as long as the work fits (Liu & Layland, "Scheduling Algorithms for
+Multiprogramming in a Hard-Real-Time Environment", 1973). Classes come before due times, so that a flood of
+batch work never delays an interactive request.
+
+Judging an arrival walks buckets, not requests.
 A bucket's width is a share of the time until it is due, since a due time far ahead may be less exact. So a
 class has at most some hundreds of buckets, however many requests wait. Sums are kept as requests come and go
 and are never negative.
@@ -12,12 +18,42 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from scheduling.request import SloClass
+from scheduling.policies.policy import Order
+from scheduling.request import Slo, SloClass
 from scheduling.value import value
 
 LEAST_WIDTH_S = 0.05
 WIDTH_SHARE = 1 / 32
 """Width of a bucket as a share of the time until it is due, when it is made."""
+
+DEFAULT_TTFT_MS = {SloClass.INTERACTIVE: 5_000, SloClass.STANDARD: 30_000, SloClass.BATCH: 300_000}
+"""The TTFT limit for requests that state none. It is far beyond usual promises, so requests with a limit go
+first within a class; it is finite, so requests without one are not starved."""
+
+
+def due_in_ms(slo: Slo, waited_s: float) -> int:
+    """Return the milliseconds from now until the first token is due; 0 if it is overdue."""
+    stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
+    return max(0, stated - round(waited_s * 1000))
+
+
+def due_at(slo: Slo, received_at: float) -> float:
+    """Return when the first token is due, stated or by default; seconds on the caller's clock.
+
+    It orders the queue. It is no promise: a request that states no TTFT is never late.
+    """
+    stated = slo.ttft_ms if slo.ttft_ms is not None else DEFAULT_TTFT_MS[slo.slo_class]
+    return received_at + stated / 1000
+
+
+def rank(order: Order, slo: Slo, waited_s: float) -> tuple[int, int]:
+    """Return the rank in the fleet's queue: (class, milliseconds from now until due).
+
+    A request that has waited longer is due earlier, so asking for a place again does not change the order.
+    """
+    if order is Order.ARRIVAL:
+        return 0, -round(waited_s * 1000)
+    return int(slo.slo_class), due_in_ms(slo, waited_s)
 
 
 class Stake(enum.Enum):

@@ -15,14 +15,38 @@ admitted. If the demand is low, or all classes together ask for less than the ra
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from scheduling.admission.admission import LOAD_WINDOW_S, AdmittedLoad
-from scheduling.admission.shedding import BATCH_SHARE
 from scheduling.request import SloClass
 
+LOAD_WINDOW_S = 10.0
 HEADROOM = 2.2
 """Room kept free for higher classes, per unit of their demand: a request with the promise of an early first
 token must seldom find all workers busy."""
+
+
+BATCH_SHARE = 0.05
+"""The share of prefill tokens that batch always gets, whatever else waits: its floor.
+
+`ClassShares` admits at least as much, `BatchFloor` gives it in the queue, and `shedding.plan` counts on it.
+"""
+
+
+@dataclass(slots=True)
+class AdmittedLoad:
+    """Work per second, averaged over the last ten seconds with exponential forgetting."""
+
+    tokens_per_s: float = 0.0
+    at: float = 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Count work that came now."""
+        self.tokens_per_s = self.rate(now) + tokens / LOAD_WINDOW_S
+        self.at = now
+
+    def rate(self, now: float) -> float:
+        """Return the recent tokens per second."""
+        return self.tokens_per_s * math.exp(-max(0.0, now - self.at) / LOAD_WINDOW_S)
 
 
 class ClassShares:
@@ -59,3 +83,19 @@ class ClassShares:
         if left >= rate or admitted <= left:
             return 0.0
         return LOAD_WINDOW_S * math.log(admitted / left)
+
+
+class BatchFloor:
+    """Guards batch's share: while batch waits, every other token computed owes it a little."""
+
+    def __init__(self) -> None:
+        self.owed_tokens = 0.0
+
+    def dispatched(self, slo_class: SloClass, tokens: int, *, batch_waits: bool) -> None:
+        """Count tokens sent to a worker. Batch saves up nothing while it does not wait."""
+        if slo_class is SloClass.BATCH:
+            self.owed_tokens = max(0.0, self.owed_tokens - tokens)
+        elif batch_waits:
+            self.owed_tokens += tokens * BATCH_SHARE / (1 - BATCH_SHARE)
+        else:
+            self.owed_tokens = 0.0

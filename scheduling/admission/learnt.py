@@ -1,7 +1,4 @@
-"""Recent experience: how far predictions were off, and how long outputs get.
-
-These are estimators, which know no request; `router/core/admission/learnt.py` keeps one of each and feeds it.
-"""
+"""Recent experience: how far predictions were off, how long outputs get, and what was tried."""
 
 from __future__ import annotations
 
@@ -9,8 +6,14 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+
+from scheduling.admission.admission import Spread
+from scheduling.admission.class_shares import AdmittedLoad, ClassShares
+from scheduling.admission.length_shares import LengthShares
+from scheduling.admission.prediction import Prediction
+from scheduling.request import Slo, SloClass
 
 WINDOW = 64
 MAX_AGE_S = 15.0
@@ -188,3 +191,101 @@ class OutputLengths:
     def expected(self, max_tokens: int, *, ignore_eos: bool) -> float:
         """Return the tokens that a choice will probably have."""
         return float(max_tokens) if ignore_eos else min(float(max_tokens), self.mean_tokens)
+
+
+PAUSE_S = 5.0
+
+
+@dataclass(slots=True)
+class Trials:
+    """The last trial, until it succeeds. Times are in seconds.
+
+    Learnt costs may no longer hold: a machine that has recovered shows it only by serving a request. A fleet
+    that refuses everything would never find out. So an idle fleet tries a request even if the learnt costs
+    speak against it, as long as the quickest steps seen so far would keep its SLO. A trial that fails costs
+    one broken promise; the next similar request waits for `PAUSE_S`.
+    """
+
+    _tokens: int = 0
+    _ttft_ms: float = 0.0
+    _until: float = -math.inf
+
+    def wait_s(self, prompt_tokens: int, slo: Slo, now: float) -> float:
+        """Return the seconds until such a request may be tried; 0 if it may now.
+
+        A trial says nothing about shorter prompts, or about requests with a longer TTFT limit.
+        """
+        is_like_the_last = prompt_tokens >= self._tokens and _ttft_ms(slo) <= self._ttft_ms
+        return max(0.0, self._until - now) if is_like_the_last else 0.0
+
+    def begin(self, prompt_tokens: int, slo: Slo, now: float) -> None:
+        """Remember a request as the last trial."""
+        self._tokens, self._ttft_ms, self._until = prompt_tokens, _ttft_ms(slo), now + PAUSE_S
+
+    def succeed(self) -> None:
+        """Let the next request be tried at once: the last trial kept its promise."""
+        self._until = -math.inf
+
+
+def _ttft_ms(slo: Slo) -> float:
+    return math.inf if slo.ttft_ms is None else slo.ttft_ms
+
+
+TTFT_SCALE = 64_000.0
+"""Ratios are bucketed by powers of two from 64 units on; a unit is a millisecond of the prediction."""
+
+
+@dataclass(slots=True)
+class Learnt:
+    """All that one router has learnt from the requests that it admitted, and from those it refused."""
+
+    ttft: LearntRatios = field(default_factory=LearntRatios)
+    ttft_after_slot: LearntRatios = field(default_factory=LearntRatios)
+    """Requests that waited for a decode slot: the ends of outputs are harder to foresee than prompts."""
+    fixed: FixedTime = field(default_factory=FixedTime)
+    tpot: LearntRatios = field(default_factory=LearntRatios)
+    lengths: dict[SloClass, OutputLengths] = field(
+        default_factory=lambda: {slo_class: OutputLengths() for slo_class in SloClass}
+    )
+    admitted: AdmittedLoad = field(default_factory=AdmittedLoad)
+    by_class: ClassShares = field(default_factory=ClassShares)
+    by_length: dict[SloClass, LengthShares] = field(
+        default_factory=lambda: {slo_class: LengthShares() for slo_class in SloClass}
+    )
+    trials: Trials = field(default_factory=Trials)
+    virtual_finish: float = 0.0
+    """When all requests refused so far could be served, if they came back in turn; the next refused one is
+    told to come behind them."""
+
+    def load(self, rate: float, now: float) -> float:
+        """Return the prompt tokens admitted per second of late, by the `rate` of the fleet; at most 1."""
+        return min(1.0, self.admitted.rate(now) / rate)
+
+    def learn_ttft(self, predicted: Prediction, observed_s: float, now: float) -> None:
+        """Learn from a request that got its first token `observed_s` after the router's receipt."""
+        observed_s -= predicted.waited_s
+        if predicted.wait_s == 0:
+            own_s = predicted.ttft_s - predicted.fixed_s
+            self.fixed.add(own_s * TTFT_SCALE, observed_s, own_s, now)
+        learnt = self.ttft_after_slot if predicted.waits_for_slot else self.ttft
+        learnt.add(predicted.ttft_s * TTFT_SCALE, observed_s / predicted.ttft_s, now)
+
+    def fixed_s(self, own_s: float, now: float) -> float:
+        """Return the time that a first token takes beyond `own_s`, the time to compute its prompt."""
+        return self.fixed.seconds(own_s * TTFT_SCALE, now)
+
+    def ttft_spread(self, predicted: Prediction, now: float) -> Spread:
+        """Return how far such predictions are off."""
+        after_slot = predicted.waits_for_slot and self.ttft_after_slot.knows_enough(now)
+        learnt = self.ttft_after_slot if after_slot else self.ttft
+        return Spread(*learnt.quantiles(predicted.ttft_s * TTFT_SCALE, now))
+
+    def late_ttft_s(self, wait_s: float, own_s: float, now: float) -> float:
+        """Return the 90th percentile of the TTFT after this wait and this time to compute the prompt."""
+        ttft_s = self.fixed_s(own_s, now) + wait_s + own_s
+        _, q90 = self.ttft_quantiles(ttft_s, now)
+        return ttft_s * q90
+
+    def ttft_quantiles(self, ttft_s: float, now: float) -> tuple[float, float]:
+        """Return the 10th and 90th percentile of observed / predicted for a predicted TTFT."""
+        return self.ttft.quantiles(ttft_s * TTFT_SCALE, now)

@@ -7,15 +7,17 @@
 TTFT and TPOT are then scaled by quantiles of observed / predicted, so the factors that the formulas leave out
 (hand-over, network, neighbours on the same cores) are learnt instead of assumed. All times are in seconds.
 
-These are formulas over numbers alone; `router/core/admission/predict.py` applies them to the router's fleet.
+These are formulas over numbers alone; `router/core/admission/judge.py` applies them to the router's fleet.
 A worker is examined when it has changed (`prefill_speed`, `decode_speed`). The fleet's capacity is a sum over
 the workers (`capacity_of`). `predict` is called often; its cost does not depend on the number of workers.
+`soonest` predicts the first token on the worker that would have it first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from scheduling.cost.cost_model import CostModel
@@ -65,6 +67,16 @@ class PrefillSpeed:
     """Duration of a full step."""
     rate: float
     """Prompt tokens per second."""
+
+
+@value
+class Lane:
+    """A worker that computes prompts, as one more prompt finds it."""
+
+    key: str
+    wait_s: float
+    """Until the work bound to it is computed."""
+    speed: PrefillSpeed
 
 
 @value
@@ -252,6 +264,49 @@ def prefill_wait_s(ahead: QueueAhead, capacity: Capacity) -> float:
     quickest = capacity.quickest
     busy = ahead.tokens > 0 or quickest.view.num_decodes > 0
     return (quickest.step_s / 2 if busy else 0.0) + ahead.tokens / capacity.prefill_rate
+
+
+def level_s(lanes: Sequence[Lane], ahead_tokens: int) -> float:
+    """Return when the queue's `ahead_tokens` are computed, if each goes to the lane that is free first.
+
+    They fill the lanes like water, up to one level: Σ rate · max(0, level - wait) = tokens ahead.
+    """
+    if ahead_tokens <= 0:
+        return 0.0
+    rate, bound = 0.0, 0.0
+    for lane in sorted(lanes, key=attrgetter("wait_s")):
+        if rate > 0 and ahead_tokens + bound <= lane.wait_s * rate:
+            break
+        rate += lane.speed.rate
+        bound += lane.speed.rate * lane.wait_s
+    return (ahead_tokens + bound) / rate
+
+
+def soonest(
+    request: RequestCost,
+    ahead_tokens: int,
+    lanes: Sequence[Lane],
+    cached: Mapping[str, int],
+    quickest: PrefillSpeed,
+) -> tuple[float, float]:
+    """Return the wait and the own time of the lane with the earliest first token. There must be a lane.
+
+    One sum over the fleet, all bound work by all rates, would give a long prompt the waits of busy workers,
+    while another worker idles. `cached` has the prompt tokens that some lanes hold, where these are not
+    `request.cached_tokens`. No lane computes a lone prompt faster than `quickest`.
+    """
+    most_cached = replace(request, cached_tokens=max((request.cached_tokens, *cached.values())))
+    level, least_own_s = level_s(lanes, ahead_tokens), own_prefill_s(most_cached, quickest)
+    best_wait_s = best_own_s = NO_LIMIT_S
+    for lane in sorted(lanes, key=attrgetter("wait_s")):
+        wait_s = max(lane.wait_s, level)
+        if wait_s + least_own_s >= best_wait_s + best_own_s:
+            break
+        own = replace(request, cached_tokens=cached[lane.key]) if lane.key in cached else request
+        own_s = own_prefill_s(own, lane.speed)
+        if wait_s + own_s < best_wait_s + best_own_s:
+            best_wait_s, best_own_s = wait_s, own_s
+    return best_wait_s, best_own_s
 
 
 def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> float:

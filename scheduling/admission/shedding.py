@@ -23,14 +23,9 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from scheduling.admission.backlog import Stake, Waiting
+from scheduling.admission.class_shares import BATCH_SHARE
 from scheduling.request import SloClass
 from scheduling.value import value
-
-BATCH_SHARE = 0.05
-"""The share of prefill tokens that batch always gets, whatever else waits: its floor.
-
-`BatchFloor` gives it in the queue, `plan` counts on it, and `class_shares` admits at least as much.
-"""
 
 
 @value
@@ -137,19 +132,3 @@ def _moore(
             if victim is job:
                 break
     return victims, late, tokens
-
-
-class BatchFloor:
-    """Guards batch's share: while batch waits, every other token computed owes it a little."""
-
-    def __init__(self) -> None:
-        self.owed_tokens = 0.0
-
-    def dispatched(self, slo_class: SloClass, tokens: int, *, batch_waits: bool) -> None:
-        """Count tokens sent to a worker. Batch saves up nothing while it does not wait."""
-        if slo_class is SloClass.BATCH:
-            self.owed_tokens = max(0.0, self.owed_tokens - tokens)
-        elif batch_waits:
-            self.owed_tokens += tokens * BATCH_SHARE / (1 - BATCH_SHARE)
-        else:
-            self.owed_tokens = 0.0

@@ -2,7 +2,6 @@
 
 - `cost_model`: the formula; `cost_fit`: fitting it to measured steps; `cost_estimator`: a worker's running
   estimate
-- `quickest`: the quickest costs that a worker ever reported
 - `profiles`: a worker's costs and sizes as a JSON file
 
 The package may import only `scheduling` and `numpy`.

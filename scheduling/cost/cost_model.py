@@ -129,20 +129,6 @@ class CostModel:
         """Return the seconds that 19 of 20 such steps stay within."""
         return self.predict(shape) * self.ratio_q95
 
-    def max_tokens(self, shape: StepShape, limit_s: float, *, most: int, context: int = 0) -> int:
-        """Return the longest chunk after `context`, 0 to `most` tokens, with which `shape` fits `limit_s`.
-
-        It fits by `predict_q95`, so in 19 of 20 cases.
-        """
-        low, high = 0, max(0, most)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.predict_q95(shape.with_chunk(context, middle)) <= limit_s:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
     def with_ratios(self, ratios: Iterable[float]) -> CostModel:
         """Return the same costs with the quantiles of some actual / predicted; wild ones are left out."""
         ordered = sorted(ratio for ratio in ratios if 1 / WILD <= ratio <= WILD)
@@ -159,3 +145,28 @@ UNKNOWN_COST = CostModel((0.0,) * NUM_COEFFICIENTS, 0.0, is_trusted=False)
 def quantile(ordered: Sequence[float], q: float) -> float:
     """Return the element of `ordered`, ascending and not empty, that a share `q` does not exceed."""
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def early_s(cost: CostModel, shape: StepShape) -> float:
+    """Return the seconds that one in ten such steps does not exceed."""
+    return cost.ratio_q10 * cost.predict(shape)
+
+
+def quickest(known: Sequence[CostModel], reported: CostModel, token_budget: int) -> tuple[CostModel, ...]:
+    """Return the costs to remember: the quickest for a lone decode, and the quickest for a full prompt step.
+
+    A worker reports its present step costs: higher ones while its machine is busy with something else, and
+    untrusted ones while it relearns. An SLO that even the quickest costs could not keep was never possible,
+    whatever it reports at the moment. Before it has measured anything, it reports every step as free; such a
+    report is ignored.
+    """
+    if not any(reported.coefficients):
+        return tuple(known)
+    costs = (*known, reported)
+    for_decode = _quickest_for(StepShape.of(1, 0, ()), costs)
+    for_prompt = _quickest_for(StepShape.of(0, 0, [(0, token_budget)]), costs)
+    return tuple(dict.fromkeys((for_decode, for_prompt)))
+
+
+def _quickest_for(shape: StepShape, costs: Sequence[CostModel]) -> CostModel:
+    return min(costs, key=lambda cost: early_s(cost, shape))

@@ -247,10 +247,10 @@ FAILURES = (
                 "tests/router/core/dispatch/test_seat_preemption.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),
             Guard(
-                "scheduling/ordering.py",
+                "scheduling/admission/backlog.py",
                 "    return int(slo.slo_class), due_in_ms(slo, waited_s)\n",
                 "    return 0, due_in_ms(slo, waited_s)\n",
-                "tests/scheduling/test_ordering.py::test_by_due_time_no_class_goes_before_a_higher_one",
+                "tests/scheduling/admission/test_ordering.py::test_by_due_time_no_class_goes_before_a_higher_one",
             ),
         ),
     ),

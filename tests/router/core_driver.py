@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from router.core.actions import Action, AskGrants, SendDecode, Settle
 from router.core.admission.judge import Judgement
-from router.core.admission.predict import NO_HITS
 from router.core.admission.quote import judge_quote
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
@@ -28,6 +27,7 @@ from scheduling.policies import by_name
 from scheduling.request import SamplingParams, Slo, StopRules
 from state.records import Settled
 
+NO_HITS: Mapping[str, int] = {}
 COST = CostModel((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 ONE, TWO = (WorkerFacts(f"d{i}", "1", "decode", f"d{i}:1", "fp", 4, 64, 8, 64) for i in (1, 2))
 ARRIVAL = Arrived(

@@ -2,14 +2,11 @@
 
 Read in this order:
 
-    learnt       what is learnt from requests that were admitted
-    predict      the TTFT and TPOT that a request will have
-    slo_floor    SLOs that no worker could meet, however idle
-    judge        a prediction becomes a decision
-    admit        a newcomer has a place in the queue: it is judged, and told
-    quote        the same for a request that is not sent
-    shed         waiting requests that give up their SLO so that others are in time
+    judge    what a request will experience, and the decision on it
+    admit    a newcomer has a place in the queue: it is judged, and told
+    quote    the same for a request that is not sent
+    shed     waiting requests that give up their SLO so that others are in time
 
-The first four know no `RouterState`, only the fleet, what was learnt and what waits. The others also import
-`queue` and `session`.
+What was learnt is in `scheduling/admission/learnt.py`. `judge` changes nothing but what it learns of its own
+refusals; the others also import `queue` and `session`.
 """

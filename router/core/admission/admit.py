@@ -15,19 +15,25 @@ from __future__ import annotations
 import math
 
 from router.core.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
-from router.core.admission.judge import Judged
+from router.core.admission.judge import (
+    Judged,
+    cached_everywhere,
+    class_wait_s,
+    judge_newcomer,
+    learn_length,
+    served_at,
+)
 from router.core.admission.shed import make_room
 from router.core.events import Enqueued
 from router.core.queue.grants import take_grant
 from router.core.queue.local_service import serve_stranded, work_ahead
 from router.core.queue.queue import expected_output, leave_queue, put_behind, strand
 from router.core.session import finish
-from router.core.session.awaiting import check_worth_waiting, queue_full
 from router.core.session.promise import tell_accepted
 from router.core.session.session import IN_QUEUE, Group, Phase, Session
 from router.core.state import RouterState
-from router.errors import Reason, Refused, RouterError, Unavailable
-from scheduling.admission.admission import Verdict, aim_of, rather_late
+from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
+from scheduling.admission.admission import Verdict, aim_of, rather_late, retry_after_s
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
 
@@ -125,20 +131,22 @@ def _admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: f
         leave_queue(state, group)
         _wait_for_fleet(state, session)
         return False
-    judge, slo, now = state.judge, session.slo, state.now
+    slo, now = session.slo, state.now
     request = _request(state, group, ahead)
-    held_back_s = max(tenant_wait_s, judge.class_wait_s(slo, now))
+    held_back_s = max(tenant_wait_s, class_wait_s(state, slo))
     state.learnt.by_class.asked(slo.slo_class, group.work_tokens, now)
-    judgement = judge.judge_newcomer(request, now, held_back_s)
+    judgement = judge_newcomer(state, request, held_back_s)
     if held_back_s == 0:
         if judgement.refused:
             judgement = make_room(state, group, request) or judgement
-        judge.learn_length(request, judgement, now)
+        learn_length(state, request, judgement)
     decision = rather_late(slo, judgement.decision)
     if decision.verdict is Verdict.REFUSED:
-        wait_s = judge.retry_after_s(request, judgement, group.key, now)
+        finish_at = served_at(state, request, judgement)
+        if not judgement.may_be_tried:
+            state.learnt.virtual_finish = finish_at
         leave_queue(state, group)
-        turn_away(state, session, Refused(judgement.decision, wait_s))
+        turn_away(state, session, Refused(judgement.decision, retry_after_s(finish_at, now, group.key)))
         return False
     session.admitted, session.predicted = True, judgement.predicted
     state.promise(session, decision, aim_of(slo, decision))
@@ -155,7 +163,7 @@ def _request(state: RouterState, group: Group, ahead: QueueAhead) -> Judged:
     session = group.session
     cost = RequestCost(
         prompt_tokens=group.work_tokens,
-        cached_tokens=state.predictor.cached_everywhere(session.prefix_hits),
+        cached_tokens=cached_everywhere(state, session.prefix_hits),
         blocks=group.blocks,
         num_seqs=group.num_seqs,
         waited_s=state.now - session.timeline.received_at,
@@ -187,6 +195,17 @@ def _keep_place(state: RouterState, group: Group, ahead: QueueAhead) -> None:
         take_grant(state, group, grant)
 
 
+def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
+    """Refuse a session for which nothing was generated here."""
+    state.counters.refused += 1
+    state.actions.append(RequestRefused(session.slo.slo_class, error))
+    finish.end_calls(state, session, error)
+    finish.forget(state, session)
+
+
+# Newcomers that wait for a fleet which has lost its last decode worker a moment ago
+
+
 def _wait_for_fleet(state: RouterState, session: Session) -> None:
     """Let a session wait: the last decode worker was lost while it was on its way into the queue."""
     try:
@@ -199,9 +218,33 @@ def _wait_for_fleet(state: RouterState, session: Session) -> None:
         state.awaiting[session.sid] = session
 
 
-def turn_away(state: RouterState, session: Session, error: RouterError) -> None:
-    """Refuse a session for which nothing was generated here."""
-    state.counters.refused += 1
-    state.actions.append(RequestRefused(session.slo.slo_class, error))
-    finish.end_calls(state, session, error)
-    finish.forget(state, session)
+def check_worth_waiting(state: RouterState, session: Session) -> None:
+    """Raise RouterError if a call must not wait for a decode worker.
+
+    A worker that is restarted, or whose link broke, is back within seconds. A call that comes meanwhile is
+    kept, in no queue and without an answer. It waits until the TTFT that it states has passed, and at most
+    until `no_worker_grace_s` after the last decode worker was lost. After that, a fleet without a decode
+    worker refuses at once.
+    """
+    if is_over(state, session):
+        raise no_worker()
+    if len(state.awaiting) >= state.config.queue_capacity:
+        raise queue_full(state)
+
+
+def is_over(state: RouterState, session: Session) -> bool:
+    """Return True if a call has waited for a decode worker for as long as it may."""
+    return state.now >= min(state.served_at + state.config.no_worker_grace_s, session.ttft_due_at)
+
+
+def no_worker() -> Unavailable:
+    """Return the error for a call that no worker could serve."""
+    return Unavailable(Reason.NO_WORKER, "no decode worker is connected")
+
+
+def queue_full(state: RouterState) -> Overloaded:
+    """Return the error for a call that comes when the most calls that may wait are waiting."""
+    capacity = state.config.queue_capacity
+    wait_s = min(60.0, 0.1 + state.queue.waiting * 0.01)
+    why = f"the fleet's queue is full: {capacity} requests wait"
+    return Overloaded(Reason.QUEUE_FULL, why, wait_s, limit=capacity)

@@ -1,38 +1,46 @@
-"""Judges a request: accepted with a promise, accepted at risk, or refused.
+"""Judges a request: what it will experience, and whether it is accepted with a promise, at risk, or refused.
 
 check_slo       an SLO below the floor is an invalid argument, not a refusal
-judge           a prediction, and how long the request must yield to others, give a decision
+forecast        TTFT, TPOT and longest gap on this fleet, and how far such predictions are off
+judge           a forecast, and how long the request must yield to others, give a decision
 judge_newcomer  the same for a newcomer: an idle fleet may try it, a busy one keeps room for longer prompts
 class_wait_s    until when its class has had more than its share
 learn_length    a decision counts for the shares of prompt lengths
-retry_after_s   when a refused request should come back: by then the decision can be another
+served_at       when a refused request could be served: by then the decision can be another
+
+The formulas are in `scheduling/admission`; here they get the fleet, the prompt's cached blocks and what was
+learnt. A forecast counts the part of the prompt that is cached, but no more than is sure to be cached where
+the prompt ends up: the prefix directory knows what each worker holds, and several workers may come to take
+the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from router.core.admission.learnt import Learnt
-from router.core.admission.predict import Forecast, Predictor
-from router.core.admission.slo_floor import below_floor, check_slo, floor_of
-from router.core.capacity.fleet import Fleet
-from router.core.capacity.fleet_capacity import FleetCapacity
-from router.core.queue.waiting import WaitingGroups
+from router.core.capacity.fleet import Worker
+from router.core.capacity.fleet_capacity import TPOT_SCALE, cuts_steps
+from router.core.state import RouterState
+from router.errors import Reason, ValidationError
 from scheduling.admission.admission import (
     Cause,
     Decision,
+    SloFloor,
+    Spread,
     Verdict,
+    at_most,
+    below_floor,
     decide,
     meets,
     next_virtual_finish,
-    retry_after_s,
+    slo_floor,
     unpromised,
 )
 from scheduling.admission.backlog import Pace
-from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost
-from scheduling.policies.policy import Policy
-from scheduling.request import Slo
+from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost, predict, soonest
+from scheduling.placement import Placement
+from scheduling.request import MAX_SLO_MS, Slo
 from scheduling.value import value
 
 
@@ -52,162 +60,254 @@ class Judged:
 
 
 @value
+class Forecast:
+    """A prediction, with how far such predictions are off."""
+
+    predicted: Prediction
+    ttft: Spread
+    tpot: Spread
+    at_rest: bool
+    """The fleet is idle, and nobody waits."""
+
+
+@value
 class Judgement:
     """A decision with what it was made on."""
 
     decision: Decision
     predicted: Prediction
-    at_rest: bool
-    """The fleet is idle, and nobody waits."""
+    may_be_tried: bool
+    """An idle fleet refuses the request for its own length, which it could try."""
 
     @property
     def refused(self) -> bool:
         return self.decision.verdict is Verdict.REFUSED
 
-    @property
-    def may_be_tried(self) -> bool:
-        """Return True if an idle fleet refuses the request for its own length, which it could try."""
-        return self.at_rest and self.decision.cause is Cause.OWN
+
+# The floor
 
 
-def _judgement(forecast: Forecast, slo: Slo, yield_s: float = 0.0) -> Judgement:
-    """Decide on a forecast; a request with `yield_s` above 0 must leave the capacity to others."""
-    decision = decide(slo, forecast.predicted, forecast.ttft, forecast.tpot, yield_s)
-    return Judgement(decision, forecast.predicted, forecast.at_rest)
+def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: Mapping[str, int]) -> None:
+    """Raise ValidationError for an SLO that even an idle fleet could not meet.
 
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """All that judgements are made from."""
-
-    policy: Policy
-    fleet: Fleet
-    capacity: FleetCapacity
-    learnt: Learnt
-    waiting: WaitingGroups
-    predictor: Predictor
-
-    def check_slo(self, cost: RequestCost, slo: Slo, hits: Mapping[str, int]) -> None:
-        """Raise ValidationError for an SLO that even an idle fleet could not meet.
-
-        Baselines accept any SLO, and so does every fleet if the request sets `allow_at_risk`.
-        """
-        if slo.is_stated and self.policy.promises and not slo.allow_at_risk:
-            check_slo(self.predictor.with_most_cached(cost, hits), slo, self.fleet)
-
-    def judge(self, request: Judged, now: float, held_back_s: float = 0.0) -> Judgement:
-        """Predict a request and decide on it.
-
-        `held_back_s` is the time until its tenant and its class are within their shares. Here it is joined
-        with the harm that the request would do to others: it yields for the longer of the two.
-        """
-        slo = request.slo
-        forecast = self.predictor.predict(request.cost, slo, request.ahead, request.hits, now)
-        if not self.policy.promises:
-            judgement = _judgement(forecast, slo)
-            return replace(judgement, decision=unpromised(judgement.decision))
-        yield_s = max(held_back_s, self._harm_s(request, forecast, now))
-        return _judgement(forecast, slo, yield_s)
-
-    def judge_newcomer(self, request: Judged, now: float, held_back_s: float = 0.0) -> Judgement:
-        """Judge a newcomer.
-
-        A request that would be refused may be tried instead. A short one may have to leave room for longer
-        prompts while those get less than their share.
-        """
-        judgement = self.judge(request, now, held_back_s)
-        if not self.policy.promises:
-            return judgement
-        if judgement.refused:
-            return self._tried(request, judgement, now)
-        if request.slo.ttft_ms is None:
-            return judgement
-        return self._leaving_room(request, judgement, now)
-
-    def class_wait_s(self, slo: Slo, now: float) -> float:
-        """Return the seconds until a class may get more of the fleet; 0 if now, or if nothing is promised."""
-        if not self.policy.promises:
-            return 0.0
-        rate = self.capacity.prefill_rate(slo.pace_ms, now)
-        return self.learnt.by_class.wait_s(slo.slo_class, rate, now)
-
-    def learn_length(self, request: Judged, judgement: Judgement, now: float) -> None:
-        """Count a decision by the prompt's length.
-
-        A refused request whose SLO would be missed even with no prompt ahead of it, beside the running
-        decodes, does not count: leaving room for it would not help.
-        """
-        slo, predicted = request.slo, judgement.predicted
-        if slo.ttft_ms is None or not self.policy.promises:
-            return
-        admitted = not judgement.refused
-        if admitted or meets(slo, predicted.ttft_s - predicted.wait_s, predicted.tpot_s, predicted.itl_s):
-            shares = self.learnt.by_length[slo.slo_class]
-            shares.decided(request.cost.prompt_tokens, now, admitted=admitted)
-
-    def retry_after_s(self, request: Judged, judgement: Judgement, request_key: str, now: float) -> float:
-        """Return when a refused request should try again; successive refusals get successive times."""
-        finish = self._served_at(request, judgement, now)
-        if not judgement.may_be_tried:
-            self.learnt.virtual_finish = finish
-        return retry_after_s(finish, now, request_key)
-
-    def quoted_retry_after_s(self, request: Judged, judgement: Judgement, now: float) -> float:
-        """Return the same for a request that is not sent: it does not move the times of other refusals."""
-        return retry_after_s(self._served_at(request, judgement, now), now, "")
-
-    def _harm_s(self, request: Judged, forecast: Forecast, now: float) -> float:
-        """Return by how much a request would make others late that wait behind it (`Backlog.harm_s`)."""
-        slo, waits, own_tokens = request.slo, request.waits, request.cost.prompt_tokens
-        if not slo.is_stated or len(self.waiting) <= waits:
-            return 0.0
-        backlog = self.waiting.backlog
-        # Other routers' waiting tokens are known by the work ahead alone: scale ours up to it.
-        ours = backlog.tokens_before(slo.slo_class, request.due_at) - (own_tokens if waits else 0)
-        pace = Pace(
-            now=now,
-            start_tokens=self.fleet.bound_tokens,
-            rate=forecast.capacity.prefill_rate,
-            stretch=forecast.ttft.q90,
-            scale=max(1.0, request.ahead.tokens / ours) if ours > 0 else 1.0,
+    Baselines accept any SLO, and so does every fleet if the request sets `allow_at_risk`.
+    """
+    if not slo.is_stated or not state.config.policy.promises or slo.allow_at_risk:
+        return
+    cost, computing, decoding = (
+        _with_most_cached(state, cost, hits),
+        state.fleet.computing,
+        state.fleet.decoding,
+    )
+    # If one worker can meet the SLO, so can the fleet: the first worker mostly settles it.
+    found = below_floor(slo, _floor_of(cost, computing[:1], decoding[:1]))
+    found = found and below_floor(slo, _floor_of(cost, computing, decoding))
+    if found is not None:
+        accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
+        raise ValidationError(
+            found.field, found.value_ms, accepted, Reason.SLO_IMPOSSIBLE, limit=found.least_ms
         )
-        return backlog.harm_s(slo.slo_class, request.due_at, own_tokens, pace, waits=waits)
 
-    def _leaving_room(self, request: Judged, judgement: Judgement, now: float) -> Judgement:
-        """Return the judgement; a request is refused if it must leave room for longer prompts."""
-        cost, slo = request.cost, request.slo
-        # Lower classes give way first: their admitted requests are no load to this one.
-        admitted = self.learnt.by_class.admitted_until(slo.slo_class, now)
-        load = admitted / self.capacity.prefill_rate(slo.pace_ms, now)
-        longer_by = self.learnt.by_length[slo.slo_class].longer_by(cost.prompt_tokens, load, now)
-        if longer_by == 0:
-            return judgement
-        longer = replace(cost, prompt_tokens=cost.prompt_tokens + longer_by)
-        # The requests behind are no later for it: the added length is not computed.
-        as_longer = _judgement(self.predictor.predict(longer, slo, request.ahead, request.hits, now), slo)
-        if not as_longer.refused:
-            return judgement
-        return replace(judgement, decision=replace(as_longer.decision, cause=Cause.LENGTHS))
 
-    def _tried(self, request: Judged, judgement: Judgement, now: float) -> Judgement:
-        """Return the judgement; a request is accepted as a trial if the fleet is idle and may try it."""
-        cost, slo = request.cost, request.slo
-        if not judgement.may_be_tried or self.learnt.trials.wait_s(cost.prompt_tokens, slo, now) > 0:
-            return judgement
-        cost = self.predictor.with_most_cached(cost, request.hits)
-        floor = floor_of(cost, self.fleet.computing, self.fleet.decoding)
-        floor = replace(floor, ttft_s=cost.waited_s + floor.ttft_s)
-        if below_floor(slo, floor) is not None:
-            return judgement
-        trial = Decision(Verdict.ACCEPTED, floor.ttft_s, floor.step_s, floor.step_s, is_trial=True)
-        return replace(judgement, decision=trial)
+def _floor_of(cost: RequestCost, computing: Sequence[Worker], decoding: Sequence[Worker]) -> SloFloor:
+    budgets = [(worker.quickest, worker.facts.token_budget) for worker in computing]
+    return slo_floor(cost, budgets, [worker.quickest for worker in decoding])
 
-    def _served_at(self, request: Judged, judgement: Judgement, now: float) -> float:
-        """Return when a refused request could be served; in an idle fleet, when it may be tried."""
-        slo, tokens = request.slo, request.cost.prompt_tokens
-        if judgement.may_be_tried:
-            return now + self.learnt.trials.wait_s(tokens, slo, now)
-        capacity = self.capacity.capacity(slo.pace_ms, now)
-        deficit_s = max(0.0, judgement.decision.ttft_s - (slo.ttft_ms or 0) / 1000)
-        rate, load = capacity.prefill_rate, self.predictor.load(capacity, now)
-        return next_virtual_finish(self.learnt.virtual_finish, now, deficit_s, tokens, rate, load)
+
+# Forecasts
+
+
+def forecast(state: RouterState, request: Judged) -> Forecast:
+    """Predict a request with this much ahead of it in the queue."""
+    slo, ahead, fleet, now = request.slo, request.ahead, state.fleet, state.now
+    capacity = state.capacity.capacity(slo.pace_ms, now)
+    work_ahead = QueueAhead(ahead.tokens + fleet.bound_tokens, ahead.requests)
+    predicted = predict(request.cost, work_ahead, capacity, state.learnt.load(capacity.prefill_rate, now))
+    predicted = _on_soonest_worker(state, request, predicted)
+    fixed_s = state.learnt.fixed_s(predicted.ttft_s - predicted.wait_s, now)
+    predicted = replace(predicted, ttft_s=predicted.ttft_s + fixed_s, fixed_s=fixed_s)
+    ttft = state.learnt.ttft_spread(predicted, now)
+    tpot = Spread(*state.learnt.tpot.quantiles(predicted.batch_size * TPOT_SCALE, now))
+    if slo.tpot_ms is not None and cuts_steps(state.config.policy, capacity.roomiest.cost):
+        # A ratio times its divisor may exceed the TPOT by a rounding, and would refuse what is kept.
+        kept_s = max(predicted.itl_s, slo.tpot_ms / 1000 * (1 - 1e-9))
+        tpot = at_most(tpot, kept_s / predicted.tpot_s)
+    at_rest = ahead.requests == 0 and fleet.idle
+    if at_rest:
+        ttft, tpot = at_most(ttft, 1.0), at_most(tpot, 1.0)
+    return Forecast(predicted, ttft, tpot, at_rest)
+
+
+def _on_soonest_worker(state: RouterState, request: Judged, predicted: Prediction) -> Prediction:
+    """Return the prediction with the wait and the prompt time of the worker with the first token soonest.
+
+    Where requests are bound late, they go to that worker. Baselines bind at arrival to the shortest queue,
+    and the mean over the fleet stands. So it does where more requests stand ahead than there are workers:
+    each worker has another prompt to take first.
+    """
+    ahead = request.ahead
+    if state.config.policy.binds_at_arrival or ahead.requests > len(state.fleet.computing):
+        return predicted
+    lanes = state.capacity.lanes(state.now)
+    quickest = state.capacity.capacity(None, state.now).quickest
+    cached = cached_tokens(state, request.hits, ahead)
+    wait_s, own_s = soonest(request.cost, ahead.tokens, lanes, cached, quickest)
+    if predicted.waits_for_slot:
+        wait_s = max(wait_s, predicted.wait_s)
+    return replace(predicted, ttft_s=wait_s + own_s, wait_s=wait_s)
+
+
+def cached_tokens(state: RouterState, hits: Mapping[str, int], ahead: QueueAhead) -> dict[str, int]:
+    """Return the cached tokens to count for some workers; for all others `cached_everywhere` counts.
+
+    The next request is offered to the workers that are free, or only to the soonest of these if they are more
+    than the waiting requests: then each counts with what it holds. Otherwise any of them may take the
+    request, and what all of them hold counts.
+    """
+    if not hits or ahead.requests > 0 or state.fleet.placement is Placement.CONDITIONAL:
+        return {}
+    free, size = state.capacity.free_workers(state.now), state.fleet.block_size
+    if len(free) > max(1, len(state.waiting)):
+        return {worker.key: hits.get(worker.key, 0) * size for worker in free}
+    least = _least(hits, free) * size
+    return {worker.key: least for worker in free}
+
+
+def cached_everywhere(state: RouterState, hits: Mapping[str, int]) -> int:
+    """Return the tokens of a prompt that every worker has cached."""
+    return _least(hits, state.fleet.computing) * state.fleet.block_size if hits else 0
+
+
+def _with_most_cached(state: RouterState, cost: RequestCost, hits: Mapping[str, int]) -> RequestCost:
+    """Return the cost of a request on the worker with the most cached blocks."""
+    return replace(cost, cached_tokens=max(hits.values(), default=0) * state.fleet.block_size)
+
+
+def _least(hits: Mapping[str, int], workers: Sequence[Worker]) -> int:
+    if len(hits) < len(workers):
+        return 0
+    return min((hits.get(worker.key, 0) for worker in workers), default=0)
+
+
+# Judgements
+
+
+def judge(state: RouterState, request: Judged, held_back_s: float = 0.0) -> Judgement:
+    """Predict a request and decide on it.
+
+    `held_back_s` is the time until its tenant and its class are within their shares. Here it is joined with
+    the harm that the request would do to others: it yields for the longer of the two.
+    """
+    found = forecast(state, request)
+    if not state.config.policy.promises:
+        judgement = _decided(found, request.slo, 0.0)
+        return replace(judgement, decision=unpromised(judgement.decision))
+    return _decided(found, request.slo, max(held_back_s, _harm_s(state, request, found.ttft.q90)))
+
+
+def _decided(found: Forecast, slo: Slo, yield_s: float) -> Judgement:
+    """Decide on a forecast; a request with `yield_s` above 0 must leave the capacity to others."""
+    decision = decide(slo, found.predicted, found.ttft, found.tpot, yield_s)
+    return Judgement(decision, found.predicted, found.at_rest and decision.cause is Cause.OWN)
+
+
+def judge_newcomer(state: RouterState, request: Judged, held_back_s: float = 0.0) -> Judgement:
+    """Judge a newcomer.
+
+    A request that would be refused may be tried instead. A short one may have to leave room for longer
+    prompts while those get less than their share.
+    """
+    judgement = judge(state, request, held_back_s)
+    if not state.config.policy.promises:
+        return judgement
+    if judgement.refused:
+        return _tried(state, request, judgement)
+    if request.slo.ttft_ms is None:
+        return judgement
+    return _leaving_room(state, request, judgement)
+
+
+def class_wait_s(state: RouterState, slo: Slo) -> float:
+    """Return the seconds until a class may get more of the fleet; 0 if now, or if nothing is promised."""
+    if not state.config.policy.promises:
+        return 0.0
+    rate = state.capacity.prefill_rate(slo.pace_ms, state.now)
+    return state.learnt.by_class.wait_s(slo.slo_class, rate, state.now)
+
+
+def learn_length(state: RouterState, request: Judged, judgement: Judgement) -> None:
+    """Count a decision by the prompt's length.
+
+    A refused request whose SLO would be missed even with no prompt ahead of it, beside the running decodes,
+    does not count: leaving room for it would not help.
+    """
+    slo, predicted, admitted = request.slo, judgement.predicted, not judgement.refused
+    if slo.ttft_ms is None or not state.config.policy.promises:
+        return
+    if admitted or meets(slo, predicted.ttft_s - predicted.wait_s, predicted.tpot_s, predicted.itl_s):
+        shares = state.learnt.by_length[slo.slo_class]
+        shares.decided(request.cost.prompt_tokens, state.now, admitted=admitted)
+
+
+def served_at(state: RouterState, request: Judged, judgement: Judgement) -> float:
+    """Return when a refused request could be served; in an idle fleet, when it may be tried."""
+    slo, tokens, now = request.slo, request.cost.prompt_tokens, state.now
+    if judgement.may_be_tried:
+        return now + state.learnt.trials.wait_s(tokens, slo, now)
+    rate = state.capacity.prefill_rate(slo.pace_ms, now)
+    deficit_s = max(0.0, judgement.decision.ttft_s - (slo.ttft_ms or 0) / 1000)
+    load = state.learnt.load(rate, now)
+    return next_virtual_finish(state.learnt.virtual_finish, now, deficit_s, tokens, rate, load)
+
+
+def _harm_s(state: RouterState, request: Judged, stretch: float) -> float:
+    """Return by how much a request would make others late that wait behind it (`Backlog.harm_s`).
+
+    `stretch` is the late quantile of observed / predicted.
+    """
+    slo, waits, own_tokens = request.slo, request.waits, request.cost.prompt_tokens
+    if not slo.is_stated or len(state.waiting) <= waits:
+        return 0.0
+    backlog = state.waiting.backlog
+    # Other routers' waiting tokens are known by the work ahead alone: scale ours up to it.
+    ours = backlog.tokens_before(slo.slo_class, request.due_at) - (own_tokens if waits else 0)
+    pace = Pace(
+        now=state.now,
+        start_tokens=state.fleet.bound_tokens,
+        rate=state.capacity.prefill_rate(slo.pace_ms, state.now),
+        stretch=stretch,
+        scale=max(1.0, request.ahead.tokens / ours) if ours > 0 else 1.0,
+    )
+    return backlog.harm_s(slo.slo_class, request.due_at, own_tokens, pace, waits=waits)
+
+
+def _leaving_room(state: RouterState, request: Judged, judgement: Judgement) -> Judgement:
+    """Return the judgement; a request is refused if it must leave room for longer prompts."""
+    cost, slo, now = request.cost, request.slo, state.now
+    # Lower classes give way first: their admitted requests are no load to this one.
+    admitted = state.learnt.by_class.admitted_until(slo.slo_class, now)
+    load = admitted / state.capacity.prefill_rate(slo.pace_ms, now)
+    longer_by = state.learnt.by_length[slo.slo_class].longer_by(cost.prompt_tokens, load, now)
+    if longer_by == 0:
+        return judgement
+    longer = replace(request, cost=replace(cost, prompt_tokens=cost.prompt_tokens + longer_by))
+    # The requests behind are no later for it: the added length is not computed.
+    as_longer = _decided(forecast(state, longer), slo, 0.0)
+    if not as_longer.refused:
+        return judgement
+    decision = replace(as_longer.decision, cause=Cause.LENGTHS)
+    return replace(judgement, decision=decision, may_be_tried=False)
+
+
+def _tried(state: RouterState, request: Judged, judgement: Judgement) -> Judgement:
+    """Return the judgement; a request is accepted as a trial if the fleet is idle and may try it."""
+    cost, slo = request.cost, request.slo
+    if not judgement.may_be_tried or state.learnt.trials.wait_s(cost.prompt_tokens, slo, state.now) > 0:
+        return judgement
+    cost = _with_most_cached(state, cost, request.hits)
+    floor = _floor_of(cost, state.fleet.computing, state.fleet.decoding)
+    floor = replace(floor, ttft_s=cost.waited_s + floor.ttft_s)
+    if below_floor(slo, floor) is not None:
+        return judgement
+    trial = Decision(Verdict.ACCEPTED, floor.ttft_s, floor.step_s, floor.step_s, is_trial=True)
+    return replace(judgement, decision=trial)

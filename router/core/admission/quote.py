@@ -10,17 +10,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from router.core.actions import Reject, TellQuoted
-from router.core.admission.judge import Judged, Judgement
-from router.core.admission.predict import NO_HITS
+from router.core.admission.admit import no_worker
+from router.core.admission.judge import (
+    Judged,
+    Judgement,
+    cached_everywhere,
+    check_slo,
+    class_wait_s,
+    judge_newcomer,
+    served_at,
+)
 from router.core.events import QuoteAsked
-from router.core.session.awaiting import no_worker
 from router.core.session.promise import promise_of
 from router.core.state import RouterState
 from router.errors import Refused, RouterError
-from scheduling.admission.admission import Verdict, rather_late
+from scheduling.admission.admission import Verdict, rather_late, retry_after_s
+from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.memory.reservation import blocks_needed
-from scheduling.ordering import due_at
 from scheduling.request import Slo
 
 
@@ -44,16 +51,18 @@ def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
     decision = rather_late(slo, judgement.decision)
     refused = None
     if decision.verdict is Verdict.REFUSED:
-        refused = Refused(decision, state.judge.quoted_retry_after_s(request, judgement, state.now))
+        # It does not move the times that other refusals get.
+        wait_s = retry_after_s(served_at(state, request, judgement), state.now, "")
+        refused = Refused(decision, wait_s)
     return TellQuoted(event.listener, decision.verdict, promise_of(slo, decision), prompt, refused)
 
 
 def judge_quote(
-    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int] = NO_HITS
+    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int]
 ) -> tuple[Judged, Judgement]:
     """Judge a request that is not sent; raise RouterError as sending it would."""
-    state.judge.check_slo(cost, slo, hits)
-    cost = replace(cost, cached_tokens=state.predictor.cached_everywhere(hits))
-    held_back_s = state.judge.class_wait_s(slo, state.now)
+    check_slo(state, cost, slo, hits)
+    cost = replace(cost, cached_tokens=cached_everywhere(state, hits))
+    held_back_s = class_wait_s(state, slo)
     request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
-    return request, state.judge.judge_newcomer(request, state.now, held_back_s)
+    return request, judge_newcomer(state, request, held_back_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from router.core.actions import PromiseBroken, RequestShed
-from router.core.admission.judge import Judged, Judgement
+from router.core.admission.judge import Judged, Judgement, judge
 from router.core.queue.queue import put_behind
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
@@ -39,7 +39,7 @@ def make_room(state: RouterState, group: Group, request: Judged) -> Judgement | 
         tokens, requests = max(0, ahead.tokens - victim.work_tokens), max(0, ahead.requests - 1)
         request = replace(request, ahead=QueueAhead(tokens, requests))
     state.waiting.remove(victim)
-    judgement = state.judge.judge(request, state.now)
+    judgement = judge(state, request)
     state.waiting.add(victim, state.now)
     if judgement.decision.verdict is not Verdict.ACCEPTED:
         return None

@@ -4,7 +4,6 @@ Read in this order:
 
     worker_facts     what a worker says of itself
     fleet            the connected workers, with what was reported by them and sent to them
-    prompt_queues    prompts bound to workers: who has room for more, and when each worker is free
     fleet_capacity   the fleet summed up for predictions, for each pace
     roles            the weights by which decode workers also compute prompts
 

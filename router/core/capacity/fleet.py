@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
 from router.core.session.session import Group, Move
-from scheduling.cost.cost_model import CostModel
-from scheduling.cost.quickest import quickest
+from scheduling.cost.cost_model import CostModel, quickest
 from scheduling.placement import Placement
 from scheduling.roles import Roles
 

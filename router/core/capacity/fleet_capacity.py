@@ -10,15 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from router.core.capacity.fleet import Fleet, Worker
-from router.core.capacity.prompt_queues import PromptQueue, PromptQueues
 from router.core.capacity.worker_facts import DECODE
-from scheduling.admission.lanes import Lane
 from scheduling.admission.learnt import LearntRatios
 from scheduling.admission.prediction import (
     NO_LIMIT_S,
     Capacity,
     DecodeSpeed,
     DecodeView,
+    Lane,
     PrefillSpeed,
     PrefillView,
     capacity_of,
@@ -31,6 +30,7 @@ from scheduling.admission.prediction import (
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import ARRIVAL_S
+from scheduling.value import value
 
 MAX_AGE_S = 0.05
 MOVES_PER_WORKER = 4
@@ -42,6 +42,22 @@ LEAST_BOUND = 256
 """Tokens bound at least: where promises cut steps short, two steps are over before a grant has travelled."""
 TPOT_SCALE = 64.0
 """Ratios are bucketed by powers of two from 64 units of work on; a sequence of the batch counts as 64."""
+
+
+@value
+class PromptQueue:
+    """How a worker computes the prompts bound to it, in arrival order at the worker."""
+
+    speed: PrefillSpeed
+    half_decode_s: float
+    """Expected rest of a running step that computes no prompt; 0 where nothing runs."""
+    limit: int
+    """Tokens from which on nothing more is bound to the worker."""
+
+    def wait_s(self, bound_tokens: int) -> float:
+        """Return the time until so many bound tokens are computed."""
+        speed = self.speed
+        return bound_tokens / speed.rate + speed.step_s / 2 if bound_tokens else self.half_decode_s
 
 
 @dataclass(slots=True)
@@ -58,7 +74,8 @@ class _Pace:
 class FleetCapacity:
     """The capacity of the fleet for each pace that a request may ask for.
 
-    A worker that has not changed since the last sum is not looked at again.
+    A worker that has not changed since the last sum is not looked at again, and one whose bound prompts have
+    changed (`Fleet.dirty`) only for these.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, tpot_ratios: LearntRatios) -> None:
@@ -70,12 +87,17 @@ class FleetCapacity:
         self._moves = 0
         self._workers: tuple[Worker, ...] = ()
         """Workers that compute prompts, then those that only decode."""
+        self._order: dict[str, int] = {}
+        """The places of these workers."""
         self._places: dict[str, int] = {}
         """The places of decode workers in the fleet's order."""
         self._seen: dict[str, tuple[object, ...]] = {}
         self._prefill: dict[str, PrefillSpeed] = {}
         self._decode: dict[str, DecodeSpeed] = {}
-        self._queues = PromptQueues(fleet)
+        self._queues: dict[str, PromptQueue] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._roomy: dict[str, Worker] = {}
+        """Workers with fewer bound prompts than their limit."""
         self._unpaced: Capacity | None = None
         self._paces: dict[int | None, _Pace] = {}
 
@@ -104,22 +126,19 @@ class FleetCapacity:
 
     def free_workers(self, now: float) -> list[Worker]:
         """Return the workers that compute prompts and have capacity to offer."""
-        self._refresh(now)
-        return self._queues.free()
+        self._catch_up(now)
+        free = [worker for worker in self._roomy.values() if not worker.asking]
+        return sorted(free, key=lambda worker: self._order[worker.key])
 
     def lanes(self, now: float) -> list[Lane]:
         """Return when each worker that computes prompts is free."""
-        self._refresh(now)
-        return self._queues.lanes()
-
-    def waits_s(self, now: float) -> dict[str, float]:
-        """Return the time until each worker that computes prompts is free, by worker key."""
-        return {lane.key: lane.wait_s for lane in self.lanes(now)}
+        self._catch_up(now)
+        return list(self._lanes.values())
 
     def prompt_queue(self, worker: Worker, now: float) -> PromptQueue:
         """Return how a worker computes the prompts bound to it."""
         self._refresh(now)
-        return self._queues.by_worker[worker.key]
+        return self._queues[worker.key]
 
     def prefill_speed(self, worker_key: str, now: float) -> PrefillSpeed:
         """Return how fast a worker computes prompts."""
@@ -204,9 +223,11 @@ class FleetCapacity:
         fleet = self._fleet
         self._workers = tuple(dict.fromkeys((*fleet.computing, *fleet.decoding)))
         self._places = {worker.key: place for place, worker in enumerate(fleet.decoding)}
-        for known in (self._seen, self._prefill, self._decode, self._paces):
+        self._order = {worker.key: place for place, worker in enumerate(self._workers)}
+        for known in (self._seen, self._prefill, self._decode, self._paces, self._queues, self._lanes):
             known.clear()
-        self._queues.begin(fleet.computing)
+        self._roomy.clear()
+        fleet.dirty.clear()
 
     def _look_at(self, workers: Iterable[Worker]) -> list[int]:
         """Look at changed workers; return the places of decode workers whose seats must be found anew."""
@@ -223,12 +244,29 @@ class FleetCapacity:
             self._seen[key] = found
             if worker.facts.role in computing:
                 speed = self._prefill[key] = prefill_speed(_prefill_view(worker, is_short=is_short))
-                self._queues.put(worker, _prompt_queue(speed))
+                self._queues[key] = _prompt_queue(speed)
+                self._look_at_prompts(worker)
             if place is not None:
                 prefill = self._prefill.get(key)
                 view = _decode_view(worker, None if prefill is None else prefill.view)
                 self._decode[key] = decode_speed(view)
         return stale
+
+    def _catch_up(self, now: float) -> None:
+        """Look at the bound prompts that have changed."""
+        self._refresh(now)
+        dirty = self._fleet.dirty
+        while dirty:
+            key, _ = dirty.popitem()
+            self._look_at_prompts(self._fleet.workers[key])
+
+    def _look_at_prompts(self, worker: Worker) -> None:
+        queue, bound = self._queues[worker.key], worker.bound_tokens
+        self._lanes[worker.key] = Lane(worker.key, queue.wait_s(bound), queue.speed)
+        if bound < queue.limit:
+            self._roomy[worker.key] = worker
+        else:
+            self._roomy.pop(worker.key, None)
 
     def _forget_seats(self, places: list[int]) -> None:
         """Forget the seats of these workers, and paces that nobody has asked for."""
@@ -272,7 +310,7 @@ def _prefill_view(worker: Worker, *, is_short: bool) -> PrefillView:
 def _prompt_queue(speed: PrefillSpeed) -> PromptQueue:
     view, limit = speed.view, max(LEAST_BOUND, STEPS_BOUND * speed.chunk)
     half_decode_s = mixed_step_s(view, 0) / 2 if view.num_decodes else 0.0
-    return PromptQueue(speed.rate, speed.step_s / 2, half_decode_s, limit)
+    return PromptQueue(speed, half_decode_s, limit)
 
 
 def _decode_view(worker: Worker, prefill: PrefillView | None) -> DecodeView:

@@ -8,5 +8,5 @@ Read in this order:
     migrate           moves groups that wait for blocks on their worker
     seat_preemption   lets a running group give its seat to one of a higher class
 
-`choice` imports only `capacity`, `admission.learnt` and `session.session`; the others change `state`.
+`choice` imports only `capacity`, `session.session` and `scheduling`; the others change `state`.
 """

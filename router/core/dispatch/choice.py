@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.admission.learnt import Learnt
 from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.fleet_capacity import FleetCapacity
 from router.core.capacity.worker_facts import DECODE
 from router.core.session.session import Group
+from scheduling.admission.learnt import Learnt
 from scheduling.admission.prediction import RequestCost, decode_step_s, own_prefill_s
 from scheduling.placement import (
     DecodeCandidate,
@@ -55,7 +55,7 @@ class WorkerChoice:
             return heapq.nsmallest(count, free, key=_bound)
         if not head.session.prefix_hits:
             return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
-        waits_s = self.capacity.waits_s(now)
+        waits_s = {lane.key: lane.wait_s for lane in self.capacity.lanes(now)}
 
         def first_token(worker: Worker) -> tuple[bool, float, int, str]:
             first_token_s = waits_s[worker.key] + self._own_s(head, worker, now)
@@ -70,7 +70,7 @@ class WorkerChoice:
         waiting for it is better than what is free. A head that is late is offered all the same: waiting makes
         it no earlier.
         """
-        waits_s = self.capacity.waits_s(now)
+        waits_s = {lane.key: lane.wait_s for lane in self.capacity.lanes(now)}
         candidates = {
             worker.key: self._path(head, worker, waits_s[worker.key], now) for worker in self.fleet.computing
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from router.core.admission.judge import cached_everywhere
 from router.core.capacity.fleet import Worker
 from router.core.dispatch.migrate import LEAST_BETWEEN_S
 from router.core.session.recover import start_elsewhere
@@ -45,7 +46,7 @@ def _is_late(state: RouterState, head: Group) -> bool:
     if not state.fleet.serves:
         return False
     capacity = state.capacity.capacity(head.session.aim.pace_ms, state.now)
-    cached = state.predictor.cached_everywhere(head.session.prefix_hits)
+    cached = cached_everywhere(state, head.session.prefix_hits)
     cost = RequestCost(head.work_tokens, cached, head.blocks, head.num_seqs)
     wait_s = slot_wait_s(cost, ALONE, capacity) + own_prefill_s(cost, capacity.quickest)
     return state.now + wait_s > head.due_at

@@ -10,8 +10,8 @@ from router.core.capacity.worker_facts import PREFILL
 from router.core.dispatch.dispatch import dispatch
 from router.core.session.session import Group
 from router.core.state import RouterState
+from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead
-from scheduling.ordering import due_at
 
 
 def work_ahead(state: RouterState, group: Group) -> QueueAhead:

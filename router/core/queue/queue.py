@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.actions import Dequeue, Enqueue, ReleaseCredit, ReleaseLease
-from router.core.admission.learnt import Learnt
 from router.core.events import Granted
 from router.core.session.session import Choice, Group, Phase, Session
 from router.core.state import RouterState
+from scheduling.admission.backlog import due_at, rank
+from scheduling.admission.learnt import Learnt
 from scheduling.memory.reservation import blocks_needed
-from scheduling.ordering import due_at, rank
 from scheduling.request import SloClass
 from state.records import QueueEntry
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.actions import Reject, RequestRefused, SetTimer
-from router.core.admission.admit import turn_away
+from router.core.admission.admit import check_worth_waiting, is_over, no_worker, turn_away
+from router.core.admission.judge import check_slo
 from router.core.events import Arrived, Timer, TimerKind
 from router.core.queue.queue import enqueue, most_blocks, new_groups
 from router.core.session import deliver, finish, prompt_logprobs, recover
-from router.core.session.awaiting import check_worth_waiting, is_over, no_worker
 from router.core.session.promise import tell_accepted
 from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from router.core.state import RouterState
@@ -179,7 +179,7 @@ def _check_fits(state: RouterState, session: Session) -> None:
         )
     if session.number == 0:
         cost = RequestCost(len(session.prompt_token_ids), 0, 0, len(session.choices))
-        state.judge.check_slo(cost, session.slo, session.prefix_hits)
+        check_slo(state, cost, session.slo, session.prefix_hits)
 
 
 def _enqueue(state: RouterState, session: Session, choices: Sequence[Choice]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.core.actions import Relay, RelayRun, TellChoiceFinished
-from router.core.admission.learnt import Learnt
 from router.core.capacity import roles
 from router.core.capacity.fleet import Worker
 from router.core.dispatch import drain, migrate
@@ -16,6 +15,7 @@ from router.core.events import SequenceFailed, StepReported, TokenRun
 from router.core.session import finish, prompt_logprobs, recover
 from router.core.session.session import Choice, Group, Session, TokenLogprobs
 from router.core.state import RouterState
+from scheduling.admission.learnt import Learnt
 from scheduling.columns import TokenColumns
 from scheduling.placement import Placement
 from scheduling.request import FailureReason, FinishReason, matched

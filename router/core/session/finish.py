@@ -20,7 +20,6 @@ from router.core.actions import (
     TellFinished,
     TellLeaving,
 )
-from router.core.admission.learnt import Learnt
 from router.core.capacity.fleet_capacity import TPOT_SCALE
 from router.core.queue.queue import leave_queue
 from router.core.session.promise import promise_of, tell_accepted
@@ -28,6 +27,7 @@ from router.core.session.session import Group, Move, Phase, Session
 from router.core.session.slo_attainment import attained
 from router.core.state import Counters, RouterState
 from router.errors import Reason, RouterError, Superseded, Unavailable
+from scheduling.admission.learnt import Learnt
 from scheduling.request import FinishReason
 
 # Groups

@@ -111,7 +111,7 @@ class Group:
 
     # Its place in the queue
     due_at: float = 0.0
-    """The time by which the queue orders it within its class: `scheduling.ordering.due_at` plus `delay_s`, or
+    """The time by which the queue orders it within its class: `backlog.due_at` plus `delay_s`, or
     the time of receipt if it has output."""
     delay_s: float = 0.0
     """By how much it is put behind: its promise was given up when capacity died, or its tenant has had more

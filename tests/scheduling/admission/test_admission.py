@@ -12,7 +12,6 @@ from scheduling.admission.admission import (
     ITL_MARGIN,
     MAX_RETRY_S,
     MIN_RETRY_S,
-    AdmittedLoad,
     Spread,
     Verdict,
     aim_of,
@@ -24,6 +23,7 @@ from scheduling.admission.admission import (
     retry_after_s,
     unpromised,
 )
+from scheduling.admission.class_shares import AdmittedLoad
 from scheduling.admission.prediction import Prediction
 from scheduling.request import Slo
 

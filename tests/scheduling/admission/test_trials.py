@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.trials import PAUSE_S, Trials
+from scheduling.admission.learnt import PAUSE_S, Trials
 from scheduling.request import Slo
 
 TOKENS = st.integers(1, 5000)

@@ -51,19 +51,6 @@ def test_the_cost_is_never_negative_and_never_falls(
     assert 0 <= model.predict(shape) <= model.predict(larger)
 
 
-@given(models, shapes, st.integers(0, 4096), st.integers(0, 2048), st.floats(0, 1))
-def test_max_tokens_is_the_longest_chunk_that_fits(
-    model: CostModel, shape: StepShape, context: int, most: int, limit_s: float
-) -> None:
-    model = dataclasses.replace(model, ratio_q95=1.5)
-    tokens = model.max_tokens(shape, limit_s, most=most, context=context)
-    assert 0 <= tokens <= most
-    if tokens > 0:
-        assert model.predict(shape.with_chunk(context, tokens)) * 1.5 <= limit_s
-    if tokens < most:
-        assert model.predict(shape.with_chunk(context, tokens + 1)) * 1.5 > limit_s
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

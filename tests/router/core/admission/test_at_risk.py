@@ -14,10 +14,10 @@ from router.core.core import RouterCore
 from router.core.events import Charged, Enqueued, QueueWasFull, StepReported
 from router.errors import Refused
 from scheduling.admission.admission import Cause
+from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.admission.shares import Standing
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
-from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, core_of, grant, tell
 

@@ -11,7 +11,8 @@ from router.core.actions import ChargeTenant
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
-from scheduling.admission.admission import LOAD_WINDOW_S, Verdict
+from scheduling.admission.admission import Verdict
+from scheduling.admission.class_shares import LOAD_WINDOW_S
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import Reject, TellAccepted
-from router.core.admission.slo_floor import SloFloor, below_floor, slo_floor
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from router.errors import Reason, Refused, ValidationError
+from scheduling.admission.admission import SloFloor, below_floor, slo_floor
 from scheduling.admission.prediction import (
     DecodeView,
     PrefillView,
@@ -27,8 +27,7 @@ from scheduling.admission.prediction import (
     prefill_speed,
 )
 from scheduling.columns import TokenColumns
-from scheduling.cost.cost_model import UNKNOWN_COST, CostModel
-from scheduling.cost.quickest import quickest
+from scheduling.cost.cost_model import UNKNOWN_COST, CostModel, quickest
 from scheduling.request import MAX_SLO_MS, Slo
 from tests.router.core_driver import ARRIVAL, COST, ONE, TWO, arrive, core_of, judged, tell
 

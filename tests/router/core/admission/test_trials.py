@@ -12,7 +12,7 @@ from router.core.actions import AskGrants, Reject, TellAccepted
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import Enqueued, StepReported
 from router.errors import Refused
-from scheduling.admission.trials import PAUSE_S
+from scheduling.admission.learnt import PAUSE_S
 from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import FinishReason, Slo, SloClass, StopRules

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.actions import AskGrants, Reject, TellAccepted
+from router.core.admission.judge import cached_everywhere, cached_tokens
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
@@ -68,7 +69,7 @@ def test_if_any_worker_may_take_it_only_common_blocks_count(
     core = core_with(placement)
     assert predicted_ms(core, hits, ahead) == pytest.approx(predicted_ms(core, {}, ahead))
     both = {ONE.key: 8, TWO.key: 5}
-    assert core.state.predictor.cached_everywhere(both) == 5 * BLOCK
+    assert cached_everywhere(core.state, both) == 5 * BLOCK
     assert predicted_ms(core, both, ahead) == pytest.approx(predicted_ms(core, {}, ahead) - 5 * BLOCK)
 
 
@@ -78,7 +79,7 @@ def test_with_as_many_waiting_as_free_any_worker_may_take_it() -> None:
         arrive(core, number)
     for worker in core.state.fleet.workers.values():
         worker.asking = False
-    found = core.state.predictor.cached_tokens(HITS, QueueAhead(0, 0), core.state.now)
+    found = cached_tokens(core.state, HITS, QueueAhead(0, 0))
     assert found == {ONE.key: 0, TWO.key: 0}
 
 

@@ -11,8 +11,8 @@ from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import GrantsAnswered, StepReported, Timer, TimerFired, TimerKind
 from router.core.session.session import Phase
+from scheduling.admission.backlog import DEFAULT_TTFT_MS
 from scheduling.columns import TokenColumns
-from scheduling.ordering import DEFAULT_TTFT_MS
 from scheduling.request import Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, grant, start, tell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.ordering import DEFAULT_TTFT_MS, due_at, due_in_ms, rank
+from scheduling.admission.backlog import DEFAULT_TTFT_MS, due_at, due_in_ms, rank
 from scheduling.policies.policy import Order
 from scheduling.request import Slo, SloClass
 

@@ -8,22 +8,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.lanes import Lane, level_s, soonest
+from scheduling.admission.prediction import (
+    Lane,
+    PrefillSpeed,
+    PrefillView,
+    RequestCost,
+    level_s,
+    soonest,
+)
+from scheduling.cost.cost_model import CostModel
 
 waits, rates, owns = st.floats(0, 10), st.floats(100, 50_000), st.floats(0.001, 10)
 fleets = st.lists(st.tuples(waits, rates, owns), min_size=1, max_size=6)
 ahead = st.integers(0, 1_000_000)
 
+PROMPT = 100
+
 Fleet = Sequence[tuple[float, float, float]]
 
 
 def lanes_of(fleet: Fleet) -> list[Lane]:
-    return [Lane(str(place), wait_s, rate) for place, (wait_s, rate, _) in enumerate(fleet)]
+    return [
+        Lane(str(place), wait_s, speed_of(rate, own_s)) for place, (wait_s, rate, own_s) in enumerate(fleet)
+    ]
+
+
+def speed_of(rate: float, own_s: float) -> PrefillSpeed:
+    """A worker that computes any prompt in one step, which takes this long."""
+    cost = CostModel((own_s, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
+    return PrefillSpeed(PrefillView(cost, PROMPT), PROMPT, own_s, rate)
 
 
 def first_token(fleet: Fleet, tokens: int) -> tuple[float, float]:
-    least_s = min(own_s for _, _, own_s in fleet)
-    return soonest(lanes_of(fleet), tokens, lambda key: fleet[int(key)][2], least_s)
+    quickest = speed_of(1.0, min(own_s for _, _, own_s in fleet))
+    return soonest(RequestCost(PROMPT, 0, 1, 1), tokens, lanes_of(fleet), {}, quickest)
 
 
 @given(fleets, ahead)
