@@ -1,6 +1,6 @@
 """Reports of measurements, live or simulated. In reading order:
 
-- `quantiles`, `summary`, `results`: the figures of runs, and their JSON; `simulated` reads the simulator's
+- `quantiles`, `results`: the figures of runs, and their JSON; `simulated` reads the simulator's
 - `section`: claims with goals, as Markdown; `tables`: tables for a terminal
 - `plots`, `timeline`, `page`: a page with plots; only these import matplotlib
 - `machine`: facts about the machine; `progress`: progress bars

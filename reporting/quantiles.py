@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +34,12 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[rank(len(values), share)] if values else math.nan
 
 
-def quantiles(values: Sequence[float]) -> Quantiles | None:
-    """Return the usual quantiles; None without values."""
-    if not values:
+def quantiles(values: Iterable[float | None]) -> Quantiles | None:
+    """Return the usual quantiles of the values that are not missing; None without any."""
+    ordered = sorted(value for value in values if value is not None)
+    count = len(ordered)
+    if not ordered:
         return None
-    ordered, count = sorted(values), len(values)
     p50, p90, p99 = (ordered[rank(count, share)] for share in (0.5, 0.9, 0.99))
     return Quantiles(p50, p90, p99, math.fsum(ordered) / count, count)
 

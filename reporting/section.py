@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from reporting.tables import cell
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Goal:
         sign = "≥" if self.at_least else "≤"
         goal = f"{sign} {format(self.bound, self.spec)}"
         return self.claim, goal, cell(self.figures, spec=self.spec), "met" if self.is_met else "**missed**"
+
+
+def at_most(claim: str, figures: Iterable[float], bound: float, spec: str = ".2f") -> Goal:
+    """Return the goal that the median of the figures stays below the bound or meets it."""
+    return Goal(claim, tuple(map(float, figures)), bound, at_least=False, spec=spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; the first column is text, the others are figures."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def table(rows: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> str:
+    """Return a table with a line for each row; columns are given by header, with what they show of a row."""
+    return markdown(list(columns), ([str(shown(row)) for shown in columns.values()] for row in rows))
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:

@@ -7,8 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from reporting.quantiles import Quantiles
-from reporting.results import Results, Run
-from reporting.summary import Summary
+from reporting.results import Results, Run, Summary
 
 
 def is_simulation(document: Any) -> bool:

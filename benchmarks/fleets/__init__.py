@@ -2,7 +2,7 @@
 
 - `arms`: the fleets that are compared; `load`: sending requests; `metrics`: their records and summary;
   `observe`: metrics that the fleet reports meanwhile; `reference`: the units of promises and loads
-- `bench`: a workload at a rate under several policies; `recordings`, `recorded`: its routers' event logs
+- `bench`: a workload at a rate under several policies; `recorded`: its routers' event logs
 - `batching`: continuous against static batching; `plain_transformers` is the simplest baseline
 - `fidelity`: the simulator against a live fleet, with the overheads of `calibration`
 """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from baton import AsyncClient, Credentials
 from baton.fleet import Fleet, FleetSpec
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.flags import DEMO_MODEL
 
 DEFAULT = "default"
 
@@ -36,34 +35,19 @@ def arms(policies: Sequence[str], placements: Sequence[str]) -> list[Arm]:
     return [Arm(policy, placement) for policy in policies or (None,) for placement in placements or (None,)]
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """The settings that all arms share. `extra_args` as in `FleetSpec`."""
-
-    model: Path = DEMO_MODEL
-    prefill: int = 1
-    decode: int = 1
-    timed: str | None = None
-    """A profile: the workers take its step times and compute nothing."""
-    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-def spec_of(arm: Arm, build: Build, record: Path | None = None) -> FleetSpec:
+def spec_of(arm: Arm, base: FleetSpec, record: Path | None = None) -> FleetSpec:
     """Return the arm's fleet. With aggregated placement, prefill workers become decode workers, or they would
     idle.
     """
     aggregated = arm.placement == "aggregated"
-    extra = {kind: list(values) for kind, values in build.extra_args.items()}
-    if record is not None:
-        extra["router-0"] = [*extra.get("router-0", ()), "--record", str(record.resolve())]
-    return FleetSpec(
-        model=build.model,
-        prefill=0 if aggregated else build.prefill,
-        decode=build.decode + build.prefill if aggregated else build.decode,
+    recording = {} if record is None else {"router-0": ("--record", str(record.resolve()))}
+    return replace(
+        base,
+        prefill=0 if aggregated else base.prefill,
+        decode=base.decode + base.prefill if aggregated else base.decode,
         policy=arm.policy,
         placement=arm.placement,
-        timed=build.timed,
-        extra_args=extra,
+        extra_args={**base.extra_args, **recording},
     )
 
 
@@ -80,9 +64,9 @@ class Target:
 
 
 @contextlib.asynccontextmanager
-async def started(arm: Arm, build: Build, record: Path | None = None) -> AsyncIterator[Target]:
+async def started(arm: Arm, base: FleetSpec, record: Path | None = None) -> AsyncIterator[Target]:
     """Run the arm's fleet while the block lasts; its router records its events to `record`."""
-    spec = spec_of(arm, build, record)
+    spec = spec_of(arm, base, record)
     async with Fleet(spec) as fleet:
         metrics = tuple(fleet.process(name).metrics_address for name in spec.router_names)
         async with reached(fleet.router_addresses, arm.name, metrics, record) as target:

@@ -28,16 +28,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from baton.fleet import FleetSpec
 from benchmarks.flags import add_model_flag, add_shared_flags, whole_numbers
-from benchmarks.fleets.arms import Arm, Build, Target, started
-from benchmarks.fleets.bench import by_turns
+from benchmarks.fleets.arms import Arm, Target, started
+from benchmarks.fleets.bench import by_turns, report_failures
 from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from benchmarks.report import report
 from reporting.progress import progress_bars
-from reporting.results import Results, Run, figure, paired_ratios
+from reporting.results import Results, Run, Summary, figure, paired_ratios
 from reporting.section import Goal, Section, markdown
-from reporting.summary import Summary
 from reporting.tables import cell
 from workloads.shapes import RequestShape, shapes
 
@@ -113,8 +113,8 @@ async def _fleets(args: argparse.Namespace, blocks: int) -> AsyncIterator[list[T
         for bound, flags in bounds.items():
             for kind, policy in (("static", "static"), ("continuous", args.policy)):
                 extra = {"decode": [*flags, "--block-size", str(BLOCK_SIZE), "--threads", "1"]}
-                build = Build(args.model, prefill=0, decode=1, extra_args=extra)
-                target = await stack.enter_async_context(started(Arm(policy, "aggregated"), build))
+                base = FleetSpec(args.model, prefill=0, extra_args=extra)
+                target = await stack.enter_async_context(started(Arm(policy, "aggregated"), base))
                 targets.append(replace(target, name=f"{kind}, {bound}"))
         yield targets
 
@@ -162,18 +162,11 @@ async def _measure(args: argparse.Namespace, case: Case) -> Results:
 
 
 async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_fleet: Target, seed: int) -> Run:
-    work = jobs(
-        case.drawn(args.requests, seed, args.scale),
-        vocab_size=any_fleet.vocab_size,
-        max_context_tokens=any_fleet.max_context_tokens,
-        seed=f"{case.name}:{seed}",
-    )
+    work = jobs(any_fleet, case.drawn(args.requests, seed, args.scale), f"{case.name}:{seed}")
     if at is None:
         return Run(PLAIN, AT_ONCE, seed, await _plainly(args, work))
-    records = await open_loop(at.client, work, iter([0.0] * len(work)), lambda _: None)
-    failures = [record.error for record in records if record.error]
-    if failures:
-        print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
+    records = await open_loop(at.client, work, [0.0] * len(work))
+    report_failures(at.name, records)
     return Run(at.name, AT_ONCE, seed, summarise(records, warmup_share=0.0))
 
 
@@ -192,13 +185,11 @@ async def _plainly(args: argparse.Namespace, work: Sequence[Job]) -> Summary:
     if process.returncode != 0:
         raise RuntimeError(f"plain transformers: {said.decode(errors='replace')[-1000:]}")
     ends = json.loads(answer)["ends_s"]
-    records = [_all_at_the_end(job, end) for job, end in zip(work, ends, strict=True)]
+    records = [
+        RequestRecord(
+            0.0, len(job.token_ids), job.output_tokens, token_times=[end] * job.output_tokens, finished_at=end
+        )
+        for job, end in zip(work, ends, strict=True)
+    ]
     # Nothing is streamed: there is no first token, and no gap between two.
     return replace(summarise(records, warmup_share=0.0), itl=None)
-
-
-def _all_at_the_end(job: Job, end: float) -> RequestRecord:
-    record = RequestRecord(0.0, len(job.token_ids), job.output_tokens, job.slo.slo_class.value)
-    record.finished_at = end
-    record.token_times = [end] * job.output_tokens
-    return record

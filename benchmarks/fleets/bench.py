@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,21 +26,21 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from baton import Credentials
+from baton import Credentials, Slo
 from baton.cli.target import choose, found_in
+from baton.fleet import FleetSpec
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
 from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
-from benchmarks.fleets.arms import Build, Target, arms, reached, started
+from benchmarks.fleets.arms import Target, arms, reached, started
 from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
-from benchmarks.fleets.observe import KVObserver, RouterCost
-from benchmarks.fleets.recordings import record_folder, with_steps, write_traces
+from benchmarks.fleets.observe import cpu_and_tokens, kv_observed
+from benchmarks.fleets.recorded import record_folder, with_steps, write_traces
 from benchmarks.fleets.reference import measure_capacity, measure_references
 from reporting.machine import machine
 from reporting.progress import progress_bars
-from reporting.results import Results, Run, write
-from reporting.summary import Summary
+from reporting.results import Results, Run, Summary, write
 from reporting.tables import print_results
 from workloads.shapes import WORKLOADS, arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
@@ -121,9 +122,7 @@ class Setting:
     """The settings that all arms share."""
 
     rates: Sequence[float]
-    ttft_ms: int | None
-    tpot_ms: int | None
-    itl_ms: int | None
+    promise: Slo
     facts: dict[str, str]
 
 
@@ -191,12 +190,12 @@ async def _targets(
             running = reached(args.address, "running fleet", args.router_metrics, credentials=credentials)
             yield [await stack.enter_async_context(running)]
             return
-        build = Build(args.model, args.prefill, args.decode, args.timed)
+        base = FleetSpec(args.model, args.prefill, args.decode, timed=args.timed)
         targets: list[Target] = []
         for arm in arms(args.policy, args.placement):
             record = folder / f"{arm.name.replace('/', '-')}.jsonl" if folder else None
             with console.status(f"starting a fleet for {arm.name}"):
-                targets.append(await stack.enter_async_context(started(arm, build, record)))
+                targets.append(await stack.enter_async_context(started(arm, base, record)))
         yield targets
 
 
@@ -212,13 +211,14 @@ async def _settle(args: argparse.Namespace, first: Target, console: Console) -> 
     facts["promise"] = f"TTFT {_promise(ttft_ms, args.ttft_x)}, TPOT {_promise(tpot_ms, args.tpot_x)}"
     if args.itl_ms is not None:
         facts["promise"] += f", ITL {_promise(args.itl_ms, None)}"
+    promise = Slo(ttft_ms, tpot_ms, args.itl_ms)
     if args.rate:
-        return Setting(args.rate, ttft_ms, tpot_ms, args.itl_ms, facts)
+        return Setting(args.rate, promise, facts)
     with console.status(f"measuring what {first.name} carries"):
         full = await measure_capacity(first, args.workload, args.scale, args.cap)
     loads = args.load or [0.6]
     facts["capacity"] = f"{full:.2f} requests/s kept full; loads {_listed(loads)}"
-    return Setting([round(full * load, 3) for load in loads], ttft_ms, tpot_ms, args.itl_ms, facts)
+    return Setting([round(full * load, 3) for load in loads], promise, facts)
 
 
 def _promise(ms: int | None, ratio: float | None) -> str:
@@ -269,18 +269,11 @@ async def _run(
     args: argparse.Namespace, at: Target, setting: Setting, rate: float, seed: int, progress: Progress
 ) -> Run:
     times = run_times(args, rate, seed)
-    work = jobs(
-        shapes(args.workload, len(times), seed, args.scale, args.cap),
-        vocab_size=at.vocab_size,
-        max_context_tokens=at.max_context_tokens,
-        seed=f"{seed}:{rate}",
-        ttft_ms=setting.ttft_ms,
-        tpot_ms=setting.tpot_ms,
-        itl_ms=setting.itl_ms,
-    )
+    drawn = shapes(args.workload, len(times), seed, args.scale, args.cap)
+    work = jobs(at, drawn, f"{seed}:{rate}", setting.promise)
     task = progress.add_task(f"{at.name} at {rate:g}/s, seed {seed}", total=len(work))
     began_s = time.monotonic()
-    records, summary = await observed(at, work, times, lambda done: progress.advance(task, done))
+    records, summary = await observed(at, work, times, lambda: progress.advance(task))
     return Run(at.name, rate, seed, summary, began_s, time.monotonic(), *samples(records))
 
 
@@ -292,16 +285,26 @@ def run_times(args: argparse.Namespace, rate: float, seed: int) -> list[float]:
 
 
 async def observed(
-    at: Target, work: Sequence[Job], times: Sequence[float], advance: Callable[[int], None]
+    at: Target, work: Sequence[Job], times: Sequence[float], done: Callable[[], None]
 ) -> tuple[list[RequestRecord], Summary]:
     """Run once, and record the fleet's metrics meanwhile."""
-    cost = RouterCost(at.metrics_addresses)
-    async with KVObserver(at.client) as kv, cost:
-        records = await open_loop(at.client, work, iter(times), advance)
+    before = await cpu_and_tokens(at.metrics_addresses)
+    async with kv_observed(at.client) as kv:
+        records = await open_loop(at.client, work, times, done)
+    after = await cpu_and_tokens(at.metrics_addresses)
+    cpu_s, tokens = (later - earlier for earlier, later in zip(before, after, strict=True))
+    report_failures(at.name, records)
+    return records, summarise(
+        records,
+        kv_utilisation=statistics.fmean(kv) if kv else None,
+        router_cpu_us_per_token=cpu_s / tokens * 1e6 if tokens else None,
+    )
+
+
+def report_failures(arm: str, records: Sequence[RequestRecord]) -> None:
     failures = [record.error for record in records if record.error]
     if failures:
-        print(f"{at.name}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
-    return records, summarise(records, kv_utilisation=kv.mean, router_cpu_us_per_token=cost.us_per_token)
+        print(f"{arm}: {len(failures)} requests failed, the first: {failures[0]}", file=sys.stderr)
 
 
 def samples(records: Sequence[RequestRecord]) -> tuple[tuple[float, ...], tuple[float, ...]]:

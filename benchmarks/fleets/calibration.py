@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fleets.recorded import EVERYTHING, Window
+from benchmarks.fleets.recorded import Window, decided_again, events
 from router.core.actions import Enqueue, SendDecode, SendPrefill
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.events import Arrived, Enqueued, StepReported, WorkerJoined
-from router.replay.replay import Decided, replay
+from router.replay.replay import Decided
 from scheduling.cost.cost_model import CostModel
 from scheduling.cost.profiles import Profile
 from sim.spec import Overheads
@@ -30,7 +30,7 @@ class _Seen:
     budgets: dict[str, int] = field(default_factory=dict)
 
 
-def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overheads:
+def overheads(path: Path, windows: Sequence[Window] = (Window(),)) -> Overheads:
     """Return the time that messages take between the parts, over these windows; defaults without samples.
 
     These are medians, since tails are long on a busy host. A command and a report are measured together, when
@@ -38,9 +38,8 @@ def overheads(path: Path, windows: Sequence[Window] = (EVERYTHING,)) -> Overhead
     steps (`recorded.TimedStep`).
     """
     seen = _Seen()
-    with path.open(encoding="ascii") as lines:
-        for decided in replay(lines):
-            _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
+    for decided in decided_again(path):
+        _take(seen, decided, counts=any(decided.recorded.now in window for window in windows))
     default = Overheads()
     travel_s = _median(seen.travel, default.command_s + default.report_s)
     return Overheads(
@@ -112,9 +111,6 @@ def profile(facts: WorkerFacts, cost: CostModel, max_context: int) -> Profile:
 
 def worker_facts(path: Path) -> dict[str, WorkerFacts]:
     """Return each worker as it joined, by worker id."""
-    with path.open(encoding="ascii") as lines:
-        return {event.facts.worker_id: event.facts for event in _joined(replay(lines))}
-
-
-def _joined(decided: Iterable[Decided]) -> Iterable[WorkerJoined]:
-    return (line.recorded.event for line in decided if isinstance(line.recorded.event, WorkerJoined))
+    return {
+        event.facts.worker_id: event.facts for _, event in events(path) if isinstance(event, WorkerJoined)
+    }

@@ -24,12 +24,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from baton.fleet import FleetSpec
 from benchmarks.flags import add_model_flag, add_shared_flags, number
-from benchmarks.fleets.arms import Arm, Build, Target, started
+from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import observed, run_times, samples
 from benchmarks.fleets.calibration import overheads, profile, worker_facts
 from benchmarks.fleets.load import jobs
-from benchmarks.fleets.recorded import TimedStep, Window, began_trace, costs, timed_steps
+from benchmarks.fleets.recorded import TimedStep, Window, costs, timed_steps, trace
 from benchmarks.fleets.reference import measure_capacity
 from benchmarks.report import report
 from reporting.progress import progress_bars
@@ -112,8 +113,8 @@ async def _live(
     args: argparse.Namespace, recording: Path, console: Console
 ) -> tuple[list[Medians], list[Window], int]:
     extra = {} if args.timed else {"decode": ["--threads", "1"]}
-    build = Build(args.model, prefill=0, decode=1, timed=args.timed, extra_args=extra)
-    async with started(Arm(args.policy, "aggregated"), build, recording) as at:
+    base = FleetSpec(args.model, prefill=0, timed=args.timed, extra_args=extra)
+    async with started(Arm(args.policy, "aggregated"), base, recording) as at:
         rate = args.rate
         if rate is None:
             with console.status("measuring what the fleet carries"):
@@ -129,15 +130,10 @@ async def _repetition(
     args: argparse.Namespace, at: Target, times: Sequence[float], number: int, progress: Progress
 ) -> tuple[Medians, Window]:
     loop = asyncio.get_running_loop()
-    work = jobs(
-        shapes(args.workload, len(times), args.seed, args.scale),
-        vocab_size=at.vocab_size,
-        max_context_tokens=at.max_context_tokens,
-        seed=f"fidelity:{number}",
-    )
+    work = jobs(at, shapes(args.workload, len(times), args.seed, args.scale), f"fidelity:{number}")
     task = progress.add_task(f"repetition {number}", total=len(work))
     began = loop.time()
-    records, _ = await observed(at, work, times, lambda done: progress.advance(task, done))
+    records, _ = await observed(at, work, times, lambda: progress.advance(task))
     window = Window(began, loop.time())
     await asyncio.sleep(1.0)  # the rest of one repetition must not load the next
     ttft, tpot = samples(records)
@@ -157,7 +153,7 @@ def _simulated(
     everything = profile(facts, _fitted(together) or last, context)
     repetitions: list[Repetition] = []
     for seed, medians, window, own in zip(args.seeds, live, windows, steps, strict=True):
-        began, asked = began_trace(recording, window)
+        began, asked = trace(recording, window)
         scattered = SimSpec(
             profile=everything,
             fleet=FleetShape(0, 1),

@@ -8,11 +8,13 @@ of one process; clocks of two hosts are never subtracted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from baton import Slo
 from reporting.quantiles import quantiles
-from reporting.summary import Summary
+from reporting.results import Summary
 
 
 @dataclass(slots=True)
@@ -22,10 +24,7 @@ class RequestRecord:
     sent_at: float
     prompt_tokens: int
     output_tokens: int
-    slo_class: str
-    ttft_slo_s: float | None = None
-    tpot_slo_s: float | None = None
-    itl_slo_s: float | None = None
+    slo: Slo = field(default_factory=Slo)
     token_times: list[float] = field(default_factory=list)
     """When each token arrived; tokens that came in one event share a time."""
     finished_at: float | None = None
@@ -43,17 +42,20 @@ class RequestRecord:
     @property
     def good(self) -> bool:
         """Finished and met every SLO it stated."""
-        if not self.completed or self.ttft_s is None:
-            return False
-        if self.ttft_slo_s is not None and self.ttft_s > self.ttft_slo_s:
-            return False
-        if self.itl_slo_s is not None and self.max_gap_s is not None and self.max_gap_s > self.itl_slo_s:
-            return False
-        return self.tpot_slo_s is None or self.tpot_s is None or self.tpot_s <= self.tpot_slo_s
+        kept_gaps = _within(self.max_gap_s, self.slo.itl_ms) and _within(self.tpot_s, self.slo.tpot_ms)
+        return self.completed and self.kept_ttft and kept_gaps
 
     @property
     def kept_ttft(self) -> bool:
-        return self.ttft_s is not None and (self.ttft_slo_s is None or self.ttft_s <= self.ttft_slo_s)
+        return self.ttft_s is not None and _within(self.ttft_s, self.slo.ttft_ms)
+
+    @property
+    def gaps_s(self) -> list[float]:
+        return [later - earlier for earlier, later in itertools.pairwise(self.token_times)]
+
+
+def _within(value_s: float | None, limit_ms: int | None) -> bool:
+    return value_s is None or not limit_ms or value_s <= limit_ms / 1000
 
 
 def summarise(
@@ -71,8 +73,10 @@ def summarise(
     duration = max(max(ends, default=started) - started, 1e-9)
     sending = max(kept[-1].sent_at - started, 1e-9)
     done = [record for record in kept if record.completed]
-    accepted = [record for record in kept if record.refused_after_s is None and record.ttft_slo_s is not None]
+    accepted = [record for record in kept if record.refused_after_s is None and record.slo.ttft_ms]
+    good = sum(record.good for record in kept)
     output_tokens = sum(len(record.token_times) for record in done)
+    kept_ttft = sum(record.kept_ttft for record in accepted)
     return Summary(
         requests=len(kept),
         completed=len(done),
@@ -81,26 +85,18 @@ def summarise(
         duration_s=duration,
         offered_per_s=(len(kept) - 1) / sending,
         completed_per_s=len(done) / duration,
-        goodput_per_s=sum(record.good for record in kept) / duration,
-        good_share=sum(record.good for record in kept) / len(kept),
-        accepted_that_kept_ttft=(
-            sum(record.kept_ttft for record in accepted) / len(accepted) if accepted else None
-        ),
+        goodput_per_s=good / duration,
+        good_share=good / len(kept),
+        accepted_that_kept_ttft=kept_ttft / len(accepted) if accepted else None,
         output_tokens_per_s=output_tokens / duration,
         total_tokens_per_s=(output_tokens + sum(record.prompt_tokens for record in done)) / duration,
-        ttft=quantiles([record.ttft_s for record in done if record.ttft_s is not None]),
-        itl=quantiles(
-            [
-                later - earlier
-                for record in done
-                for earlier, later in zip(record.token_times, record.token_times[1:], strict=False)
-            ]
-        ),
-        tpot=quantiles([record.tpot_s for record in done if record.tpot_s is not None]),
+        ttft=quantiles(record.ttft_s for record in done),
+        itl=quantiles(gap_s for record in done for gap_s in record.gaps_s),
+        tpot=quantiles(record.tpot_s for record in done),
         e2e=quantiles(
-            [record.finished_at - record.sent_at for record in done if record.finished_at is not None]
+            record.finished_at - record.sent_at for record in done if record.finished_at is not None
         ),
-        refusal=quantiles([record.refused_after_s for record in kept if record.refused_after_s is not None]),
+        refusal=quantiles(record.refused_after_s for record in kept),
         kv_utilisation=kv_utilisation,
         router_cpu_us_per_token=router_cpu_us_per_token,
     )

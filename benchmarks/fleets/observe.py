@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import urllib.request
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -46,39 +46,30 @@ def memory_and_cpu(pid: int) -> tuple[float, float]:
     return float(pages * os.sysconf("SC_PAGE_SIZE")), ticks / os.sysconf("SC_CLK_TCK")
 
 
-class KVObserver:
-    """Samples KV utilisation while the `async with` block lasts."""
+@asynccontextmanager
+async def kv_observed(client: AsyncClient) -> AsyncIterator[list[float]]:
+    """Collect samples of KV utilisation while the block lasts."""
+    samples: list[float] = []
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._samples: list[float] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-    async def _watch(self) -> None:
-        block_size = (await self._client.describe()).block_size
-        async with aclosing(self._client.watch(_SAMPLE_S)) as snapshots:
-            async for snapshot in snapshots:
-                share = kv_utilisation(snapshot, block_size)
+    async def watch() -> None:
+        block_size = (await client.describe()).block_size
+        async with aclosing(client.watch(_SAMPLE_S)) as snapshots:
+            async for seen in snapshots:
+                share = kv_utilisation(seen, block_size)
                 if share is not None:
-                    self._samples.append(share)
+                    samples.append(share)
 
-    @property
-    def mean(self) -> float | None:
-        return sum(self._samples) / len(self._samples) if self._samples else None
+    watching = asyncio.create_task(watch())
+    try:
+        yield samples
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
 
 
-async def scrape(address: str) -> list[Sample]:
-    """Return all samples of a process's Prometheus endpoint."""
-    text = await asyncio.to_thread(_fetch, f"http://{address}/metrics")
+async def scrape(address: str, name: str = "") -> list[Sample]:
+    """Return the samples of a process's Prometheus endpoint: all, or those of one metric."""
+    text = await asyncio.to_thread(_fetch, f"http://{address}/metrics" + (f"?name[]={name}" if name else ""))
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
@@ -93,31 +84,10 @@ def _fetch(url: str) -> str:
     return content.decode()
 
 
-class RouterCost:
-    """CPU time of the routers per relayed token while the `async with` block lasts."""
-
-    def __init__(self, metrics_addresses: tuple[str, ...]) -> None:
-        self._addresses = metrics_addresses
-        self._before: tuple[float, float] = (0.0, 0.0)
-        self._after: tuple[float, float] = (0.0, 0.0)
-
-    async def __aenter__(self) -> Self:
-        self._before = await self._read()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._after = await self._read()
-
-    async def _read(self) -> tuple[float, float]:
-        samples = await asyncio.gather(*(scrape(address) for address in self._addresses))
-        cpu = sum(total(router_samples, "process_cpu_seconds_total") for router_samples in samples)
-        if self._addresses and not cpu:
-            raise ValueError(
-                f"router metrics at {', '.join(self._addresses)} have no process_cpu_seconds_total"
-            )
-        return cpu, sum(total(router_samples, "baton_relayed_tokens_total") for router_samples in samples)
-
-    @property
-    def us_per_token(self) -> float | None:
-        cpu, tokens = (after - before for before, after in zip(self._before, self._after, strict=True))
-        return cpu / tokens * 1e6 if tokens else None
+async def cpu_and_tokens(addresses: Sequence[str]) -> tuple[float, float]:
+    """Return the CPU seconds that routers have used, and the tokens that they have relayed."""
+    found = [sample for address in addresses for sample in await scrape(address)]
+    cpu_s = total(found, "process_cpu_seconds_total")
+    if addresses and not cpu_s:
+        raise ValueError(f"router metrics at {', '.join(addresses)} have no process_cpu_seconds_total")
+    return cpu_s, total(found, "baton_relayed_tokens_total")

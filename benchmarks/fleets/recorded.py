@@ -1,23 +1,28 @@
-"""Read a run from a router's recording: its requests as a trace, and its steps with their times.
+"""A fleet's recordings: where they are stored, and their requests as a trace and steps with their times.
 
 The recording's clock is the router's monotonic one, which on the same host is the load generator's too.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from reporting.results import StepSample
+from reporting.results import Results, StepSample
 from router.core.actions import RequestEnded
-from router.core.events import Arrived, StepReported, WorkerJoined
-from router.replay.replay import read, replay
+from router.core.events import Arrived, Event, StepReported, WorkerJoined
+from router.replay.replay import Decided, RecordingError, read, replay
 from scheduling.cost.cost_model import CostModel, StepShape
-from workloads.trace import TraceRequest
+from workloads.trace import TraceRequest, dump
 
+TRACE_SUFFIX = ".trace.jsonl"
 MOMENT_S = 1e-6
 
 
@@ -52,24 +57,32 @@ class Window:
         return self.start <= at < self.end
 
 
-EVERYTHING = Window()
+def events(path: Path) -> Iterator[tuple[float, Event]]:
+    """Yield a recording's events with their times."""
+    with path.open(encoding="ascii") as lines:
+        for recorded in read(lines)[1]:
+            yield recorded.now, recorded.event
+
+
+def decided_again(path: Path) -> Iterator[Decided]:
+    """Yield a recording's events, decided by a fresh core."""
+    with path.open(encoding="ascii") as lines:
+        yield from replay(lines)
 
 
 def timed_steps(path: Path) -> Iterator[TimedStep]:
     """Yield the steps in the order of their reports."""
     reported: dict[str, float] = {}
-    with path.open(encoding="ascii") as lines:
-        for recorded in read(lines)[1]:
-            event, now = recorded.event, recorded.now
-            if not isinstance(event, StepReported):
-                continue
-            before = reported.pop(event.worker_key, None)
-            if event.load.running or event.load.waiting:
-                reported[event.worker_key] = now
-            if event.shape is not None and event.step_s > 0:
-                turn_s = 0.0 if before is None else now - before - event.step_s
-                worker_id = event.worker_key.rpartition(":")[0]
-                yield TimedStep(now, worker_id, event.shape, event.step_s, turn_s)
+    for now, event in events(path):
+        if not isinstance(event, StepReported):
+            continue
+        before = reported.pop(event.worker_key, None)
+        if event.load.running or event.load.waiting:
+            reported[event.worker_key] = now
+        if event.shape is not None and event.step_s > 0:
+            turn_s = 0.0 if before is None else now - before - event.step_s
+            worker_id = event.worker_key.rpartition(":")[0]
+            yield TimedStep(now, worker_id, event.shape, event.step_s, turn_s)
 
 
 def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample, ...]:
@@ -90,49 +103,41 @@ def step_samples(steps: Iterable[TimedStep], window: Window) -> tuple[StepSample
 def costs(path: Path) -> dict[str, CostModel]:
     """Return each worker's last published cost model, by worker id."""
     found: dict[str, CostModel] = {}
-    with path.open(encoding="ascii") as lines:
-        for recorded in read(lines)[1]:
-            event = recorded.event
-            if isinstance(event, WorkerJoined):
-                found[event.facts.worker_id] = event.cost
-            elif isinstance(event, StepReported) and event.cost is not None:
-                found[event.worker_key.rpartition(":")[0]] = event.cost
+    for _, event in events(path):
+        if isinstance(event, WorkerJoined):
+            found[event.facts.worker_id] = event.cost
+        elif isinstance(event, StepReported) and event.cost is not None:
+            found[event.worker_key.rpartition(":")[0]] = event.cost
     return found
 
 
-def trace(path: Path, window: Window = EVERYTHING) -> tuple[TraceRequest, ...]:
-    """Return the trace of `began_trace` without its start."""
-    return began_trace(path, window)[1]
-
-
-def began_trace(path: Path, window: Window) -> tuple[float, tuple[TraceRequest, ...]]:
+def trace(path: Path, window: Window = Window()) -> tuple[float, tuple[TraceRequest, ...]]:
     """Return when the first request of the window came, and its requests with the lengths that they reached.
 
     A request that was refused, or did not end in the recording, counts with the length it asked for. Raise
     `ValueError` if a replay decides differently from the router: its lengths would be those of another run.
     """
-    arrived: dict[tuple[str, str], tuple[float, Arrived]] = {}
+    arrived: dict[tuple[str, str], Arrived] = {}
     lengths: dict[tuple[str, str], int] = {}
-    with path.open(encoding="ascii") as lines:
-        for decided in replay(lines):
-            if not decided.identical:
-                raise ValueError(f"{path}: line {decided.recorded.line} is decided differently now")
-            event, now = decided.recorded.event, decided.recorded.now
-            if isinstance(event, Arrived) and event.session == 0 and now in window:
-                arrived.setdefault((event.tenant, event.request_id), (event.received_at, event))
-            for action in decided.actions:
-                if isinstance(action, RequestEnded):
-                    tenant, request_id, _ = action.request_key.split("/")
-                    lengths[unquote(tenant), unquote(request_id)] = action.outcome.output_tokens
-    ordered = sorted(arrived.items(), key=lambda item: item[1][0])
-    start = ordered[0][1][0] if ordered else 0.0
-    return start, tuple(_request(at - start, event, lengths.get(name)) for name, (at, event) in ordered)
+    for decided in decided_again(path):
+        if not decided.identical:
+            raise ValueError(f"{path}: line {decided.recorded.line} is decided differently now")
+        event = decided.recorded.event
+        if isinstance(event, Arrived) and event.session == 0 and decided.recorded.now in window:
+            arrived.setdefault((event.tenant, event.request_id), event)
+        for action in decided.actions:
+            if isinstance(action, RequestEnded):
+                tenant, request_id, _ = action.request_key.split("/")
+                lengths[unquote(tenant), unquote(request_id)] = action.outcome.output_tokens
+    ordered = sorted(arrived.items(), key=lambda item: item[1].received_at)
+    start = ordered[0][1].received_at if ordered else 0.0
+    return start, tuple(_request(start, event, lengths.get(name)) for name, event in ordered)
 
 
-def _request(at_s: float, event: Arrived, length: int | None) -> TraceRequest:
+def _request(start: float, event: Arrived, length: int | None) -> TraceRequest:
     slo, stop = event.slo, event.stop
     return TraceRequest(
-        at_s=at_s,
+        at_s=event.received_at - start,
         prompt_tokens=len(event.prompt_token_ids),
         output_tokens=length or stop.max_tokens,
         slo_class=slo.slo_class.name.lower(),
@@ -142,3 +147,48 @@ def _request(at_s: float, event: Arrived, length: int | None) -> TraceRequest:
         tenant=event.tenant,
         max_tokens=None if stop.ignore_eos else stop.max_tokens,
     )
+
+
+@contextlib.contextmanager
+def record_folder(args: argparse.Namespace) -> Iterator[Path | None]:
+    """Return where routers record; plots need their steps even if the recordings are not kept."""
+    if args.record:
+        args.record.mkdir(parents=True, exist_ok=True)
+        yield args.record
+    elif (args.report or args.json) and not args.address:
+        with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
+            yield Path(folder)
+    else:
+        yield None
+
+
+def with_steps(results: Results, recordings: Mapping[str, Path]) -> Results:
+    """Add the recorded steps to the first seed's runs, which is enough for plots."""
+    first = min(run.seed for run in results.runs)
+    steps = {arm: list(_steps_of(arm, path)) for arm, path in recordings.items()}
+    runs = [
+        replace(run, steps=step_samples(steps.get(run.arm, ()), Window(run.began_s, run.ended_s)))
+        if run.seed == first
+        else run
+        for run in results.runs
+    ]
+    return replace(results, runs=tuple(runs))
+
+
+def write_traces(recordings: Mapping[str, Path], began_s: float) -> None:
+    """Write the requests from `began_s` on beside each recording, as `baton simulate --trace` reads them."""
+    for arm, path in recordings.items():
+        try:
+            _, requests = trace(path, Window(start=began_s))
+        except ValueError as error:
+            print(f"{arm}: no trace of {path}: {error}", file=sys.stderr)
+            continue
+        path.with_suffix(TRACE_SUFFIX).write_text("".join(dump(requests)), encoding="utf-8")
+
+
+def _steps_of(arm: str, path: Path) -> Iterator[TimedStep]:
+    """Yield the steps up to a break, if there is one: a killed router's recording has no end."""
+    try:
+        yield from timed_steps(path)
+    except RecordingError as error:
+        print(f"{arm}: {path}: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -22,34 +23,22 @@ OVERLAP_STEPS = 32
 
 async def measure_references(at: Target, workload: str, scale: float) -> References:
     """Measure D and the unloaded prefill; raise `RuntimeError` if a request fails."""
-    alone = await _run(at, _prompts(at, workload, scale), 1)
+    prompts = [
+        RequestShape(shape.prompt_tokens, 2) for shape in shapes(workload, UNLOADED_REQUESTS, 0, scale)
+    ]
+    alone = await _run(at, jobs(at, prompts, f"unloaded:{at.name}"), 1)
     prefill_s = statistics.median(record.ttft_s for record in alone if record.ttft_s is not None)
     return References(await _decode_step_s(at, scale), prefill_s)
 
 
 async def measure_capacity(at: Target, workload: str, scale: float, cap: int | None) -> float:
     """Return the requests per second of a fleet that is kept full."""
-    work = jobs(
-        shapes(workload, CAPACITY_REQUESTS, seed=0, scale=scale, cap=cap),
-        vocab_size=at.vocab_size,
-        max_context_tokens=at.max_context_tokens,
-        seed=f"capacity:{at.name}",
-    )
+    work = jobs(at, shapes(workload, CAPACITY_REQUESTS, 0, scale, cap), f"capacity:{at.name}")
     records = await _run(at, work, CAPACITY_CONCURRENCY)
     ends = sorted(record.finished_at for record in records if record.finished_at is not None)
     # Between the first and the last tenth: the fleet fills and empties outside of it.
     first, last = len(ends) // 10, len(ends) * 9 // 10
     return (last - first) / (ends[last] - ends[first])
-
-
-def _prompts(at: Target, workload: str, scale: float) -> list[Job]:
-    drawn = shapes(workload, UNLOADED_REQUESTS, seed=0, scale=scale)
-    return jobs(
-        [RequestShape(shape.prompt_tokens, 2) for shape in drawn],
-        vocab_size=at.vocab_size,
-        max_context_tokens=at.max_context_tokens,
-        seed=f"unloaded:{at.name}",
-    )
 
 
 async def _decode_step_s(at: Target, scale: float) -> float:
@@ -79,13 +68,13 @@ def gaps_together(records: Sequence[RequestRecord]) -> list[float]:
     return [
         later - earlier
         for record in records
-        for earlier, later in zip(record.token_times, record.token_times[1:], strict=False)
+        for earlier, later in itertools.pairwise(record.token_times)
         if best <= earlier and later <= until and later > earlier
     ]
 
 
 async def _run(at: Target, work: Sequence[Job], concurrency: int) -> list[RequestRecord]:
-    records = await closed_loop(at.client, work, concurrency, lambda _: None)
+    records = await closed_loop(at.client, work, concurrency)
     broken = next((record for record in records if not record.completed), None)
     if broken is not None:
         raise RuntimeError(f"{at.name}: a request without a promise was not served: {broken.error}")

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import takewhile
 
+from baton import Slo
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.fleets.arms import Target, reached
 from benchmarks.fleets.load import jobs, open_loop
@@ -105,12 +106,6 @@ async def _serve(bench: Bench, asked: Sequence[Asked]) -> list[list[RequestRecor
 
 
 async def _offer(target: Target, asked: Asked, seed: int) -> list[RequestRecord]:
-    work = jobs(
-        [shape for _, shape in asked],
-        vocab_size=target.vocab_size,
-        max_context_tokens=target.max_context_tokens,
-        seed=seed,
-        ttft_ms=anchors.TTFT_MS,
-        tpot_ms=anchors.TPOT_MS,
-    )
-    return await open_loop(target.client, work, iter([at for at, _ in asked]), lambda _: None)
+    promise = Slo(ttft_ms=anchors.TTFT_MS, tpot_ms=anchors.TPOT_MS)
+    work = jobs(target, [shape for _, shape in asked], seed, promise)
+    return await open_loop(target.client, work, [at for at, _ in asked])

@@ -66,13 +66,8 @@ async def _serve(bench: Bench, transport: str) -> tuple[float, float, float]:
         standstill_s=START_TIMEOUT_S,
     )
     async with Fleet(spec) as fleet, reached(fleet.router_addresses, "handoff") as target:
-        work = jobs(
-            [RequestShape(tokens, 2)] * PROMPTS,
-            vocab_size=target.vocab_size,
-            max_context_tokens=target.max_context_tokens,
-            seed=bench.seed,
-        )
-        refuse_failures(await closed_loop(target.client, work, 1, lambda _: None))
+        work = jobs(target, [RequestShape(tokens, 2)] * PROMPTS, bench.seed)
+        refuse_failures(await closed_loop(target.client, work, 1))
         samples = await scrape(fleet.process("decode-0").metrics_address)
         names = ("kv_handoff_seconds_sum", "kv_handoff_exposed_seconds_sum", "kv_bytes_total")
         seconds, exposed, num_bytes = (total(samples, f"baton_{name}") for name in names)

@@ -6,8 +6,10 @@ import argparse
 
 import pytest
 
+from baton.fleet import FleetSpec
 from benchmarks.__main__ import main
-from benchmarks.fleets.arms import Arm, Build, arms, spec_of
+from benchmarks.flags import DEMO_MODEL
+from benchmarks.fleets.arms import Arm, arms, spec_of
 from benchmarks.fleets.bench import add_arguments, run_times
 from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.fleets.reference import gaps_together
@@ -26,10 +28,10 @@ def test_every_policy_meets_every_placement() -> None:
 
 
 def test_aggregated_fleets_are_as_large_as_the_others() -> None:
-    build = Build(prefill=2, decode=3)
-    assert spec_of(Arm("slack", "aggregated"), build).num_workers == 5
-    assert spec_of(Arm("slack", "aggregated"), build).prefill == 0
-    assert spec_of(Arm("slack", "disaggregated"), build).prefill == 2
+    base = FleetSpec(DEMO_MODEL, prefill=2, decode=3)
+    assert spec_of(Arm("slack", "aggregated"), base).num_workers == 5
+    assert spec_of(Arm("slack", "aggregated"), base).prefill == 0
+    assert spec_of(Arm("slack", "disaggregated"), base).prefill == 2
 
 
 def test_arms_send_the_same_requests_at_the_same_times() -> None:
@@ -70,7 +72,7 @@ def test_lists_with_impossible_values_are_refused(argv: list[str]) -> None:
 
 def test_the_decode_step_is_taken_where_most_sequences_overlap() -> None:
     def decoding(*times: float) -> RequestRecord:
-        return RequestRecord(0.0, 1, len(times), "standard", token_times=list(times))
+        return RequestRecord(0.0, 1, len(times), token_times=list(times))
 
     long = decoding(0.0, 5.0, 6.0, 7.0, 20.0)
     short = decoding(4.5, 5.5, 5.5, 6.5, 7.5)  # two tokens came in one event

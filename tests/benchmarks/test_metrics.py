@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from baton import Slo
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.quantiles import quantiles
 
 
 def record(sent_at: float, **changes: object) -> RequestRecord:
-    one = RequestRecord(sent_at, prompt_tokens=10, output_tokens=3, slo_class="standard")
+    one = RequestRecord(sent_at, prompt_tokens=10, output_tokens=3)
     one.token_times = [sent_at + 1.0, sent_at + 1.5, sent_at + 2.5]
     one.finished_at = sent_at + 2.5
     one.ttft_s, one.tpot_s = 1.0, 0.75
@@ -27,9 +28,9 @@ def test_gaps_and_rates_follow_their_definitions() -> None:
 
 def test_goodput_counts_only_requests_that_met_every_stated_slo() -> None:
     records = [
-        record(0.0, ttft_slo_s=1.0, tpot_slo_s=0.75),
-        record(0.0, ttft_slo_s=0.9),
-        record(0.0, tpot_slo_s=0.7),
+        record(0.0, slo=Slo(ttft_ms=1000, tpot_ms=750)),
+        record(0.0, slo=Slo(ttft_ms=900)),
+        record(0.0, slo=Slo(tpot_ms=700)),
         record(0.0, error="broken"),
         record(0.0),
     ]
@@ -39,8 +40,10 @@ def test_goodput_counts_only_requests_that_met_every_stated_slo() -> None:
 
 
 def test_a_refusal_is_neither_completed_nor_a_broken_promise() -> None:
-    refused = record(0.0, finished_at=None, ttft_s=None, ttft_slo_s=1.0, refused_after_s=0.01, token_times=[])
-    found = summarise([refused, record(0.0, ttft_slo_s=1.0)], warmup_share=0.0)
+    refused = record(
+        0.0, finished_at=None, ttft_s=None, slo=Slo(ttft_ms=1000), refused_after_s=0.01, token_times=[]
+    )
+    found = summarise([refused, record(0.0, slo=Slo(ttft_ms=1000))], warmup_share=0.0)
     assert (found.completed, found.refused, found.accepted_that_kept_ttft) == (1, 1, 1.0)
 
 

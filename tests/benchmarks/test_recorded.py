@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fleets.recorded import Window, costs, step_samples, timed_steps, trace
-from benchmarks.fleets.recordings import TRACE_SUFFIX, write_traces
+from benchmarks.fleets.recorded import (
+    TRACE_SUFFIX,
+    Window,
+    costs,
+    step_samples,
+    timed_steps,
+    trace,
+    write_traces,
+)
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import Arrived, Event, StepReported, WorkerJoined
@@ -92,10 +99,10 @@ def test_the_last_cost_of_a_worker_counts(recording: Path) -> None:
 
 
 def test_requests_become_a_trace_that_starts_with_the_first(recording: Path) -> None:
-    first, second = trace(recording)
+    _, (first, second) = trace(recording)
     assert first == TraceRequest(0.0, 10, 7, "interactive", ttft_ms=500, tenant="a/b")
     assert (second.at_s, second.prompt_tokens, second.max_tokens) == (pytest.approx(1.9), 20, 9)
-    assert trace(recording, Window(3.0, 9.0))[0].prompt_tokens == 20
+    assert trace(recording, Window(3.0, 9.0))[1][0].prompt_tokens == 20
 
 
 def test_a_recording_that_is_decided_otherwise_gives_no_trace(recording: Path) -> None:
@@ -110,4 +117,4 @@ def test_a_recording_that_is_decided_otherwise_gives_no_trace(recording: Path) -
 def test_a_trace_is_left_beside_the_recording_and_can_be_simulated(recording: Path) -> None:
     log = recording.rename(recording.with_suffix(".jsonl"))
     write_traces({"slack": log}, began_s=0.0)
-    assert tuple(parse(log.with_suffix(TRACE_SUFFIX).read_text().splitlines())) == trace(log)
+    assert tuple(parse(log.with_suffix(TRACE_SUFFIX).read_text().splitlines())) == trace(log)[1]

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from baton import Slo
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from reporting.page import page
 from reporting.plots import COLOURS, looks
@@ -21,7 +22,7 @@ def run(arm: str, rate: float, seed: int) -> Run:
     rng = random.Random(f"{arm}:{rate}:{seed}")
     records = []
     for place in range(30):
-        one = RequestRecord(place / 5, 10, 3, "standard", ttft_slo_s=0.5)
+        one = RequestRecord(place / 5, 10, 3, Slo(ttft_ms=500))
         one.ttft_s, one.tpot_s = rng.random(), rng.random() / 50
         one.token_times = [one.sent_at + one.ttft_s + k * one.tpot_s for k in range(3)]
         one.finished_at = one.token_times[-1]

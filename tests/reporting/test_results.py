@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from baton import Slo
 from benchmarks.fleets.metrics import RequestRecord, summarise
-from reporting.results import Results, Run, StepSample, capacity, paired_ratios, read, write
-from reporting.summary import Summary
+from reporting.results import Results, Run, StepSample, Summary, capacity, paired_ratios, read, write
 from reporting.tables import cell, ratio_rows, table_rows
 
 
@@ -16,7 +16,7 @@ def summary(good: int, total: int = 10) -> Summary:
     """`total` requests, one a second, of which `good` met their SLO."""
     records = []
     for place in range(total):
-        one = RequestRecord(float(place), 10, 2, "standard", ttft_slo_s=1.0)
+        one = RequestRecord(float(place), 10, 2, Slo(ttft_ms=1000))
         one.token_times = [place + 0.5, place + 0.6]
         one.finished_at, one.ttft_s, one.tpot_s = place + 0.6, 0.5 if place < good else 2.0, 0.1
         records.append(one)
