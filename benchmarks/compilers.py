@@ -27,12 +27,24 @@ double f{n}(const double *a, const double *b, int n) {{
 """
 
 
+# The parent of an orphan is another process, so the loop ends at the latest after one file.
+_LOOP = 'while read -r _ _ _ parent _ < /proc/$$/stat && [ "$parent" = "$0" ]; do "$@"; done'
+
+
 @contextlib.contextmanager
 def compilers(number: int) -> Iterator[str]:
     """Keep this many compilers busy while the block runs; yield their description, or an empty one."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     with tempfile.TemporaryDirectory() as folder:
-        running = [_start(compiler, Path(folder) / f"{place}.c") for place in range(number)]
+        source = Path(folder) / "busy.c"
+        source.write_text("".join(_FUNCTION.format(n=n, step=1 + n % 7) for n in range(NUM_FUNCTIONS)))
+        spin = [sys.executable, "-c", "sum(range(100_000_000))"]
+        command = [compiler, "-O2", "-c", str(source), "-o", f"{source}.o"] if compiler else spin
+        # Each has a process group of its own, so that the compiler ends with the loop.
+        running = [
+            subprocess.Popen(["/bin/sh", "-c", _LOOP, str(os.getpid()), *command], start_new_session=True)
+            for _ in range(number)
+        ]
         try:
             what = "cc -O2" if compiler else "a busy loop, since there is no C compiler"
             yield f"{number} × {what}" if number else ""
@@ -40,36 +52,3 @@ def compilers(number: int) -> Iterator[str]:
             for process in running:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(STOP_S)
-
-
-def _start(compiler: str | None, source: Path) -> subprocess.Popen[bytes]:
-    """Start a compiler in a process group of its own, so that its children end with it."""
-    arguments = [
-        sys.executable,
-        "-m",
-        __name__,
-        str(os.getpid()),
-        str(source),
-        *([compiler] if compiler else []),
-    ]
-    return subprocess.Popen(arguments, start_new_session=True)
-
-
-def _compile_until_orphaned(parent: int, source: Path, compiler: str) -> None:
-    functions = (_FUNCTION.format(n=n, step=1 + n % 7) for n in range(NUM_FUNCTIONS))
-    source.write_text("".join(functions), encoding="ascii")
-    while os.getppid() == parent and source.exists():
-        subprocess.run([compiler, "-O2", "-c", str(source), "-o", f"{source}.o"], check=False)
-
-
-def _spin_until_orphaned(parent: int) -> None:
-    while os.getppid() == parent:
-        sum(range(1_000_000))
-
-
-if __name__ == "__main__":
-    _parent, _source, *_compiler = sys.argv[1:]
-    if _compiler:
-        _compile_until_orphaned(int(_parent), Path(_source), _compiler[0])
-    else:
-        _spin_until_orphaned(int(_parent))

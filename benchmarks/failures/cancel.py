@@ -29,7 +29,7 @@ from benchmarks.flags import add_model_flag, add_shared_flags, count
 from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
-from reporting.section import Goal, Section, markdown
+from reporting.section import Section, at_most, markdown
 from reporting.tables import p50_p99
 
 TRIALS = 3
@@ -48,23 +48,17 @@ STRUCK_BEFORE = [
 class Round:
     """One seed's trials. Times in seconds."""
 
-    freed_s: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Seconds by phase and way."""
+    tokenising_s: float
+    freed_s: list[tuple[Phase, Way, float]] = field(default_factory=list)
     alone_s: list[float] = field(default_factory=list)
     """TTFT of a request with nothing ahead."""
-    behind_s: dict[str, list[float]] = field(default_factory=dict)
+    behind_s: list[tuple[Phase, Way, float]] = field(default_factory=list)
     """TTFT of a request sent at the moment another one was ended, by that one's phase and way."""
-    tokenising_s: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trials",
-        type=count,
-        default=TRIALS,
-        metavar="N",
-        help=f"trials of a kind, for each seed ({TRIALS})",
-    )
+    trials = f"trials of a kind, for each seed ({TRIALS})"
+    parser.add_argument("--trials", type=count, default=TRIALS, metavar="N", help=trials)
     add_model_flag(parser)
     add_shared_flags(parser)
 
@@ -82,16 +76,14 @@ async def _measure(model: Path, trials: int, seeds: Sequence[int]) -> list[Round
 
 async def one_round(scene: Scene, trials: int, seed: int, done: Callable[[], None]) -> Round:
     """Try every kind in turn, so that changes of the machine affect all alike."""
-    rng, found = random.Random(seed), Round(tokenising_s=scene.tokenising_s)
+    rng, found = random.Random(seed), Round(scene.tokenising_s)
     for _ in range(trials):
         for phase, way in CELLS:
-            freed_s = await _until_it_is_met(scene, phase, way, rng)
-            found.freed_s.setdefault(phase, {}).setdefault(way, []).append(freed_s)
+            found.freed_s.append((phase, way, await _until_it_is_met(scene, phase, way, rng)))
             done()
         for phase, way in STRUCK_BEFORE:
             found.alone_s.append(await scene.ttft(rng, NEXT_TOKENS))
-            behind_s = await scene.ttft_behind(rng, NEXT_TOKENS, phase, way)
-            found.behind_s.setdefault(f"{way} in the {phase}", []).append(behind_s)
+            found.behind_s.append((phase, way, await scene.ttft_behind(rng, NEXT_TOKENS, phase, way)))
             done()
     return found
 
@@ -106,71 +98,47 @@ async def _until_it_is_met(scene: Scene, phase: Phase, way: Way, rng: random.Ran
 
 def section_of(rounds: Sequence[Round]) -> Section:
     """Return goals by phase, and a table by phase and way."""
-    goals = [_goal(phase, rounds) for phase in Phase]
-    later = tuple(
-        quantile([taken for ones in round_.behind_s.values() for taken in ones], 0.5)
-        - quantile(round_.alone_s, 0.5)
-        for round_ in rounds
-    )
-    goals.append(
-        Goal(
-            "next request: ms later than alone, median",
-            _ms(later),
-            CHUNK_S * 1000,
-            at_least=False,
-            spec=".0f",
+    # How long work runs on once it has begun: a step or chunk.
+    bounds_s = dict.fromkeys(Phase, STEP_S) | {
+        Phase.QUEUE: 0.0,
+        Phase.TOKENISING: max(round_.tokenising_s for round_ in rounds),
+        Phase.PREFILL: CHUNK_S,
+    }
+    goals = [
+        at_most(
+            f"{phase}: P99 ms until free",
+            [
+                quantile([1000 * s for found, _, s in round_.freed_s if found is phase], 0.99)
+                for round_ in rounds
+            ],
+            (bound_s + MESSAGES_S) * 1000,
+            ".0f",
         )
-    )
-    header = ("phase", *(f"{way}, P50 / P99 ms" for way in Way), "one step or chunk, ms")
+        for phase, bound_s in bounds_s.items()
+    ]
+    later_ms = [
+        1000 * (quantile([s for _, _, s in round_.behind_s], 0.5) - quantile(round_.alone_s, 0.5))
+        for round_ in rounds
+    ]
+    goals.append(at_most("next request: ms later than alone, median", later_ms, CHUNK_S * 1000, ".0f"))
+
+    freed = [trial for round_ in rounds for trial in round_.freed_s]
+    behind = [trial for round_ in rounds for trial in round_.behind_s]
     rows = [
-        (phase, *(p50_p99(_all(rounds, phase, way)) for way in Way), f"{_step_s(phase, rounds) * 1000:.0f}")
-        for phase in Phase
+        (phase, *(_p50_p99(freed, phase, way) for way in Way), f"{bound_s * 1000:.0f}")
+        for phase, bound_s in bounds_s.items()
     ]
-    alone = [taken for round_ in rounds for taken in round_.alone_s]
-    next_rows = [("nothing", p50_p99(alone))]
-    next_rows += [
-        (name, p50_p99([s for round_ in rounds for s in round_.behind_s[name]]))
-        for name in rounds[0].behind_s
-    ]
+    next_rows = [("nothing", p50_p99([s for round_ in rounds for s in round_.alone_s]))]
+    next_rows += [(f"{way} in the {phase}", _p50_p99(behind, phase, way)) for phase, way in STRUCK_BEFORE]
+    header = ("phase", *(f"{way}, P50 / P99 ms" for way in Way), "one step or chunk, ms")
     tables = (markdown(header, rows), markdown(("before it", "TTFT, P50 / P99 ms"), next_rows))
     method = (
         f"From the end of the request until nothing is held. Bounds are one step or chunk and "
         f"{MESSAGES_S * 1000:.0f} ms for messages; goals are the P99 of all ways in a seed."
     )
-    return Section(
-        "Cancel, deadline and disconnect",
-        method,
-        tuple(goals),
-        tables,
-        {"rounds": [asdict(round_) for round_ in rounds]},
-    )
+    data = {"rounds": [asdict(round_) for round_ in rounds]}
+    return Section("Cancel, deadline and disconnect", method, tuple(goals), tables, data)
 
 
-def _goal(phase: Phase, rounds: Sequence[Round]) -> Goal:
-    worst = [
-        quantile([taken for ones in round_.freed_s[phase].values() for taken in ones], 0.99)
-        for round_ in rounds
-    ]
-    bound = (_step_s(phase, rounds) + MESSAGES_S) * 1000
-    return Goal(f"{phase}: P99 ms until free", _ms(worst), bound, at_least=False, spec=".0f")
-
-
-def _step_s(phase: Phase, rounds: Sequence[Round]) -> float:
-    """Return how long work runs on once it has begun: a step or chunk; 0 for a request in the queue."""
-    match phase:
-        case Phase.QUEUE:
-            return 0.0
-        case Phase.TOKENISING:
-            return max(round_.tokenising_s for round_ in rounds)
-        case Phase.PREFILL:
-            return CHUNK_S
-        case Phase.HANDOFF | Phase.DECODE | Phase.RELAY:
-            return STEP_S
-
-
-def _all(rounds: Sequence[Round], phase: Phase, way: Way) -> list[float]:
-    return [taken for round_ in rounds for taken in round_.freed_s[phase].get(way, ())]
-
-
-def _ms(seconds: Sequence[float]) -> tuple[float, ...]:
-    return tuple(taken * 1000 for taken in seconds)
+def _p50_p99(trials: Sequence[tuple[Phase, Way, float]], phase: Phase, way: Way) -> str:
+    return p50_p99([s for *kind, s in trials if kind == [phase, way]])

@@ -24,7 +24,7 @@ from baton.types import Sampling, Slo, Stop
 from baton.v1 import inference_pb2, inference_pb2_grpc
 from baton.wire.convert import request_to_pb
 from benchmarks.failures.freeing import BlockCounts, Holdings
-from benchmarks.failures.redis_watch import Monitor
+from benchmarks.failures.redis_watch import monitored
 from benchmarks.fleets.observe import snapshot
 from scheduling.cost.cost_model import CostModel, StepShape
 from scheduling.cost.profiles import Profile, dump
@@ -98,7 +98,7 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
     options = [("grpc.http2.lookahead_bytes", UNREAD_BYTES), ("grpc.http2.bdp_probe", 0)]
     async with (
         Fleet(spec) as fleet,
-        Monitor(fleet.process("redis").address, holdings),
+        monitored(fleet.process("redis").address, holdings.take),
         grpc.aio.insecure_channel(fleet.router_addresses[0]) as channel,
         grpc.aio.insecure_channel(fleet.router_addresses[0], options=options) as narrow,
     ):
@@ -222,40 +222,37 @@ class Scene:
 
     def _due_ms(self, phase: Phase, rng: random.Random) -> int:
         """Return a deadline that passes in the phase."""
-        match phase:
-            case Phase.QUEUE:
-                due_s = rng.uniform(0.1, 0.1 + STEP_S)
-            case Phase.TOKENISING:
-                due_s = rng.uniform(0.1, 0.5) * self.tokenising_s
-            case Phase.PREFILL:
-                due_s = rng.uniform(0.2, 0.7) * self.ttft_s
-            case Phase.HANDOFF:
-                due_s = self.ttft_s + rng.uniform(0.2, 0.5) * STEP_S
-            case Phase.DECODE:
-                due_s = self.ttft_s + rng.uniform(4.0, 5.0) * STEP_S
-            case Phase.RELAY:
-                due_s = self.ttft_s + UNREAD_S + rng.uniform(0.0, STEP_S)
-        return round(due_s * 1000)
+        first_s = self.ttft_s
+        least_s, most_s = {
+            Phase.QUEUE: (0.1, 0.1 + STEP_S),
+            Phase.TOKENISING: (0.1 * self.tokenising_s, 0.5 * self.tokenising_s),
+            Phase.PREFILL: (0.2 * first_s, 0.7 * first_s),
+            Phase.HANDOFF: (first_s + 0.2 * STEP_S, first_s + 0.5 * STEP_S),
+            Phase.DECODE: (first_s + 4.0 * STEP_S, first_s + 5.0 * STEP_S),
+            Phase.RELAY: (first_s + UNREAD_S, first_s + UNREAD_S + STEP_S),
+        }[phase]
+        return round(1000 * rng.uniform(least_s, most_s))
 
     async def _reach(self, phase: Phase, request_id: str, listener: Listener, rng: random.Random) -> None:
         """Wait until the request is in the phase, and up to a step longer, but not beyond the phase."""
+        least_s, most_s = 0.0, STEP_S
         match phase:
             case Phase.QUEUE:
                 await self._holdings.until(request_id, lambda held: "queue" in held)
-                await asyncio.sleep(rng.uniform(0.0, STEP_S))
             case Phase.TOKENISING:
-                await asyncio.sleep(rng.uniform(0.1, 0.5) * self.tokenising_s)
+                least_s, most_s = 0.1 * self.tokenising_s, 0.5 * self.tokenising_s
             case Phase.PREFILL:
                 await self._blocks.until(lambda free: free[0] < self._blocks.all[0])
-                await asyncio.sleep(rng.uniform(0.0, 4.0) * CHUNK_S)
+                most_s = 4.0 * CHUNK_S
             case Phase.HANDOFF:
                 await listener.read(1)
+                return
             case Phase.DECODE:
                 await listener.read(4)
-                await asyncio.sleep(rng.uniform(0.0, STEP_S))
             case Phase.RELAY:
                 await listener.read(1)
-                await asyncio.sleep(UNREAD_S + rng.uniform(0.0, STEP_S))
+                least_s, most_s = UNREAD_S, UNREAD_S + STEP_S
+        await asyncio.sleep(rng.uniform(least_s, most_s))
 
     async def _strike(self, way: Way, request_id: str, listener: Listener) -> None:
         if way is Way.DISCONNECT:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import uvloop
 
@@ -25,22 +24,14 @@ VOCAB_SIZE = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A run. Lengths are those of `workload` times `scale`; `clients` is a number of processes."""
+class Load:
+    """The requests of one process; `scale` multiplies the lengths of the workload."""
 
-    model: Path
+    workload: str
     rate: float
     seconds: float
     scale: float
-    workload: str = "chat"
-    prefill: int = 1
-    decode: int = 2
-    routers: int = 2
-    clients: int = 1
-    max_num_seqs: int = 512
-    profile: str = "h200-llama-3.1-8b"
-    kill: bool = True
-    seed: int = 0
+    seed: int
 
 
 @dataclass(slots=True)
@@ -79,14 +70,16 @@ class Errand:
     slo: Slo
 
 
-def processes(number: int) -> ProcessPoolExecutor:
-    """Return a pool of processes, which import what they need at their first task."""
-    return ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn"))
+async def send(loads: Sequence[Load], addresses: Sequence[str], begin_at: float) -> list[Outcome]:
+    """Send each load from its own process, from `begin_at` of the host's clock on."""
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(len(loads), mp_context=multiprocessing.get_context("spawn")) as pool:
+        sending = [loop.run_in_executor(pool, _client_process, load, addresses, begin_at) for load in loads]
+        return await asyncio.gather(*sending)
 
 
-def client_process(plan: Plan, number: int, addresses: Sequence[str], begin_at: float) -> Outcome:
-    """Send this process's share of the rate, from `begin_at` of the host's clock on."""
-    errands = list(_errands(plan, number))
+def _client_process(load: Load, addresses: Sequence[str], begin_at: float) -> Outcome:
+    errands = list(_errands(load))
     gc.collect()
     gc.freeze()
     outcome = uvloop.run(_send_all(errands, addresses, begin_at))
@@ -95,12 +88,12 @@ def client_process(plan: Plan, number: int, addresses: Sequence[str], begin_at: 
     return outcome
 
 
-def _errands(plan: Plan, number: int) -> Iterator[Errand]:
+def _errands(load: Load) -> Iterator[Errand]:
     """Draw the requests; this happens before the first is sent, or it would delay the others."""
-    rng = random.Random(f"{plan.seed}:{number}")
-    times = arrivals("poisson", plan.rate / plan.clients, seed=plan.seed * plan.clients + number)
-    for due_s in itertools.takewhile(lambda due: due < plan.seconds, times):
-        shape = WORKLOADS[plan.workload](rng, plan.scale, DEFAULT_CAPS[plan.workload])
+    rng = random.Random(load.seed)
+    times = arrivals("poisson", load.rate, load.seed)
+    for due_s in itertools.takewhile(lambda due: due < load.seconds, times):
+        shape = WORKLOADS[load.workload](rng, load.scale, DEFAULT_CAPS[load.workload])
         prompt = prompt_ids(shape, rng, VOCAB_SIZE)
         yield Errand(due_s, prompt, shape.output_tokens, Slo(slo_class=rng.choice(CLASSES)))
 
@@ -116,12 +109,12 @@ async def _send_all(errands: Sequence[Errand], addresses: Sequence[str], begin_a
             for first in range(len(addresses))
         ]
         async with asyncio.TaskGroup() as group:
-            for place, errand in enumerate(errands):
+            for client, errand in zip(itertools.cycle(clients), errands, strict=False):
                 late_s = time.time() - begin_at - errand.due_s
                 if late_s < 0:
                     await asyncio.sleep(-late_s)
                 outcome.late_ms.append(max(0.0, late_s * 1000))
-                group.create_task(_one(clients[place % len(clients)], errand, outcome))
+                group.create_task(_one(client, errand, outcome))
     return outcome
 
 

@@ -7,18 +7,16 @@ MONITOR. Both run on this machine, so one clock (`time.time`) serves for all.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-_COMMAND = re.compile(
-    rb'\+(\d+\.\d+) \[[^]]*\] "(\w+)" "\{baton\}:(queue|grants|leases:[^"]*|credits:[^"]*)" (.*)', re.DOTALL
-)
-_WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+from benchmarks.failures.redis_watch import parsed
+from benchmarks.fleets.observe import scrape
+
 ASK_AGAIN_S = 0.002
 """Seconds between two polls for blocks: the interpreter that runs the steps serves them."""
-_FREE = re.compile(rb"^baton_kv_free_blocks (\S+)$", re.MULTILINE)
+_FREE = "baton_kv_free_blocks"
 
 
 class Holdings:
@@ -46,29 +44,29 @@ class Holdings:
 
     def take(self, line: bytes) -> None:
         """Process a line of MONITOR."""
-        found = _COMMAND.match(line)
-        if found is None:
+        command = parsed(line)
+        if command is None:
             return
-        at_s, command, kind = float(found[1]), found[2].upper(), found[3].decode()
-        words = [word.decode() for word in _WORD.findall(found[4])]
-        if command in (b"ZADD", b"HSET"):
-            self._gain(words[1] if command == b"ZADD" else words[0], kind)
-        elif command in (b"ZREM", b"HDEL"):
-            for request_key in words:
-                self._lose(request_key, kind, at_s)
+        match command.verb:
+            case "ZADD":
+                self._gain(command.words[1], command.name)
+            case "HSET":
+                self._gain(command.words[0], command.name)
+            case "ZREM" | "HDEL":
+                for request_key in command.words:
+                    self._lose(request_key, command.name, command.at_s)
         self._changed.set()
 
-    def _gain(self, request_key: str, kind: str) -> None:
+    def _gain(self, request_key: str, name: str) -> None:
         if request_key:  # the other one is a ledger's total
-            self._held[_id_of(request_key)].add(kind)
+            self._held[_id_of(request_key)].add(name)
 
-    def _lose(self, request_key: str, kind: str, at_s: float) -> None:
+    def _lose(self, request_key: str, name: str, at_s: float) -> None:
         request_id = _id_of(request_key)
-        held = self._held.get(request_id)
-        if held is None:
+        if request_id not in self._held:
             return
-        held.discard(kind)
-        if not held:
+        self._held[request_id].discard(name)
+        if not self._held[request_id]:
             del self._held[request_id]
             self._emptied_at[request_id] = at_s
 
@@ -104,12 +102,7 @@ class BlockCounts:
 
 
 async def _free_blocks(address: str) -> int:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"GET /metrics?name[]=baton_kv_free_blocks HTTP/1.0\r\n\r\n")
-    answer = await reader.read()
-    writer.close()
-    found = _FREE.search(answer)
-    if found is None:
-        raise ValueError(f"metrics at {address} have no baton_kv_free_blocks")
-    return round(float(found[1]))
+    for sample in await scrape(address, _FREE):
+        if sample.name == _FREE:
+            return round(sample.value)
+    raise ValueError(f"metrics at {address} have no {_FREE}")

@@ -24,7 +24,7 @@ from benchmarks.flags import add_model_flag, add_shared_flags, count
 from benchmarks.fleets.observe import busiest_decoder
 from benchmarks.report import report
 from reporting.progress import tracked
-from reporting.section import Goal, Section, markdown
+from reporting.section import Section, at_most, table
 from reporting.tables import p50_p99
 
 STREAMS = 6
@@ -56,28 +56,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def section_of(runs: Sequence[Run]) -> Section:
-    rows = [
-        (
-            f"{number} ({len(left.wave.pauses_s)} moved)",
-            p50_p99(left.wave.before_s),
-            p50_p99(left.wave.pauses_s),
-            f"{left.exit_s * 1000:.0f}",
-        )
-        for number, left in enumerate(runs, 1)
-    ]
+    columns = {
+        "run": lambda left: f"{runs.index(left) + 1} ({len(left.wave.pauses_s)} moved)",
+        "gap before, P50 / P99 ms": lambda left: p50_p99(left.wave.before_s),
+        "pause, P50 / P99 ms": lambda left: p50_p99(left.wave.pauses_s),
+        "exit, ms": lambda left: f"{left.exit_s * 1000:.0f}",
+    }
     return Section(
         "A decode worker leaves",
         "The longest gap of each stream that moved, from the signal to the exit, beside all gaps before.",
         (
-            Goal(
-                "streams broken or changed",
-                tuple(float(left.wave.changed) for left in runs),
-                0,
-                at_least=False,
-            ),
-            Goal("seconds to exit", tuple(left.exit_s for left in runs), EXIT_GOAL_S, at_least=False),
+            at_most("streams broken or changed", (left.wave.changed for left in runs), 0),
+            at_most("seconds to exit", (left.exit_s for left in runs), EXIT_GOAL_S),
         ),
-        (markdown(("run", "gap before, P50 / P99 ms", "pause, P50 / P99 ms", "exit, ms"), rows),),
+        (table(runs, columns),),
     )
 
 
@@ -89,29 +81,21 @@ async def measure(model: Path, num_streams: int, seed: int) -> Run:
     async with Fleet(spec) as fleet, AsyncClient(fleet.router_addresses) as client:
         prompts = prompts_of(num_streams, PROMPT_TOKENS, seed)
         undisturbed = await play(client, prompts, TOKENS, seed)
-        struck = _Strike(fleet, client)
-        streams = await play(client, prompts, TOKENS, seed, struck.strike)
-        exit_s = await struck.exited
-        moved = [stream.attempts > 1 for stream in streams]
-        return Run(wave(streams, undisturbed, moved, struck.began_s, struck.began_s + exit_s), exit_s)
+        began_s, exited = 0.0, asyncio.get_running_loop().create_future()
+
+        async def leave() -> None:
+            nonlocal began_s, exited
+            leaving = fleet.process(await busiest_decoder(client))
+            began_s = time.monotonic()
+            leaving.terminate()
+            exited = asyncio.create_task(_exited_at(leaving))
+
+        streams = await play(client, prompts, TOKENS, seed, leave)
+        ended_s = await exited
+        moved = [stream for stream in streams if stream.attempts > 1]
+        return Run(wave(streams, undisturbed, moved, began_s, ended_s), ended_s - began_s)
 
 
-class _Strike:
-    """The signal, and how long the worker takes to end after it."""
-
-    def __init__(self, fleet: Fleet, client: AsyncClient) -> None:
-        self.began_s = 0.0
-        self.exited: asyncio.Task[float]
-        self._fleet = fleet
-        self._client = client
-
-    async def strike(self) -> None:
-        leaving = self._fleet.process(await busiest_decoder(self._client))
-        self.began_s = time.monotonic()
-        leaving.terminate()
-        self.exited = asyncio.create_task(self._time_to_exit(leaving, self.began_s))
-
-    @staticmethod
-    async def _time_to_exit(process: ManagedProcess, began_s: float) -> float:
-        await process.wait()
-        return time.monotonic() - began_s
+async def _exited_at(process: ManagedProcess) -> float:
+    await process.wait()
+    return time.monotonic()

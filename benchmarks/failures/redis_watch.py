@@ -7,19 +7,62 @@ are those of `state/keys.py`, recognised by their ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple
 
 CLASS_SCORE = 10**13
 """The distance between the scores of two classes, as in the fleet's state."""
+_COMMAND = re.compile(
+    rb'\+(\d+\.\d+) \[[^]]*\] "(\w+)" "\{baton\}:(queue|grants|leases:[^"]*|credits:[^"]*)"(.*)', re.DOTALL
+)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _LINE_BYTES = 1 << 22
-_WATCHED = tuple(b'"{baton}:' + name for name in (b'queue"', b'grants"', b"leases:", b"credits:"))
-"""Searched for before a line is parsed: most lines are about other keys."""
+
+
+class Command(NamedTuple):
+    """A command on the queue, the grants or a ledger, with the key's name and the words after it."""
+
+    at_s: float
+    verb: str
+    name: str
+    words: list[str]
+
+
+def parsed(line: bytes) -> Command | None:
+    """Parse a line of MONITOR; return None for a command on other keys, as most are."""
+    found = _COMMAND.match(line)
+    if found is None:
+        return None
+    words = [word.decode() for word in _WORD.findall(found[4])]
+    return Command(float(found[1]), found[2].decode().upper(), found[3].decode(), words)
+
+
+@contextlib.asynccontextmanager
+async def monitored(address: str, take: Callable[[bytes], None]) -> AsyncIterator[None]:
+    """Feed every line of a Redis's MONITOR to `take` while the block lasts."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=_LINE_BYTES)
+    writer.write(b"MONITOR\r\n")
+    answer = await reader.readline()
+    if answer != b"+OK\r\n":
+        raise ValueError(f"MONITOR was answered with {answer!r}; accepted: a server that allows it")
+
+    async def listen() -> None:
+        while line := await reader.readline():
+            take(line)
+
+    listening = asyncio.create_task(listen())
+    try:
+        yield
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        writer.close()
 
 
 @dataclass(slots=True)
@@ -33,8 +76,8 @@ class OrderFacts:
     passed_beyond_flight: int = 0
     """The part of them that passed more entries than grants were in flight."""
     most_waiting: int = 0
-    max_leased: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    max_seats: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    max_leased: dict[str, int] = field(default_factory=dict)
+    max_seats: dict[str, int] = field(default_factory=dict)
 
 
 class OrderWatch:
@@ -43,7 +86,7 @@ class OrderWatch:
     def __init__(self) -> None:
         self.facts = OrderFacts()
         self.ledgers: set[str] = set()
-        """Keys of all credits and leases ever written."""
+        """Names of all credits and leases ever written, as `leases:WORKER_KEY`."""
         self._scores: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
         self._passed: dict[str, int] = {}
@@ -52,19 +95,15 @@ class OrderWatch:
 
     def take(self, line: bytes) -> None:
         """Process a line of MONITOR."""
-        if not any(name in line for name in _WATCHED):
+        command = parsed(line)
+        if command is None:
             return
-        words = [word.decode() for word in _WORD.findall(line)]
-        if len(words) < 2:
-            return
-        command, key, *rest = words
-        name = key.removeprefix("{baton}:")
-        if name == "queue":
-            self._on_queue(command.upper(), rest)
-        elif name == "grants":
-            self._on_grants(command.upper(), rest)
-        elif name.startswith(("leases:", "credits:")):
-            self._on_ledger(command.upper(), key, rest)
+        if command.name == "queue":
+            self._on_queue(command.verb, command.words)
+        elif command.name == "grants":
+            self._on_grants(command.verb, command.words)
+        else:
+            self._on_ledger(command)
 
     def _on_queue(self, command: str, rest: list[str]) -> None:
         if command == "ZADD":
@@ -98,62 +137,19 @@ class OrderWatch:
         elif command == "ZREM":
             self._in_flight.difference_update(rest)
 
-    def _on_ledger(self, command: str, key: str, rest: list[str]) -> None:
-        seats, worker = self._seats[key], key.split(":")[2]
-        if command == "HSET":
-            self.ledgers.add(key)
-            if rest[0]:
-                seats.add(rest[0])
-            elif ":leases:" in key:
-                total = int(rest[1].split(" ")[0])
-                self.facts.max_leased[worker] = max(self.facts.max_leased[worker], total)
-                self.facts.max_seats[worker] = max(self.facts.max_seats[worker], len(seats))
-        elif command == "HDEL":
-            seats.difference_update(rest)
-        elif command in ("DEL", "UNLINK"):
+    def _on_ledger(self, command: Command) -> None:
+        facts, words = self.facts, command.words
+        seats = self._seats[command.name]
+        kind, worker, _ = command.name.split(":", 2)
+        if command.verb == "HSET":
+            self.ledgers.add(command.name)
+            if words[0]:
+                seats.add(words[0])
+            elif kind == "leases":
+                total = int(words[1].split(" ")[0])
+                facts.max_leased[worker] = max(facts.max_leased.get(worker, 0), total)
+                facts.max_seats[worker] = max(facts.max_seats.get(worker, 0), len(seats))
+        elif command.verb == "HDEL":
+            seats.difference_update(words)
+        elif command.verb in ("DEL", "UNLINK"):
             seats.clear()
-
-
-class Takes(Protocol):
-    """A consumer of MONITOR's lines."""
-
-    def take(self, line: bytes) -> None: ...
-
-
-class Monitor:
-    """Feeds every line of a Redis's MONITOR to a watch while the `async with` block lasts."""
-
-    def __init__(self, address: str, watch: Takes) -> None:
-        self._watch = watch
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
-        self._writer.write(b"MONITOR\r\n")
-        answer = await reader.readline()
-        if answer != b"+OK\r\n":
-            raise ValueError(f"MONITOR was answered with {answer!r}; accepted: a server that allows it")
-        self._task = asyncio.create_task(self._listen(reader))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._writer.close()
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            self._watch.take(line)
-
-
-class RedisWatch(Monitor):
-    """A monitor with an `OrderWatch`."""
-
-    def __init__(self, address: str) -> None:
-        self.order = OrderWatch()
-        super().__init__(address, self.order)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from baton import AsyncClient, Finished, Sampling, Stop, Tokens
@@ -27,7 +29,7 @@ class Stream:
 
     def gaps(self, begin_s: float, end_s: float) -> list[float]:
         """Return the gaps between events that overlap a time."""
-        pairs = zip(self.at_s, self.at_s[1:], strict=False)
+        pairs = itertools.pairwise(self.at_s)
         return [after - before for before, after in pairs if begin_s <= after and before <= end_s]
 
 
@@ -35,9 +37,9 @@ class Stream:
 class Wave:
     """The pauses of streams around one disturbance. Times in seconds."""
 
-    before_s: tuple[float, ...]
+    before_s: list[float]
     """All gaps until the disturbance."""
-    pauses_s: tuple[float, ...]
+    pauses_s: list[float]
     """The longest gap of each stream that went on elsewhere; empty if all had ended before."""
     changed: int
     """Streams whose tokens differ from those of the undisturbed run."""
@@ -46,16 +48,25 @@ class Wave:
 def wave(
     streams: Sequence[Stream],
     undisturbed: Sequence[Stream],
-    moved: Sequence[bool],
+    moved: Sequence[Stream],
     begin_s: float,
-    end_s: float,
+    end_s: float = math.inf,
 ) -> Wave:
-    """Measure the pauses from the disturbance to its end; `moved` marks the streams that went elsewhere."""
-    paused = [stream for stream, has_moved in zip(streams, moved, strict=True) if has_moved]
+    """Measure the pauses from the disturbance to its end; `moved` are the streams that went elsewhere."""
     return Wave(
-        before_s=tuple(gap for stream in streams for gap in stream.gaps(0.0, begin_s)),
-        pauses_s=tuple(max(stream.gaps(begin_s, end_s)) for stream in paused),
+        before_s=[gap for stream in streams for gap in stream.gaps(0.0, begin_s)],
+        pauses_s=[max(stream.gaps(begin_s, end_s)) for stream in moved],
         changed=sum(a.token_ids != b.token_ids for a, b in zip(streams, undisturbed, strict=True)),
+    )
+
+
+def joined(waves: Iterable[Wave]) -> Wave:
+    """Return all of them as one."""
+    found = list(waves)
+    return Wave(
+        [gap for wave_ in found for gap in wave_.before_s],
+        [pause for wave_ in found for pause in wave_.pauses_s],
+        sum(wave_.changed for wave_ in found),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.failures.crowd import Outcome, Plan
-from benchmarks.failures.many_routers import section
-from benchmarks.failures.shared_redis import Report
+from benchmarks.failures.crowd import Outcome
+from benchmarks.failures.many_routers import Plan, Report, section
+from benchmarks.failures.redis_watch import OrderFacts
 
 
 def test_errors_of_all_clients_are_counted_and_told_as_json() -> None:
@@ -17,7 +17,7 @@ def test_errors_of_all_clients_are_counted_and_told_as_json() -> None:
         for _ in range(refused):
             one.count("Overloaded: the queue is full")
         outcome.add(one)
-    report = Report(outcome, 3, 2, 0, 0, (), (), {"router-0": 0.1})
-    told = section(Plan(Path("model"), rate=1.0, seconds=1.0, scale=1.0), [1], [report]).as_dict()
+    report = Report(1, outcome, OrderFacts(granted=3), (), (), {"router-0": 0.1})
+    told = section(Plan(Path("model"), rate=1.0, seconds=1.0, scale=1.0), [report]).as_dict()
     (said,) = json.loads(json.dumps(told))["reports"]
     assert said["outcome"]["errors"] == {"Overloaded: the queue is full": 3}

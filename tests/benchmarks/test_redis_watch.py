@@ -63,9 +63,10 @@ def test_another_class_and_one_that_left_are_not_passed() -> None:
 
 def test_the_most_that_was_leased_is_kept() -> None:
     watch = OrderWatch()
-    key = "{baton}:leases:decode-0:abc"
+    name = "leases:decode-0:abc"
+    key = "{baton}:" + name
     feed(watch, f"HSET|{key}|a|5 99", f"HSET|{key}|-|5 99", f"HSET|{key}|b|7 99", f"HSET|{key}|-|12 99")
     feed(watch, f"HDEL|{key}|a", f"HSET|{key}|-|7 99", "HSET|{baton}:credits:prefill-0:x|-|900 99")
     assert watch.facts.max_leased == {"decode-0": 12}
     assert watch.facts.max_seats == {"decode-0": 2}
-    assert watch.ledgers == {key, "{baton}:credits:prefill-0:x"}
+    assert watch.ledgers == {name, "credits:prefill-0:x"}

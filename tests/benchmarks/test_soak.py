@@ -12,8 +12,16 @@ import pytest
 
 from benchmarks.compilers import compilers
 from benchmarks.failures.crowd import Outcome
-from benchmarks.failures.soak import STANDSTILL_GOAL_MS, section
-from benchmarks.failures.soak_fleet import ProcessReport, Rate, Report, Setting, measure, rate_of
+from benchmarks.failures.soak import (
+    STANDSTILL_GOAL_MS,
+    ProcessReport,
+    Rate,
+    Report,
+    Setting,
+    measure,
+    rate_of,
+    section,
+)
 from reporting.section import Section
 from tests.fleet.driving import DEMO_MODEL
 
@@ -24,8 +32,8 @@ def soaked(
     process: ProcessReport, outcome: Outcome, *, seconds: float = MINUTES_10, num_compilers: int = 0
 ) -> Section:
     setting = Setting(Path("model"), rate=1.0, seconds=seconds, num_compilers=num_compilers)
-    fine = Report({"chat": Outcome(sent=1, finished=1)}, {"router-0": ProcessReport()})
-    return section(setting, "", [1, 2], [fine, Report({"chat": outcome}, {"router-0": process})])
+    fine = Report(1, {"chat": Outcome(sent=1, finished=1)}, {"router-0": ProcessReport()})
+    return section(setting, "", [fine, Report(2, {"chat": outcome}, {"router-0": process})])
 
 
 def missed(told: Section) -> int:
