@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from benchmarks.decodes import decode, fixed_length
-from engine.core.commands import Command
+from benchmarks.decodes import decode, fixed_length, run_all
+from engine.core.commands import Decode
 from engine.core.report import StepReport
 from scheduling.cost.cost_model import Sample
 from worker.engine import Engine
@@ -32,7 +32,7 @@ class StepRecorder:
         """Run prompts, in one step if they fit its budget, then their decode steps until all have ended."""
         return self._run(iter([[self._request(length, num_outputs) for length in prompts]]))
 
-    def _arrivals(self, count: int, longest_prompt: int, longest_output: int) -> Iterator[list[Command]]:
+    def _arrivals(self, count: int, longest_prompt: int, longest_output: int) -> Iterator[list[Decode]]:
         while count:
             coming = min(count, self._rng.choice(ARRIVALS))
             count -= coming
@@ -47,27 +47,17 @@ class StepRecorder:
     def _length(self, median: float, sigma: float, longest: int) -> int:
         return min(longest, max(1, int(median * self._rng.lognormvariate(0, sigma))))
 
-    def _request(self, num_prompt: int, num_outputs: int) -> Command:
+    def _request(self, num_prompt: int, num_outputs: int) -> Decode:
         prompt = tuple(self._rng.randrange(VOCAB) for _ in range(num_prompt))
         return decode(prompt, fixed_length(num_outputs))
 
-    def _run(self, arrivals: Iterator[list[Command]]) -> list[Sample]:
+    def _run(self, arrivals: Iterator[list[Decode]]) -> list[Sample]:
         """Run until all requests have ended."""
         samples: list[Sample] = []
-        is_over = False
 
-        def drain(timeout_s: float) -> list[Command]:
-            nonlocal is_over
-            coming = next(arrivals, None)
-            while coming == [] and timeout_s > 0:
-                coming = next(arrivals, None)
-            is_over = coming is None and timeout_s > 0
-            return coming or []
-
-        def emit(report: StepReport) -> None:
-            assert not report.failures, report.failures
+        def record(report: StepReport) -> None:
             if report.shape is not None:
                 samples.append((report.shape, report.step_seconds))
 
-        self._loop.run(drain, emit, lambda: is_over)
+        run_all(self._loop, arrivals, record)
         return samples

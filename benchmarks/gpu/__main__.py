@@ -19,29 +19,32 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.flags import names
-from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline, variants
-from benchmarks.gpu.setting.bench import Bench, NotMeasured
-from benchmarks.gpu.setting.needs import check_needs
-from benchmarks.gpu.setting.sizes import SIZES
+from benchmarks.gpu import anchors, ceilings, correctness, kernel_times, offline
+from benchmarks.gpu.bench import Bench, NotMeasured
+from benchmarks.gpu.sizes import SIZES
 from engine.build import resolve_device
 from reporting.machine import machine
-from reporting.section import Section, markdown
+from reporting.section import Section
+
+PACKAGES = ("grpc", "grpc_health", "jinja2", "prometheus_client", "redis", "structlog", "uvloop", "xxhash")
+"""The packages that a fleet of processes needs, beyond those of the engine."""
 
 
 def _of_processes(name: str) -> Callable[[Bench], Section]:
-    """Return a section whose module needs the packages of a fleet's client; they are checked before its
-    import.
-    """
+    """Return a section of `processes`, which is imported only where a fleet can run."""
 
     def run(bench: Bench) -> Section:
-        check_needs()
-        section: Section = importlib.import_module(f"benchmarks.gpu.{name}").measure(bench)
+        missing = [package for package in PACKAGES if find_spec(package) is None]
+        if missing:
+            raise NotMeasured(f"a fleet needs the Python packages {', '.join(missing)}")
+        section: Section = getattr(importlib.import_module("benchmarks.gpu.processes"), name)(bench)
         return section
 
     return run
@@ -57,7 +60,7 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "burst": offline.burst,
     "fleet": _of_processes("fleet"),
     "handoff": _of_processes("handoff"),
-    "variants": variants.measure,
+    "variants": offline.variants,
 }
 """In the order in which they run: sections that others need come first, then the most important."""
 MINUTES = 8.0
@@ -83,7 +86,10 @@ def main(argv: Sequence[str]) -> int:
             if args.json is not None:
                 text = json.dumps({"facts": facts, "sections": sections}, indent=1)
                 args.json.write_text(text + "\n", encoding="utf-8")
-    print(_in_short(bench), end="\n\n")
+    if bench.is_comparable:
+        print(f"### In short\n\n{anchors.comparison(bench.found)}\n")
+    else:
+        print("Not compared with published figures, which takes a GPU and its sizes.\n")
     print("; ".join(f"{name} {said}" for name, said in facts.items()), flush=True)
     return FAILED if any(section["status"] == "failed" for section in sections.values()) else 0
 
@@ -119,35 +125,24 @@ def _chosen(sections: Sequence[str]) -> list[str]:
 
 def _run(name: str, bench: Bench, end_s: float) -> dict[str, Any]:
     """Run a section, and return its figures, or why there are none."""
-    before = time.monotonic()
-    if before > end_s:
-        return _tell_nothing(name, "not measured", "out of time; --minutes allows more")
     print(f"{name} …", file=sys.stderr, flush=True)
-    failure = ""
+    began_s = time.monotonic()
+    status = "not measured"
     try:
+        if began_s > end_s:
+            raise NotMeasured("out of time; --minutes allows more")
         section = SECTIONS[name](bench)
-    except NotMeasured as reason:
-        return _tell_nothing(name, "not measured", str(reason))
+        print(section.markdown(), end="\n\n", flush=True)
+        return {"status": "measured", "seconds": time.monotonic() - began_s, **section.as_dict()}
+    except NotMeasured as error:
+        reason = str(error)
     except Exception as error:  # noqa: BLE001 - one section's failure must not cost the others' figures
         traceback.print_exc()
-        failure = f"{type(error).__name__}: {error}"
-    if failure:
+        status, reason = "failed", f"{type(error).__name__}: {error}"
+    if status == "failed":
         bench.release()  # not before: the traceback held the section's engine, and so its memory
-        return _tell_nothing(name, "failed", failure)
-    print(section.markdown(), end="\n\n", flush=True)
-    return {"status": "measured", "seconds": time.monotonic() - before, **section.as_dict()}
-
-
-def _tell_nothing(name: str, status: str, reason: str) -> dict[str, Any]:
     print(f"### {name}\n\n{status}: {reason}\n", flush=True)
     return {"status": status, "reason": reason}
-
-
-def _in_short(bench: Bench) -> str:
-    if not bench.is_comparable:
-        return "Not compared with published figures, which takes a GPU and its sizes."
-    header = ("figure", f"vLLM {anchors.VLLM}", "goal", "measured here")
-    return "### In short\n\n" + markdown(header, anchors.comparison(bench.found))
 
 
 def _facts(argv: Sequence[str], bench: Bench) -> dict[str, str]:

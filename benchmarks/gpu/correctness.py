@@ -8,35 +8,29 @@ reference‖ / ‖reference‖; rounding the result alone makes a few thousandth
 from __future__ import annotations
 
 import contextlib
-import itertools
+from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from benchmarks.gpu.cases.case import Case, Comparison
-from benchmarks.gpu.cases.eight_bit_cases import EightBitCases
-from benchmarks.gpu.cases.elementwise_cases import ElementwiseCases
-from benchmarks.gpu.cases.vocabulary_cases import vocabulary_cases
-from benchmarks.gpu.setting.bench import Bench
-from benchmarks.gpu.setting.paged import PagedKV, paged
-from kernels.chunked_prefill import chunked_prefill, chunked_prefill_reference
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.kernel_calls import KernelCall, KernelCalls
+from benchmarks.gpu.sizes import BLOCK_SIZE, KEYS_AND_VALUES, Heads
+from kernels.checks import KV_LIMITS
+from kernels.logit_rows.arguments import Way
 from kernels.paged_attention.kernel import MAX_TILE
-from kernels.paged_decode import paged_decode, paged_decode_reference
-from reporting.section import Section, markdown
+from reporting.section import Section, table
 
 MOST = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 LENGTHS = (1, 17, 300, 1000)
 DECODES = (1, 1, 1, 1)
 MIXED = (1, 16, 150, 1)
 """Tokens of each sequence in a step: decodes alone, and among chunks."""
-NUM_SPLITS = 3
-"""Programs that share a decode's spans."""
-HEADS = ((64, 8, 8), (80, 4, 4), (128, 32, 8), (128, 16, 1), (256, 8, 1))
-"""(head_dim, q heads, KV heads): sizes 64 to 256, and 1 to 16 query heads for each KV head."""
-COMMONEST = 2
+COMMONEST = Heads(128, 32, 8)
+HEADS = (Heads(64, 8, 8), Heads(80, 4, 4), COMMONEST, Heads(128, 16, 1), Heads(256, 8, 1))
+"""Sizes 64 to 256, and 1 to 16 query heads for each KV head."""
 FEATURES: tuple[dict[str, Any], ...] = (
     {},
     {"sliding_window": 100},
@@ -44,32 +38,47 @@ FEATURES: tuple[dict[str, Any], ...] = (
     {"sinks": True},
     {"sliding_window": 100, "softcap": 5.0, "sinks": True},
 )
+PLAIN_AND_ALL = FEATURES[0], FEATURES[-1]
+TOKENS = 100
+WIDTHS = (64, 1000, 4096)
+POOL = (20, KEYS_AND_VALUES, BLOCK_SIZE, 4, 64)
+MOVED = 7
+"""Blocks that are copied or summed up."""
+ROWS, TOP = 64, 20
+FILTERS: dict[str, dict[Way, float]] = {
+    "as they are": {},
+    "top-k": {Way.TOP_K: 50},
+    "top-p": {Way.TOP_P: 0.9},
+    "min-p": {Way.MIN_P: 0.05},
+    "all filters": {Way.TOP_K: 200, Way.TOP_P: 0.95, Way.MIN_P: 0.01},
+}
+INVARIANT_PRODUCTS = ((1, 256, 512), (33, 1000, 300), (200, 512, 1024))
+INT8_PRODUCTS = ((1, 4096, 512), (33, 1024, 304), (200, 512, 1024))
+"""(rows, inputs, outputs)"""
+
+Cases = Iterator[tuple[str, KernelCall]]
 
 
 def check(bench: Bench) -> Section:
     """Check all cases; raise AssertionError naming those that are off."""
-    worst: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    errors: defaultdict[str, list[float]] = defaultdict(list)
     off = []
-    for case in cases(bench):
+    most = MOST[bench.dtype]
+    for what, call in cases(bench):
         with _poisoned():
-            out, expected = case.run()
-        error = relative_error(out, expected)
-        worst[case.op] = max(worst.get(case.op, 0.0), error)
-        counts[case.op] = counts.get(case.op, 0) + 1
-        if not error <= MOST[bench.dtype]:  # a NaN is not
-            off.append(f"{case.op} ({case.what}): {error:.2g}")
-    assert not off, f"{len(off)} cases are off by more than {MOST[bench.dtype]:g}: {'; '.join(off[:5])}"
-    rows = [(op, f"{counts[op]}", f"{worst[op]:.1e}") for op in worst]
-    table = markdown(("op", "cases", "largest relative error"), rows)
-    method = f"{bench.dtype}, relative to the reference in float32; accepted: {MOST[bench.dtype]:g}."
-    return Section("Correctness", method, (), (table,), {"correctness": worst})
-
-
-def relative_error(out: Tensor, expected: Tensor) -> float:
-    """Return ‖out - expected‖ / ‖expected‖; NaN if any value is not a number."""
-    difference = (out.double() - expected.double()).norm()
-    return float(difference / expected.double().norm().clamp(min=1e-30))
+            error = call.error()
+        errors[call.op].append(error)
+        if not error <= most:  # a NaN is not
+            off.append(f"{call.op} ({what}): {error:.2g}")
+    assert not off, f"{len(off)} cases are off by more than {most:g}: {'; '.join(off[:5])}"
+    columns = {
+        "op": lambda op: op,
+        "cases": lambda op: len(errors[op]),
+        "largest relative error": lambda op: f"{max(errors[op]):.1e}",
+    }
+    method = f"{bench.dtype}, relative to the reference in float32; accepted: {most:g}."
+    worst = {op: max(found) for op, found in errors.items()}
+    return Section("Correctness", method, (), (table(errors, columns),), {"correctness": worst})
 
 
 @contextlib.contextmanager
@@ -82,60 +91,54 @@ def _poisoned() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def cases(bench: Bench) -> Iterator[Case]:
-    """Yield the cases, which each have their own inputs."""
-    generator = bench.generator()
-    randn = partial(bench.randn, generator)
-    for (head_dim, q_heads, kv_heads), features in _heads_and_features():
-        kv = paged(LENGTHS, kv_heads, head_dim, bench.dtype, generator)
-        arguments = _arguments(features, head_dim, q_heads, generator)
-        what = f"{head_dim} × {q_heads}/{kv_heads}, {', '.join(features) or 'plain'}"
-        yield Case("paged_decode", what, _decode(kv, arguments, randn(len(LENGTHS), q_heads, head_dim)))
-        yield Case(
-            "chunked_prefill", what, _prefill(kv, arguments, MIXED, randn(sum(MIXED), q_heads, head_dim))
-        )
-        if features in (FEATURES[0], FEATURES[-1]):
-            for name, chunks in (("decodes", DECODES), ("mixed", MIXED)):
-                query = randn(sum(chunks), q_heads, head_dim)
-                in_spans = _prefill(kv, arguments, chunks, query, MAX_TILE)
-                yield Case("chunked_prefill", f"{what}, {name} in spans", in_spans)
-    yield from ElementwiseCases(bench, generator)
-    yield from vocabulary_cases(bench, generator)
-    yield from EightBitCases(bench, generator)
+def cases(bench: Bench) -> Cases:
+    """Yield what is special about each case, and the call."""
+    calls = KernelCalls(bench)
+    yield from _attention(calls)
+    yield from _token_by_token(calls)
+    yield from _blocks_and_logits(calls, bench.sizes.model.vocab)
+    yield from _eight_bits(calls)
 
 
-def _heads_and_features() -> Iterator[tuple[tuple[int, int, int], dict[str, Any]]]:
+def _attention(calls: KernelCalls) -> Cases:
     """Yield each feature at the commonest size, none and all at the others: compiling takes a second each."""
     for heads in HEADS:
-        for features in FEATURES if heads == HEADS[COMMONEST] else (FEATURES[0], FEATURES[-1]):
-            yield heads, features
+        for features in FEATURES if heads == COMMONEST else PLAIN_AND_ALL:
+            what = f"{heads}, {', '.join(features) or 'plain'}"
+            yield what, calls.attention(heads, LENGTHS, **features)
+            yield what, calls.attention(heads, LENGTHS, MIXED, **features)
+            if features in PLAIN_AND_ALL:
+                for chunks in (DECODES, MIXED):
+                    call = calls.attention(heads, LENGTHS, chunks, span=MAX_TILE, **features)
+                    yield f"{what}, {chunks} in spans", call
 
 
-def _arguments(
-    features: dict[str, Any], head_dim: int, q_heads: int, generator: torch.Generator
-) -> dict[str, Any]:
-    arguments = {"scale": head_dim**-0.5, **features}
-    if "sinks" in arguments:
-        arguments["sinks"] = torch.randn(q_heads, generator=generator, device=generator.device)
-    return arguments
+def _token_by_token(calls: KernelCalls) -> Cases:
+    for heads in HEADS:
+        yield f"{heads}", calls.store_kv(heads, TOKENS)
+        yield f"{heads}", calls.rope_store_kv(heads, TOKENS, padded=True)
+        yield f"{heads}, heads normed", calls.rope_store_kv(heads, TOKENS, normed=True, padded=True)
+    for width in WIDTHS:
+        yield f"{width}", calls.add_rms_norm(TOKENS, width, added=False)
+        yield f"{width}, added", calls.add_rms_norm(TOKENS, width)
+    for width, activation in product(WIDTHS, ("silu", "gelu_pytorch_tanh", "gelu")):
+        yield f"{width}, {activation}", calls.gated_activation(TOKENS, width, activation)
 
 
-def _wide(kv: PagedKV) -> tuple[Tensor, Tensor, Tensor]:
-    return kv.kv_layer.float(), kv.block_tables, kv.context_lens
+def _blocks_and_logits(calls: KernelCalls, vocab: int) -> Cases:
+    for call in (calls.gather_blocks, calls.scatter_blocks, calls.checksum_blocks):
+        yield f"{MOVED}", call(POOL, MOVED)
+    for name, filters in FILTERS.items():
+        yield name, calls.sample_rows(ROWS, vocab, filters)
+    yield f"{TOP}", calls.top_logits(ROWS, vocab, TOP)
+    for sizes in INVARIANT_PRODUCTS:
+        yield f"{sizes}", calls.invariant_linear(*sizes)
 
 
-def _decode(kv: PagedKV, arguments: dict[str, Any], query: Tensor) -> Comparison:
-    return lambda: (
-        paged_decode(query, *kv.arguments, **arguments),
-        paged_decode_reference(query.float(), *_wide(kv), **arguments),
-    )
-
-
-def _prefill(
-    kv: PagedKV, arguments: dict[str, Any], chunks: tuple[int, ...], query: Tensor, span: int | None = None
-) -> Comparison:
-    starts = torch.tensor([0, *itertools.accumulate(chunks)], device=kv.kv_layer.device, dtype=torch.int32)
-    return lambda: (
-        chunked_prefill(query, *kv.arguments, starts, span=span, num_splits=span and NUM_SPLITS, **arguments),
-        chunked_prefill_reference(query.float(), *_wide(kv), starts, **arguments),
-    )
+def _eight_bits(calls: KernelCalls) -> Cases:
+    for stored in KV_LIMITS:
+        yield f"{stored}", calls.attention(COMMONEST, LENGTHS, stored=stored)
+        yield f"{stored}", calls.attention(COMMONEST, LENGTHS, MIXED, stored=stored)
+        yield f"{stored}", calls.store_kv(COMMONEST, TOKENS, stored)
+    for sizes in INT8_PRODUCTS:
+        yield f"{sizes}", calls.int8_linear(*sizes)

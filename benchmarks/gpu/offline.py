@@ -1,4 +1,5 @@
-"""Measure the engine alone, in one process: decode steps, prompts, a burst, and how busy the GPU is.
+"""Measure the engine alone, in one process: decode steps, prompts, a burst, and how busy the GPU is; and its
+variants: 8-bit weights, 8-bit KV, and deterministic mode.
 
 The method is that of vLLM's figures in `anchors.py`: a decode step is the time of 136 tokens minus that of 8,
 for as many sequences at once, divided by the difference; prompts count until each has its first token.
@@ -7,21 +8,27 @@ for as many sequences at once, divided by the difference; prompts count until ea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 
-from benchmarks.gpu import anchors
-from benchmarks.gpu.setting.bench import Bench, NotMeasured
-from benchmarks.gpu.setting.floors import decode_step_s, prefill_s
-from benchmarks.gpu.setting.serving import Request, serve
+from benchmarks.decodes import decode as decode_command
+from benchmarks.decodes import fixed_length, run_all
+from benchmarks.gpu.anchors import VLLM, VLLM_DECODE_MS, VLLM_OVER_FLOOR, in_words, theirs
+from benchmarks.gpu.bench import Bench, Columns, NotMeasured
+from benchmarks.gpu.floors import decode_step_s, prefill_s
 from engine.build import BuiltEngine
 from engine.core.report import StepReport
-from reporting.section import Goal, Section, markdown
-from workloads.shapes import shapes
+from engine.model.quantisation import Quantisation
+from reporting.section import Section
+from workloads.shapes import RequestShape, shapes
 
 BUSY_TOKENS = 64
+QUANTISATIONS = (Quantisation.INT8, Quantisation.KV8, Quantisation.KVFP8, Quantisation.INT8_KV8)
 
 
 def decode(bench: Bench) -> Section:
@@ -29,92 +36,163 @@ def decode(bench: Bench) -> Section:
     engine, sizes = bench.engine(), bench.sizes
     short, long = sizes.decode_tokens
     context = sizes.decode_context + (short + long) / 2
-    rows, goals, data = [], [], {}
-    for batch in sizes.decode_batches:
-        step_s = decode_step(bench, engine, batch)
-        floor_s = decode_step_s(sizes.model, bench.limits, batch, context)
-        bench.found[f"decode {batch}"] = step_s / floor_s
-        data[batch] = {"step_s": step_s, "floor_s": floor_s}
-        goals.append(
-            Goal(f"step / floor at {batch}", (step_s / floor_s,), anchors.decode_goal(batch), at_least=False)
-        )
-        rows.append((f"{batch}", f"{floor_s * 1e3:.2f}", f"{step_s * 1e3:.2f}", anchors.decode_ms(batch)))
-    table = markdown(("sequences", "floor, ms", "here, ms", "vLLM 0.25.1 on an H200, ms"), rows)
+    found = {
+        batch: {
+            "step_s": decode_step(bench, engine, batch),
+            "floor_s": decode_step_s(sizes.model, bench.limits, batch, context),
+        }
+        for batch in sizes.decode_batches
+    }
+    columns: Columns = {
+        "sequences": itemgetter("name"),
+        "floor, ms": lambda step: f"{step['floor_s'] * 1e3:.2f}",
+        "here, ms": lambda step: f"{step['step_s'] * 1e3:.2f}",
+        f"{VLLM}, ms": lambda step: VLLM_DECODE_MS.get(step["name"], "–"),
+        "over the floor": lambda step: f"{step['step_s'] / step['floor_s']:.2f} ×",
+        f"{VLLM}'s": lambda step: VLLM_OVER_FLOOR.get(step["name"], "–"),
+    }
     method = (
         f"(time of {long} tokens - time of {short}) / {long - short}, contexts of {sizes.decode_context} to "
         f"{sizes.decode_context + long} tokens; the floor is computed from this run's ceilings."
     )
-    return Section("Decode step", method, bench.goals(*goals), (table,), {"decode": data})
-
-
-def decode_step(bench: Bench, engine: BuiltEngine, batch: int) -> float:
-    """Return the seconds of a step for `batch` sequences."""
-    sizes = bench.sizes
-    short, long = sizes.decode_tokens
-    serve(engine, [Request(sizes.decode_context, short)] * batch, bench.seed)  # warm-up
-    took = [
-        serve(engine, [Request(sizes.decode_context, tokens)] * batch, bench.seed + tokens).seconds
-        for tokens in (short, long)
-    ]
-    return (took[1] - took[0]) / (long - short)
+    figures = {
+        f"decode step / floor at {batch}": step["step_s"] / step["floor_s"] for batch, step in found.items()
+    }
+    return bench.section("Decode step", method, columns, {"decode": found}, figures)
 
 
 def prefill(bench: Bench) -> Section:
     """Measure prompt tokens per second, with all prompts given at once."""
     engine, sizes = bench.engine(), bench.sizes
-    rows, goals, data = [], [], {}
+    found = {}
     for count, tokens in sizes.prefills:
-        serve(engine, [Request(tokens, 1)] * 2, bench.seed)
-        took = serve(engine, [Request(tokens, 1)] * count, bench.seed + 1).seconds
-        rate = count * tokens / took
-        floor = tokens / prefill_s(sizes.model, bench.limits, tokens)
-        name = f"{count} × {tokens}"
-        bench.found[f"prefill {name}"] = rate
-        data[name] = {"tokens_per_s": rate, "at_the_ceiling": floor}
-        goals += anchors.goals(f"prefill {name}", rate)
-        rows.append(
-            (name, f"{floor:.0f}", f"{rate:.0f}", f"{rate / floor:.0%}", anchors.text(f"prefill {name}"))
-        )
-    header = ("prompts × tokens", "at the matrix rate, tok/s", "here", "share", "vLLM 0.25.1 on an H200")
-    return Section(
-        "Prefill", "From the start to the last first token.", bench.goals(*goals),
-        (markdown(header, rows),), {"prefill": data},
-    )  # fmt: skip
+        serve(engine, [RequestShape(tokens, 1)] * 2, bench.seed)
+        took_s, _ = serve(engine, [RequestShape(tokens, 1)] * count, bench.seed + 1)
+        at_the_ceiling = tokens / prefill_s(sizes.model, bench.limits, tokens)
+        found[f"{count} × {tokens}"] = {
+            "tokens_per_s": count * tokens / took_s,
+            "at_the_ceiling": at_the_ceiling,
+        }
+    figures = {f"prefill {name}, tok/s": rates["tokens_per_s"] for name, rates in found.items()}
+    columns: Columns = {
+        "prompts × tokens": itemgetter("name"),
+        "at the matrix rate, tok/s": lambda rates: f"{rates['at_the_ceiling']:.0f}",
+        "here": lambda rates: f"{rates['tokens_per_s']:.0f}",
+        "share": lambda rates: f"{rates['tokens_per_s'] / rates['at_the_ceiling']:.0%}",
+        VLLM: lambda rates: in_words(theirs(f"prefill {rates['name']}, tok/s")),
+    }
+    method = "From the start to the last first token."
+    return bench.section("Prefill", method, columns, {"prefill": found}, figures)
 
 
 def burst(bench: Bench) -> Section:
     """Measure all requests of the burst workload at once."""
     sizes = bench.sizes
     asked = shapes("burst", sizes.burst_requests, bench.seed, sizes.burst_scale)
-    served = serve(
-        bench.engine(), [Request(shape.prompt_tokens, shape.output_tokens) for shape in asked], bench.seed
-    )
-    rate = served.num_tokens / served.seconds
-    bench.found["burst"] = rate
-    rows = [(f"{len(asked)}", f"{served.seconds:.1f}", f"{rate:.0f}", anchors.text("burst"))]
-    header = ("requests", "seconds", "output tok/s", "vLLM 0.25.1 on an H200")
-    goals = bench.goals(*anchors.goals("burst", rate))
-    data = {"burst": {"seconds": served.seconds, "output_tokens_per_s": rate}}
-    return Section(
-        "Burst, offline", "512 tokens in, 128 out on average.", goals, (markdown(header, rows),), data
-    )
+    seconds, num_tokens = serve(bench.engine(), asked, bench.seed)
+    figure = "burst, output tok/s"
+    found = {len(asked): {"seconds": seconds, "output_tokens_per_s": num_tokens / seconds}}
+    columns: Columns = {
+        "requests": itemgetter("name"),
+        "seconds": lambda served: f"{served['seconds']:.1f}",
+        "output tok/s": lambda served: f"{served['output_tokens_per_s']:.0f}",
+        VLLM: lambda _: in_words(theirs(figure)),
+    }
+    method = "512 tokens in, 128 out on average."
+    figures = {figure: num_tokens / seconds}
+    return bench.section("Burst, offline", method, columns, {"burst": found}, figures)
 
 
 def busy(bench: Bench) -> Section:
     """Measure the share of decode steps in which the GPU works: the profiler's time over the clock's."""
     if bench.device.type != "cuda":
         raise NotMeasured("it needs a GPU's own clock")
-    engine, sizes = bench.engine(), bench.sizes
-    rows, goals, data = [], [], {}
-    for batch in sizes.decode_batches:
-        share = _busy_share(bench, engine, batch)
-        data[batch] = share
-        goals.append(Goal(f"busy at {batch}", (share,), anchors.BUSY_GOAL, spec=".1%"))
-        rows.append((f"{batch}", f"{share:.1%}"))
-    bench.found["busy"] = min(data.values())
+    engine = bench.engine()
+    found = {batch: {"share": _busy_share(bench, engine, batch)} for batch in bench.sizes.decode_batches}
+    columns: Columns = {"sequences": itemgetter("name"), "busy": lambda batch: f"{batch['share']:.1%}"}
     method = f"{BUSY_TOKENS} steps amid more; kernels and copies that overlap count once."
-    table = markdown(("sequences", "busy"), rows)
-    return Section("Waiting for Python", method, bench.goals(*goals), (table,), {"busy": data})
+    figures = {"busy, least share": min(batch["share"] for batch in found.values())}
+    return bench.section("Waiting for Python", method, columns, {"busy": found}, figures)
+
+
+def variants(bench: Bench) -> Section:
+    """Measure decode steps at a small and a large batch, and the tokens of KV that fit.
+
+    Each variant is a separate engine with the same weights, drawn from the same seed.
+    """
+    batches = bench.sizes.variant_batches
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {},
+        **{kind.value: {"quantisation": kind} for kind in QUANTISATIONS},
+        "deterministic": {"deterministic": True},
+    }
+    found = {name: _variant(bench, way) for name, way in ways.items()}
+    plain = found["plain"]
+    columns: Columns = {
+        "engine": itemgetter("name"),
+        f"step at {batches[0]}, ms": lambda way: f"{way['steps_s'][0] * 1e3:.2f}",
+        f"step at {batches[1]}, ms": lambda way: f"{way['steps_s'][1] * 1e3:.2f}",
+        "of plain": lambda way: f"{way['steps_s'][1] / plain['steps_s'][1]:.2f}",
+        "tokens of KV": itemgetter("kv_tokens"),
+        "of plain's": lambda way: f"{way['kv_tokens'] / plain['kv_tokens']:.2f}",
+    }
+    method = "Decode steps as above; KV uses the memory that the weights leave free."
+    figures = {"deterministic step / plain": found["deterministic"]["steps_s"][1] / plain["steps_s"][1]}
+    return bench.section("Variants", method, columns, {"variants": found}, figures)
+
+
+def _variant(bench: Bench, way: dict[str, Any]) -> dict[str, Any]:
+    bench.release()
+    engine = bench.build(**way)
+    pool = engine.runner.pool
+    steps_s = [decode_step(bench, engine, batch) for batch in bench.sizes.variant_batches]
+    return {"steps_s": steps_s, "kv_tokens": pool.num_blocks * pool.layout.block_size}
+
+
+def decode_step(bench: Bench, engine: BuiltEngine, batch: int) -> float:
+    """Return the seconds of a step for `batch` sequences."""
+    context, (short, long) = bench.sizes.decode_context, bench.sizes.decode_tokens
+
+    def took_s(tokens: int, seed: int) -> float:
+        return serve(engine, [RequestShape(context, tokens)] * batch, seed)[0]
+
+    took_s(short, bench.seed)  # warm-up
+    short_s, long_s = (took_s(tokens, bench.seed + tokens) for tokens in (short, long))
+    return (long_s - short_s) / (long - short)
+
+
+def serve(
+    engine: BuiltEngine,
+    requests: Sequence[RequestShape],
+    seed: int,
+    watch: Callable[[StepReport], None] = lambda _: None,
+) -> tuple[float, int]:
+    """Serve requests with random prompts, all given at once, greedily, ignoring end-of-sequence.
+
+    Return the seconds until the last token, and the number of tokens. `watch` is called with each report.
+    """
+    rng = random.Random(seed)
+    vocab = range(engine.runner.model.facts.vocab_size)
+    commands = [
+        # Equal seeds give equal prompts, which must be computed all the same.
+        decode_command(
+            tuple(rng.choices(vocab, k=request.prompt_tokens)),
+            fixed_length(request.output_tokens),
+            is_salted=True,
+        )
+        for request in requests
+    ]
+    last_s, num_tokens = 0.0, 0
+    began = time.perf_counter()
+
+    def count(report: StepReport) -> None:
+        nonlocal last_s, num_tokens
+        if report.tokens.handles:
+            last_s, num_tokens = time.perf_counter() - began, num_tokens + len(report.tokens.handles)
+        watch(report)
+
+    run_all(engine.loop, iter([commands]), count)
+    return last_s, num_tokens
 
 
 def _busy_share(bench: Bench, engine: BuiltEngine, batch: int) -> float:
@@ -132,7 +210,7 @@ def _busy_share(bench: Bench, engine: BuiltEngine, batch: int) -> float:
             torch.cuda.synchronize()
             profile.stop()
 
-    requests = [Request(bench.sizes.decode_context, 3 * BUSY_TOKENS)] * batch
+    requests = [RequestShape(bench.sizes.decode_context, 3 * BUSY_TOKENS)] * batch
     serve(engine, requests, bench.seed + 2, watch)
     on_device = [event for event in profile.events() if event.device_type.name == "CUDA"]
     spans = [(float(event.time_range.start), float(event.time_range.end)) for event in on_device]

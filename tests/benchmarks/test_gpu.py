@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.anchors import VLLM_DECODE_MS, VLLM_OVER_FLOOR
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.floors import Ceilings, decode_step_s, prefill_s, steady_rate
 from benchmarks.gpu.offline import covered
-from benchmarks.gpu.setting.bench import Bench
-from benchmarks.gpu.setting.floors import Ceilings, decode_step_s, prefill_s, steady_rate
-from benchmarks.gpu.setting.sizes import LLAMA_8B
+from benchmarks.gpu.sizes import LLAMA_8B
 from reporting.section import Section
 
 H200 = Ceilings(read=4.48e12, copy=4.28e12, matrix=787e12, to_host=55e9, from_host=55e9)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.gpu.setting import model_dir
-from benchmarks.gpu.setting.floors import Ceilings
-from benchmarks.gpu.setting.paged import BLOCK_SIZE
-from benchmarks.gpu.setting.sizes import LLAMA_8B, Sizes
+from benchmarks.gpu import anchors
+from benchmarks.gpu.floors import Ceilings
+from benchmarks.gpu.sizes import BLOCK_SIZE, LLAMA_8B, ModelShape, Sizes
 from engine.build import BuiltEngine, EngineSettings, build, resolve_dtype
 from engine.model.quantisation import Quantisation
-from reporting.section import Goal
+from reporting.section import Section, table
 from scheduling.policies import DEFAULT
+
+Columns = Mapping[str, Callable[[Any], object]]
+"""The columns of a table by header, each with the function that shows a row in it."""
 
 
 class NotMeasured(Exception):
@@ -45,10 +50,6 @@ class Bench:
         """True if figures are comparable with published ones: on a GPU, with the same model."""
         return self.device.type == "cuda" and self.sizes is LLAMA_8B
 
-    def goals(self, *goals: Goal) -> tuple[Goal, ...]:
-        """Return the goals if figures are comparable; otherwise none."""
-        return goals if self.is_comparable else ()
-
     @property
     def limits(self) -> Ceilings:
         """The ceilings; raises NotMeasured without them."""
@@ -60,15 +61,27 @@ class Bench:
     def model(self) -> Path:
         """The model's directory, written at first use."""
         directory = self.folder / "model"
-        return directory if directory.is_dir() else model_dir.write(self.sizes.model, directory)
+        if not directory.is_dir():
+            _write_model(self.sizes.model, directory)
+        return directory
 
-    def generator(self) -> torch.Generator:
-        """Return a new source of random numbers; all of a run are alike."""
-        return torch.Generator(device=self.device).manual_seed(self.seed)
+    def section(
+        self,
+        title: str,
+        method: str,
+        columns: Columns,
+        data: Mapping[str, Mapping[Any, Any]],
+        figures: Mapping[str, float],
+    ) -> Section:
+        """Record the figures, and return a section with their goals if they are comparable.
 
-    def randn(self, generator: torch.Generator, *shape: int) -> Tensor:
-        """Return normal random numbers."""
-        return torch.randn(shape, generator=generator, device=self.device).to(self.dtype)
+        `data`, for the JSON, has the table's rows under one name; the first column shows their names.
+        """
+        self.found.update(figures)
+        goals = tuple(anchors.goals(figures)) if self.is_comparable else ()
+        ((_, rows),) = data.items()
+        named = [{"name": name, **row} for name, row in rows.items()]
+        return Section(title, method, goals, (table(named, columns),), data)
 
     def engine(self) -> BuiltEngine:
         """Return the engine that sections share, as a worker would build it by default."""
@@ -104,3 +117,16 @@ class Bench:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _write_model(shape: ModelShape, directory: Path) -> None:
+    """Write config.json and a tokenizer with a token for each id: bytes first, then made-up words."""
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(shape.config, indent=1), encoding="utf-8")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[: shape.vocab]
+    words = (f"w{number}" for number in range(shape.vocab - len(alphabet)))
+    vocab = {token: place for place, token in enumerate([*alphabet, *words])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(directory / "tokenizer.json"))

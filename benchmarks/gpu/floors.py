@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.gpu.setting.sizes import FLOPS_PER_WEIGHT, ModelShape
-
-SEARCH_ROUNDS = 60
+from benchmarks.gpu.sizes import FLOPS_PER_WEIGHT, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,11 @@ def steady_rate(
     `prompt` and `output` are mean lengths, `prefill` the mean seconds of a prompt. Prompts take their share
     of the time; in the rest, B sequences at a time decode, B = rate · output · TPOT (Little's law).
     """
-
-    def fits(rate: float) -> bool:
-        left = 1.0 - rate * prefill
-        running = rate * output * tpot_s
-        return left > 0 and decode_step_s(shape, ceilings, running, prompt + output / 2) <= tpot_s * left
-
-    low, high = 0.0, 1.0 / prefill
-    for _ in range(SEARCH_ROUNDS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    running = output * tpot_s
+    """Sequences, for each request per second; as `decode_step_s`, a step is limited by reads or products."""
+    kv_s = running * (prompt + output / 2) * shape.kv_bytes_per_token / ceilings.read
+    compute_s = running * FLOPS_PER_WEIGHT * shape.weights / ceilings.matrix
+    read_s = shape.weights * shape.element_bytes / ceilings.read
+    by_reads = (tpot_s - read_s) / (kv_s + prefill * tpot_s)
+    by_products = tpot_s / (compute_s + kv_s + prefill * tpot_s)
+    return max(0.0, min(by_reads, by_products))

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+BLOCK_SIZE = 16
 KEYS_AND_VALUES = 2
 FLOPS_PER_WEIGHT = 2
+
+
+class Heads(NamedTuple):
+    dim: int
+    query: int
+    kv: int
+
+    def __str__(self) -> str:
+        return f"{self.dim} × {self.query}/{self.kv}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +27,7 @@ class ModelShape:
     name: str
     hidden: int
     layers: int
-    q_heads: int
-    kv_heads: int
-    head_dim: int
+    heads: Heads
     intermediate: int
     vocab: int
     max_context: int
@@ -34,9 +42,9 @@ class ModelShape:
             "hidden_size": self.hidden,
             "intermediate_size": self.intermediate,
             "num_hidden_layers": self.layers,
-            "num_attention_heads": self.q_heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
+            "num_attention_heads": self.heads.query,
+            "num_key_value_heads": self.heads.kv,
+            "head_dim": self.heads.dim,
             "vocab_size": self.vocab,
             "max_position_embeddings": self.max_context,
             "hidden_act": "silu",
@@ -50,17 +58,17 @@ class ModelShape:
     @property
     def weights(self) -> int:
         """The weights that a token uses: all except the embedding table, of which it reads one row."""
-        attention = self.hidden * self.head_dim * 2 * (self.q_heads + self.kv_heads)
+        attention = self.hidden * self.heads.dim * 2 * (self.heads.query + self.heads.kv)
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + self.hidden * self.vocab
 
     @property
     def kv_bytes_per_token(self) -> int:
-        return self.layers * KEYS_AND_VALUES * self.kv_heads * self.head_dim * self.element_bytes
+        return self.layers * KEYS_AND_VALUES * self.heads.kv * self.heads.dim * self.element_bytes
 
     def attention_flops(self, tokens: int) -> float:
         """Return the operations of a causal prompt: two products over half of the square, in every layer."""
-        return 2 * FLOPS_PER_WEIGHT * self.layers * self.q_heads * self.head_dim * tokens * tokens / 2
+        return 2 * FLOPS_PER_WEIGHT * self.layers * self.heads.query * self.heads.dim * tokens * tokens / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Sizes:
 
 
 LLAMA_8B = Sizes(
-    ModelShape("Llama-3.1-8B", 4096, 32, 32, 8, 128, 14336, 128256, 32768, 2),
+    ModelShape("Llama-3.1-8B", 4096, 32, Heads(128, 32, 8), 14336, 128256, 32768, 2),
     ceiling_mib=4096,
     ceiling_side=8192,
     kernel_batches=((32, 4096), (256, 1024)),
@@ -117,7 +125,7 @@ LLAMA_8B = Sizes(
 )
 
 TINY = Sizes(
-    ModelShape("tiny", 64, 2, 4, 2, 16, 96, 256, 512, 4),
+    ModelShape("tiny", 64, 2, Heads(16, 4, 2), 96, 256, 512, 4),
     ceiling_mib=4,
     ceiling_side=128,
     kernel_batches=((2, 64),),
