@@ -93,7 +93,7 @@ def _add_up(command: argparse.ArgumentParser) -> None:
 
 def _add_restart(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--run-dir", type=Path, metavar="PATH", help="a fleet's folder (the newest of .baton/runs that runs)"
+        "--run-dir", type=Path, metavar="PATH", help="a fleet's folder (the newest fleet that runs)"
     )
 
 
@@ -267,8 +267,7 @@ def _add_run_dir_flag(group: argparse._ArgumentGroup) -> None:
         "--run-dir",
         type=Path,
         metavar="PATH",
-        help="the folder of a running fleet, for its addresses and credentials "
-        "(the newest of .baton/runs that runs)",
+        help="the folder of a running fleet, for its addresses and credentials (the newest that runs)",
     )
 
 

@@ -44,7 +44,7 @@ EXIT_CODES_HELP = """exit codes:
   1    the call failed, or the address is not healthy
   2    a wrong argument, or a request that would always be refused
   3    no router in reach
-  4    refused for now: over capacity, or the promise asked for cannot be kept
+  4    not now: over capacity, no promise as asked for, or a router without Redis or workers
   5    a process of the fleet did not start, or kept dying
   130  interrupted (143: terminated)
 """
@@ -57,9 +57,9 @@ def exit_code_of(error: BatonError | FleetError | ValueError) -> int:
         return FLEET_FAILED
     if isinstance(error, (InvalidRequest, NotFound, ValueError)):
         return USAGE
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and not error.reason:  # with a reason, a router has sent it
         return UNREACHABLE
-    return TRY_LATER if isinstance(error, Overloaded) else FAILED
+    return TRY_LATER if isinstance(error, (Overloaded, Unavailable)) else FAILED
 
 
 def explain(error: BatonError | FleetError | ValueError) -> str:

@@ -131,7 +131,8 @@ class NoFleetRunning(FleetError):
     def __init__(self, searched: Path) -> None:
         self.searched = searched
         super().__init__(
-            f"no fleet that `baton up` started answers in {searched}; name its folder with --run-dir"
+            f"no fleet that `baton up` started answers in {searched}; "
+            "start one, or name the folder that its `baton up` prints as logs"
         )
 
 

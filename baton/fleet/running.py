@@ -53,9 +53,11 @@ def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials)
 
 
 def candidates(run_dirs: Path) -> list[Path]:
-    """Return the folder itself, then the numbered runs in it, newest first."""
+    """Return the folder itself, then the numbered runs in it, newest first; a link counts as its target."""
     numbered = [folder for folder in run_dirs.glob("*") if folder.name.isdigit()]
-    return [run_dirs, *sorted(numbered, key=lambda folder: -int(folder.name))]
+    newest_first = sorted(numbered, key=lambda folder: -int(folder.name))
+    folders = (folder.readlink() if folder.is_symlink() else folder for folder in newest_first)
+    return list(dict.fromkeys([run_dirs, *folders]))
 
 
 def running_fleets(run_dirs: Path) -> list[RunningFleet]:

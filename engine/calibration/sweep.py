@@ -6,7 +6,10 @@ largest steps. Their cost is learnt later, from steps that are served.
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +18,16 @@ from engine.calibration.sweep_grid import Step, grid
 from engine.execution.model_runner import ModelRunner
 from engine.model.step_batch import StepBatch
 from engine.starting import OnProgress, Phase, ignore_progress
-from scheduling.cost.cost_model import Sample
+from scheduling.cost.cost_model import Sample, StepShape
 
 SECONDS = 1.5
 """Time for a sweep, if one round of the whole grid takes no longer."""
 MAX_SECONDS = 8.0
 """Time for a sweep, and for a warm-up, on any machine; a single step may exceed it."""
 MAX_ROUNDS = 6
+CHECK_SECONDS = 0.25
+"""Time for `overstatement`; its first step may exceed it."""
+CHECK_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,28 @@ def sweep(
         if left < sum(measured):
             break
     return Sweep(samples, is_whole)
+
+
+def overstatement(
+    samples: Iterable[Sample], runner: ModelRunner, *, max_num_seqs: int, token_budget: int
+) -> float:
+    """Return how many times longer small steps took in an earlier sweep's `samples` than they take now.
+
+    It is the median over the smallest steps of the grid, each by its quickest run then and now: other work on
+    the machine only makes steps longer. A step that is missing in `samples` counts as infinitely longer.
+    Overwrites the pool.
+    """
+    earlier: dict[StepShape, float] = {}
+    for shape, seconds in samples:
+        earlier[shape] = min(seconds, earlier.get(shape, seconds))
+    ratios: list[float] = []
+    give_up_at = time.perf_counter() + CHECK_SECONDS
+    for step in sorted(grid(max_num_seqs, token_budget, _longest(runner)), key=_size):
+        if ratios and time.perf_counter() >= give_up_at:
+            break
+        batch = make_batch(runner, step)
+        ratios.append(earlier.get(step.shape, math.inf) / min(_run(runner, batch) for _ in range(CHECK_RUNS)))
+    return statistics.median(ratios)
 
 
 def _size(step: Step) -> tuple[float, ...]:

@@ -237,6 +237,10 @@ def bad_field(field: str, description: str) -> error_details_pb2.BadRequest:
     return error_details_pb2.BadRequest(field_violations=[violation])
 
 
+def because(reason: str, domain: str = "baton.v1") -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain=domain)
+
+
 def retry_after(seconds: float) -> error_details_pb2.RetryInfo:
     info = error_details_pb2.RetryInfo()
     info.retry_delay.FromNanoseconds(round(seconds * 1e9))

@@ -7,7 +7,7 @@ import torch
 
 from engine.build import EngineSettings, build, resolve_device, resolve_dtype
 from engine.calibration.pool_size import MEBIBYTE
-from engine.calibration.sweep import Sweep, sweep
+from engine.calibration.sweep import Sweep, overstatement, sweep
 from engine.execution.model_runner import ModelRunner
 from engine.model.fusion import NOT_FUSED, FusionReport
 from engine.model.int8_weights import Quantised
@@ -94,4 +94,5 @@ def _measure(config: WorkerConfig, runner: ModelRunner, name: str, on_progress: 
         config.cache,
         key,
         lambda: sweep(runner, max_num_seqs=seqs, token_budget=budget, on_progress=on_progress),
+        lambda samples: overstatement(samples, runner, max_num_seqs=seqs, token_budget=budget),
     )

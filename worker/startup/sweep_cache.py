@@ -1,7 +1,9 @@
 """Keeps what the start-up sweep measured, so the next start of the same worker need not measure it again.
 
-There is one JSON file for each `SweepKey`. If the machine is faster or slower than it was, the cost model
-adapts to the steps that are served (`scheduling.cost.cost_estimator`). Delete the folder to measure anew.
+There is one JSON file for each `SweepKey`. A sweep is measured anew where small steps now take far less than
+it says: it was measured beside other work, and an SLO that this worker could meet would be refused for good.
+If steps now take longer, perhaps only the start is busy: the cost model adapts to the steps that are served
+(`scheduling.cost.cost_estimator`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from scheduling.cost.cost_model import Sample, StepShape, is_usable
 log = structlog.get_logger()
 
 FORMAT = 1
+MAX_OVERSTATEMENT = 1.5
+"""A stored sweep is thrown away if its small steps took this many times longer than they take now."""
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -65,15 +69,26 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def cached_sweep(folder: Path, key: SweepKey, measure: Callable[[], Sweep]) -> Sweep:
-    """Return the sweep that is stored under this key; measure it now if there is none that can be read.
+def cached_sweep(
+    folder: Path,
+    key: SweepKey,
+    measure: Callable[[], Sweep],
+    overstatement: Callable[[list[Sample]], float],
+) -> Sweep:
+    """Return the sweep that is stored under this key; measure it now if there is none, or none that is true.
 
-    Only a whole sweep is stored: another start may have the time to finish a cut one.
+    `overstatement` returns how many times longer steps took in these samples than they take now. Only a whole
+    sweep is stored: another start may have the time to finish a cut one.
     """
     path = folder / key.file_name
     samples = _load(path, key)
     if samples is not None:
-        return Sweep(samples)
+        times = overstatement(samples)
+        if times <= MAX_OVERSTATEMENT:
+            log.info("sweep_cache_used", path=str(path), samples=len(samples))
+            return Sweep(samples)
+        reason = f"its steps took {times:.1f} times as long as now; accepted: at most {MAX_OVERSTATEMENT}"
+        log.warning("sweep_cache_ignored", path=str(path), reason=reason)
     swept = measure()
     if swept.is_whole:
         _store(path, key, swept.samples)
@@ -91,12 +106,10 @@ def _load(path: Path, key: SweepKey) -> list[Sample] | None:
         log.warning("sweep_cache_ignored", path=str(path), reason=str(error))
         return None
     try:
-        samples = _parse(text, key)
+        return _parse(text, key)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         log.warning("sweep_cache_ignored", path=str(path), reason=f"{type(error).__name__}: {error}")
         return None
-    log.info("sweep_cache_used", path=str(path), samples=len(samples))
-    return samples
 
 
 def _parse(text: str, key: SweepKey) -> list[Sample]:

@@ -23,5 +23,5 @@ async def _restart(run_dirs: Path, console: Console) -> int:
     async for replaced in ask_restart(run_dirs):
         times = f"left in {replaced.left_s:.1f} s, replaced in {replaced.took_s:.1f} s"
         console.print(Text.assemble(("✓", "green"), " ", (f"{replaced.name:<11}", "bold"), times))
-    console.print(Text("Every process is new."))
+    console.print(Text("All routers and workers are new; Redis and the launcher run on."))
     return OK

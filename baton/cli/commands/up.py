@@ -17,7 +17,7 @@ from baton.cli.views.fleet_reporter import FleetReporter, spec_of
 from baton.fleet import Fleet, FleetSpec, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
-from baton.fleet.rundir import runs_of
+from baton.fleet.rundir import listed
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,10 +45,11 @@ async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
         try:
             control = Control(report)
             async with Fleet(spec, control) as fleet, control.serving(fleet):
-                up = True
-                report.rest()
-                _invite(fleet, time.monotonic() - began, console)
-                await Keeper(fleet, report, restarts=restarts).keep()
+                with listed(find_checkout(), fleet.run_dir) as is_listed:
+                    up = True
+                    report.rest()
+                    _invite(fleet, time.monotonic() - began, console, is_listed=is_listed)
+                    await Keeper(fleet, report, restarts=restarts).keep()
             return FLEET_FAILED
         except asyncio.CancelledError:
             if not up:
@@ -60,13 +61,6 @@ def _secrets_folder(args: argparse.Namespace) -> Path:
     """Return a folder that is kept from run to run, so that clients' files stay valid."""
     parent: Path = args.run_dir or find_checkout() / ".baton"
     return parent.resolve() / "secure"
-
-
-def _finding_flag(fleet: Fleet) -> str:
-    """Return the flag by which a command here finds the fleet; a run of this checkout needs none."""
-    run_dir = fleet.run_dir.resolve()
-    found = run_dir.parent == runs_of(find_checkout()).resolve()
-    return "" if found else f" --run-dir {shlex.quote(str(run_dir))}"
 
 
 def _where_credentials_are(fleet: Fleet) -> str:
@@ -85,13 +79,13 @@ def _how_redis_is_reached(fleet: Fleet) -> str:
     if fleet.redis_url.startswith("rediss:"):
         return "\nredis   with TLS, both sides with certificates"
     whose = "of your own" if fleet.spec.redis_url else "that only you can open, and with a password"
-    return f"\nredis   without TLS, on a unix socket {whose}; nothing of it is on a network"
+    return f"\nredis   without TLS, on a unix socket {whose}; it listens on no network"
 
 
-def _invite(fleet: Fleet, took_s: float, console: Console) -> None:
+def _invite(fleet: Fleet, took_s: float, console: Console, *, is_listed: bool) -> None:
     baton = program()
     addresses = fleet.router_addresses
-    flag = _finding_flag(fleet)
+    flag = "" if is_listed else f" --run-dir {shlex.quote(str(fleet.run_dir.resolve()))}"
     reach = "with TLS" if fleet.secured else "without TLS; say --secure for certificates and an API key"
     console.print(
         Text.assemble(

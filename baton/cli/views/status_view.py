@@ -134,7 +134,7 @@ def _counters(counters: FleetCounters) -> Text:
 
 
 def _promises(counters: FleetCounters) -> Text:
-    retried = f"{counters.retried_attempts} attempts repeated"
+    retried = f"{counters.retried_attempts} attempt{'' if counters.retried_attempts == 1 else 's'} repeated"
     return Text.assemble(
         ("promises  ", "dim"),
         (f"{counters.ttft_promises_kept} kept", "green"),

@@ -40,7 +40,7 @@ from scheduling.admission.admission import (
 from scheduling.admission.backlog import Pace
 from scheduling.admission.prediction import Prediction, QueueAhead, RequestCost, predict, soonest
 from scheduling.placement import Placement
-from scheduling.request import MAX_SLO_MS, Slo
+from scheduling.request import Slo
 from scheduling.value import value
 
 
@@ -103,7 +103,7 @@ def check_slo(state: RouterState, cost: RequestCost, slo: Slo, hits: Mapping[str
     found = below_floor(slo, _floor_of(cost, computing[:1], decoding[:1]))
     found = found and below_floor(slo, _floor_of(cost, computing, decoding))
     if found is not None:
-        accepted = f"{found.least_ms} to {MAX_SLO_MS}, or unset: less no worker of this fleet takes when idle"
+        accepted = f"{found.least_ms} or more, or unset: no worker of this fleet is faster, even idle"
         raise ValidationError(
             found.field, found.value_ms, accepted, Reason.SLO_IMPOSSIBLE, limit=found.least_ms
         )

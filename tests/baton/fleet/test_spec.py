@@ -6,7 +6,8 @@ import pytest
 
 from baton.fleet import FleetSpec
 from baton.fleet.processes.process import READY_LINE
-from baton.fleet.rundir import KEPT_RUNS, next_run_dir
+from baton.fleet.rundir import KEPT_RUNS, listed, next_run_dir, runs_of
+from baton.fleet.running import candidates
 from baton.fleet.spec import (
     PLACEMENTS,
     POLICIES,
@@ -124,3 +125,33 @@ def test_runs_are_numbered_upwards_ignored_by_git_and_the_oldest_go(tmp_path: Pa
     kept = sorted(int(folder.name) for folder in (tmp_path / ".baton" / "runs").iterdir())
     assert kept == list(range(4, KEPT_RUNS + 4))
     assert (tmp_path / ".baton" / ".gitignore").read_text(encoding="utf-8") == "*\n"
+
+
+def test_a_run_elsewhere_is_the_newest_of_the_checkout_while_it_lasts(tmp_path: Path) -> None:
+    runs, elsewhere = runs_of(tmp_path), tmp_path / "elsewhere"
+    first = next_run_dir(tmp_path)
+    elsewhere.mkdir()
+    with listed(tmp_path, elsewhere) as is_listed, listed(tmp_path, first):
+        assert is_listed
+        assert candidates(runs) == [runs, elsewhere, first]
+    assert candidates(runs) == [runs, first]
+
+
+def test_a_link_that_a_killed_launcher_left_goes_with_the_old_runs(tmp_path: Path) -> None:
+    runs, elsewhere = runs_of(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "log").touch()
+    runs.mkdir(parents=True)
+    for number in ("1", "2"):
+        (runs / number).symlink_to(elsewhere)
+    assert candidates(runs) == [runs, elsewhere]
+    for _ in range(KEPT_RUNS):
+        next_run_dir(tmp_path)
+    assert elsewhere not in candidates(runs)
+    assert (elsewhere / "log").exists()
+
+
+def test_a_checkout_that_cannot_be_written_lists_no_run(tmp_path: Path) -> None:
+    (tmp_path / ".baton").touch()
+    with listed(tmp_path, tmp_path / "elsewhere") as is_listed:
+        assert not is_listed

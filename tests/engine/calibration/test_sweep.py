@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.calibration.sweep import make_batch, sweep, warm_up
+from engine.calibration.sweep import make_batch, overstatement, sweep, warm_up
 from engine.calibration.sweep_grid import Step, grid
 from engine.execution.model_runner import ModelRunner
 from engine.kv.kv_pool import KVPool
@@ -35,6 +35,19 @@ def test_a_sweep_is_enough_for_a_fit(runner: ModelRunner) -> None:
     assert model is not None
     large, small = StepShape.of(16, 16 * 200, [(128, 64)]), StepShape.of(1, 10, [])
     assert model.predict(large) > model.predict(small) > 0
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
+def test_an_earlier_sweep_is_compared_with_what_small_steps_take_now(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("engine.calibration.sweep.time.perf_counter", clock)
+    monkeypatch.setattr(runner, "forward", clock.taking(runner.forward))
+    samples = sweep(runner, max_num_seqs=4, token_budget=16, max_seconds=1e6).samples
+    earlier = [(shape, seconds * times * disturbed) for shape, seconds in samples for disturbed in (9.0, 1.0)]
+    found = overstatement(earlier, runner, max_num_seqs=4, token_budget=16)
+    assert found == pytest.approx(times)
 
 
 def test_without_time_there_is_still_one_round(runner: ModelRunner) -> None:
