@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 from pathlib import Path
 from types import TracebackType
@@ -134,9 +135,10 @@ class FleetReporter:
         if not self._awaited:
             self.rest()
         self._line("✗", "red", event.name, event.meaning)
-        for line in event.tail.splitlines():
-            self._console.print(Text(f"  | {line}", style="dim"))
-        self._console.print(Text(f"  its log is {event.log_path}"))
+        killed = event.exit_code == -signal.SIGKILL  # which leaves no time for last words
+        for line in event.tail.splitlines() if not killed else ():
+            self._console.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
+        self._console.print(Text(f"  its log is {event.log_path}"), soft_wrap=True)
 
     def _line(self, mark: str, style: str, name: str, rest: str) -> None:
         self._console.print(Text.assemble((mark, style), " ", (f"{name:<11}", "bold"), rest), soft_wrap=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -65,6 +66,19 @@ class ProcessSpec:
     ready: re.Pattern[str] = READY_LINE
     address: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _in_words(line: str) -> str:
+    """Return a line of a log as a person reads it; empty for a report of the start and for no error."""
+    if READY_LINE.search(line) or STARTING_LINE.search(line):
+        return ""
+    try:
+        entry = json.loads(line)
+        is_error = entry["level"] in {"error", "critical"}
+    except (ValueError, TypeError, LookupError):  # not of the structured log
+        return line.rstrip()
+    reasons = str(entry.get("exception") or entry.get("traceback") or entry.get("error", "")).splitlines()
+    return ": ".join([str(entry.get("event")), *reasons[-1:]]) if is_error else ""
 
 
 class Child(Protocol):
@@ -226,8 +240,9 @@ class ManagedProcess:
         await asyncio.shield(asyncio.gather(*self._tasks))
 
     def log_tail(self, max_lines: int = 15) -> str:
+        """Return its last words: the plain lines and the errors at the end of its log."""
         with self.log_path.open(encoding="utf-8", errors="replace") as log:
-            return "".join(deque(log, max_lines)).rstrip()
+            return "\n".join(filter(None, map(_in_words, deque(log, max_lines))))
 
     def _signal_leader(self, number: int) -> None:
         if self.running:

@@ -127,13 +127,14 @@ def test_a_starting_fleet_is_told_line_by_line() -> None:
     with FleetReporter(Console(file=file, width=80)) as report:
         report(ProcessStarted("redis", 1))
         report(ProcessReady("redis", "127.0.0.1:7000", 0.04))
-        report(ProcessDied("decode-0", -9, log_path=Path("x.log"), tail="last [words]"))
+        report(ProcessDied("decode-0", -9, log_path=Path("x" * 90), tail="some line"))
+        report(ProcessDied("decode-1", 1, log_path=Path("y.log"), tail="last [words]"))
         report(FleetStopping(3))
     text = file.getvalue()
     assert "✓ redis      127.0.0.1:7000" in text
     assert "killed by SIGKILL" in text
-    assert "| last [words]" in text
-    assert "its log is x.log" in text
+    assert f"out of memory\n  its log is {'x' * 90}\n" in text
+    assert "| last [words]\n  its log is y.log\n" in text
     assert text.endswith("All processes have stopped.\n")
 
 

@@ -52,6 +52,8 @@ if args.act == "die-twice":
 if args.act not in ("mute", "stall"):
     print(f"READY stand-in {os.getpid()} address=127.0.0.1:1 metrics=127.0.0.1:2", flush=True)
 if args.act == "die-soon":
+    print('{"event": "listening", "level": "info"}', file=sys.stderr, flush=True)
+    print('{"event": "stalled", "level": "critical", "traceback": "a\\\\nb"}', file=sys.stderr, flush=True)
     print("out of luck", file=sys.stderr, flush=True)
     sys.exit(4)
 signal.pause()

@@ -189,8 +189,9 @@ async def test_a_later_death_leaves_its_exit_code_and_last_lines(make_spec: Make
         death = await fleet.next_death()
         assert death.exit_code == 4
         assert "cannot serve this model" in death.meaning
-        # stdout is copied into the log, stderr writes there itself: their order is not ours.
-        assert "out of luck" in death.tail
+        arguments, *last_words = death.tail.splitlines()
+        assert arguments.startswith("arguments:")
+        assert last_words == ["stalled: b", "out of luck"]
     assert [event for event in deaths if isinstance(event, ProcessDied)] == [death]
 
 
