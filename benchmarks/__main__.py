@@ -46,6 +46,7 @@ def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: st
     summary, _, details = (module.__doc__ or "").partition("\n\n")
     command = commands.add_parser(
         name,
+        prog="baton bench" if name == "bench" else None,
         help=COMMANDS[name].summary,
         description=summary,
         epilog=details,

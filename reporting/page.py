@@ -51,7 +51,8 @@ def page(results: Results) -> str:
 def _body(results: Results) -> Iterator[str]:
     yield _facts(results.facts)
     yield _note(_reading(results))
-    rates = [rate for rate in results.rates if math.isfinite(rate)]
+    promised = any(run.summary.good_share is not None for run in results.runs)
+    rates = [rate for rate in results.rates if math.isfinite(rate) and promised]
     if len(rates) == 1:
         yield "<h2>Goodput</h2>"
         yield _wide(plots.goodput_at(results, rates[0]))

@@ -26,8 +26,9 @@ class Summary:
     duration_s: float
     offered_per_s: float
     completed_per_s: float
-    goodput_per_s: float
-    good_share: float
+    goodput_per_s: float | None
+    """Missing, like the next, where no request states an SLO."""
+    good_share: float | None
     """The share of all requests sent."""
     accepted_that_kept_ttft: float | None
     """The share of accepted requests with a TTFT limit that met it."""
@@ -136,8 +137,8 @@ def capacity(results: Results, arm: str, share: float = 0.9) -> float | None:
     held = [
         rate
         for rate in results.rates
-        if (runs := results.of(arm, rate))
-        and statistics.median(run.summary.good_share for run in runs) >= share
+        if (good := [found for run in results.of(arm, rate) if (found := run.summary.good_share) is not None])
+        and statistics.median(good) >= share
     ]
     return max(held, default=None)
 

@@ -38,6 +38,8 @@ ROWS: tuple[tuple[str, str, float, str], ...] = (
 RATIOS = ("goodput_per_s", "output_tokens_per_s", "ttft.p50", "ttft.p99", "tpot.p50", "itl.p99")
 """Figures that are compared with the first arm's, seed by seed."""
 
+LABELS = {metric: label.partition(" (")[0] for label, metric, _, _ in ROWS}
+
 
 def cell(values: Sequence[float], factor: float = 1, spec: str = ".2f") -> str:
     """Return the median over the seeds, and the range if there is one."""
@@ -68,7 +70,7 @@ def ratio_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]
     """Yield paired ratios to the first arm, with a cell for each of the others."""
     baseline, *others = results.arms
     for metric in RATIOS if others else ():
-        yield metric, [cell(paired_ratios(results, metric, arm, baseline, rate)) for arm in others]
+        yield LABELS[metric], [cell(paired_ratios(results, metric, arm, baseline, rate)) for arm in others]
 
 
 def rate_label(rate: float) -> str:

@@ -40,6 +40,10 @@ class RequestRecord:
         return self.finished_at is not None and not self.error
 
     @property
+    def states_slo(self) -> bool:
+        return bool(self.slo.ttft_ms or self.slo.tpot_ms or self.slo.itl_ms)
+
+    @property
     def good(self) -> bool:
         """Finished and met every SLO it stated."""
         kept_gaps = _within(self.max_gap_s, self.slo.itl_ms) and _within(self.tpot_s, self.slo.tpot_ms)
@@ -74,7 +78,7 @@ def summarise(
     sending = max(kept[-1].sent_at - started, 1e-9)
     done = [record for record in kept if record.completed]
     accepted = [record for record in kept if record.refused_after_s is None and record.slo.ttft_ms]
-    good = sum(record.good for record in kept)
+    good = sum(record.good for record in kept) if any(record.states_slo for record in kept) else None
     output_tokens = sum(len(record.token_times) for record in done)
     kept_ttft = sum(record.kept_ttft for record in accepted)
     return Summary(
@@ -85,8 +89,8 @@ def summarise(
         duration_s=duration,
         offered_per_s=(len(kept) - 1) / sending,
         completed_per_s=len(done) / duration,
-        goodput_per_s=good / duration,
-        good_share=good / len(kept),
+        goodput_per_s=None if good is None else good / duration,
+        good_share=None if good is None else good / len(kept),
         accepted_that_kept_ttft=kept_ttft / len(accepted) if accepted else None,
         output_tokens_per_s=output_tokens / duration,
         total_tokens_per_s=(output_tokens + sum(record.prompt_tokens for record in done)) / duration,

@@ -39,6 +39,12 @@ def test_goodput_counts_only_requests_that_met_every_stated_slo() -> None:
     assert found.failed == 1
 
 
+def test_nothing_is_good_or_bad_where_nothing_was_promised() -> None:
+    found = summarise([record(0.0), record(1.0)], warmup_share=0.0)
+    assert (found.goodput_per_s, found.good_share) == (None, None)
+    assert summarise([record(0.0, slo=Slo(itl_ms=1000))], warmup_share=0.0).good_share == 1.0
+
+
 def test_a_refusal_is_neither_completed_nor_a_broken_promise() -> None:
     refused = record(
         0.0, finished_at=None, ttft_s=None, slo=Slo(ttft_ms=1000), refused_after_s=0.01, token_times=[]

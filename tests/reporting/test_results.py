@@ -64,4 +64,4 @@ def test_tables_show_the_median_and_the_range() -> None:
     assert cell([2.0], spec=".0f") == "2"
     rows = dict(table_rows(results(), 1.0))
     assert rows["good, of those sent (%)"] == ["90.0 (80.0 – 100.0)", "70.0 (40.0 – 100.0)"]
-    assert dict(ratio_rows(results(), 1.0))["goodput_per_s"] == ["0.75 (0.50 – 1.00)"]
+    assert dict(ratio_rows(results(), 1.0))["good"] == ["0.75 (0.50 – 1.00)"]
