@@ -14,6 +14,7 @@ from baton.client import Client
 from baton.types import Timeout
 
 T = TypeVar("T")
+C = TypeVar("C", AsyncClient, Client)
 
 
 def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -28,23 +29,13 @@ def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(watched())
 
 
-def async_client_of(args: argparse.Namespace, total_s: float | None = None) -> AsyncClient:
+def client_of(kind: type[C], args: argparse.Namespace, total_s: float | None = None) -> C:
+    """Return a client of the fleet that the arguments name."""
     target = target_of(args)
-    return AsyncClient(
+    return kind(
         target.addresses,
         tenant=args.tenant,
         model=args.model,
         credentials=target.credentials,
         timeout=Timeout(connect_s=args.connect_s, total_s=total_s),
-    )
-
-
-def client_of(args: argparse.Namespace) -> Client:
-    target = target_of(args)
-    return Client(
-        target.addresses,
-        tenant=args.tenant,
-        model=args.model,
-        credentials=target.credentials,
-        timeout=Timeout(connect_s=args.connect_s),
     )

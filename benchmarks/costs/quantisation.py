@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from baton.cli.views.demo_prompts import PROMPTS
+from baton.cli.views.demo_view import COMPLETIONS
 from benchmarks.costs.deterministic import compare
 from benchmarks.flags import add_model_flag, add_shared_flags, count
 from benchmarks.report import report
@@ -137,9 +137,8 @@ def _megabytes(runner: ModelRunner) -> float:
 
 def _write(runner: ModelRunner, args: argparse.Namespace, seed: int) -> list[int]:
     """Return a text that this model finds likely: one of the demo's prompts, continued token by token."""
-    asked = [prompt.prompt for prompt in PROMPTS if isinstance(prompt.prompt, str)]
     tokenizer = Tokenizer.from_file(str(runner.model.facts.tokenizer_path))
-    text: list[int] = tokenizer.encode(asked[seed % len(asked)]).ids
+    text: list[int] = tokenizer.encode(COMPLETIONS[seed % len(COMPLETIONS)]).ids
     generator = torch.Generator().manual_seed(seed)
     logits = _logits(runner, text)[-1]
     while len(text) < args.tokens:

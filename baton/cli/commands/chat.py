@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from baton.cli.exits import OK, explain
-from baton.cli.request_flags import sampling_of, slo_of, stop_of
+from baton.cli.request_flags import request_of
 from baton.cli.running import client_of
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client
@@ -21,7 +21,7 @@ HELP = "/reset forgets the conversation, /quit (or Ctrl-D) leaves, Ctrl-C ends a
 def run(args: argparse.Namespace) -> int:
     if sys.stdin.isatty():
         importlib.import_module("readline")  # imported for what it does to input(): editing and history
-    with client_of(args) as client:
+    with client_of(Client, args) as client:
         model = client.models()[0]
         if args.model not in ("", model.name):
             raise ValueError(f"--model is {args.model!r}: this fleet serves {model.name!r}")
@@ -96,12 +96,7 @@ class Conversation:
             self.messages.pop()
 
     def _print_stream(self, texts: list[str]) -> None:
-        stream = self._client.generate(
-            self.messages,
-            sampling=sampling_of(self._args),
-            stop=stop_of(self._args),
-            slo=slo_of(self._args),
-        )
+        stream = self._client.generate(self.messages, **request_of(self._args))
         reasons: list[FinishReason] = []
         for event in stream:
             if isinstance(event, Tokens):

@@ -1,21 +1,15 @@
-"""Commands that run from a checkout, as the fleet's services do: `baton` only starts them and waits.
+"""Commands that run from a checkout, as the fleet's services do: this process becomes their program.
 
-Everything typed after the command is theirs, `--help` included. They are children of this process in its own
-process group, so Ctrl-C reaches them from the terminal; SIGTERM is passed on.
+Everything typed after the command is theirs, `--help` included.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import FrameType
+from collections.abc import Sequence
 
-from baton.cli.exits import FAILED, INTERRUPTED
+from baton.cli.exits import FAILED
 from baton.fleet.checkout import find_checkout
 
 PACKAGES = {"simulate": "sim", "plan": "sim", "bench": "benchmarks"}
@@ -33,37 +27,11 @@ _RUN = (
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run the package and return its exit code. Report an error if the checkout lacks it."""
+    """Become the package. Return only if the checkout lacks it, which is reported."""
     package = PACKAGES[command]
     checkout = find_checkout()
-    if not (checkout / package / "__main__.py").is_file():
-        print(f"baton: {command} needs {package}/, which is not in the checkout {checkout}", file=sys.stderr)
-        return FAILED
-    with subprocess.Popen(_argv(checkout, package, command, arguments)) as child, _passing_on(child):
-        return _exit_code(child)
-
-
-def _argv(checkout: Path, package: str, command: str, arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-c", _RUN, str(checkout), package, command, *arguments]
-
-
-def _exit_code(child: subprocess.Popen[bytes]) -> int:
-    while True:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:  # the child got the signal too, and decides how to end
-            continue
-        return INTERRUPTED if code == -signal.SIGINT else code if code >= 0 else 128 - code
-
-
-@contextlib.contextmanager
-def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    def pass_on(signum: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signum)
-
-    former = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
+    if (checkout / package / "__main__.py").is_file():
+        program = [sys.executable, "-c", _RUN, str(checkout), package, command, *arguments]
+        os.execv(sys.executable, program)  # noqa: S606 - no shell has to read the arguments
+    print(f"baton: {command} needs {package}/, which is not in the checkout {checkout}", file=sys.stderr)
+    return FAILED

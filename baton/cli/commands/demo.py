@@ -14,12 +14,11 @@ from rich.text import Text
 from baton.async_client import AsyncClient
 from baton.cli.exits import FAILED, OK, explain
 from baton.cli.running import run_to_the_end
-from baton.cli.views.demo_prompts import PROMPTS
-from baton.cli.views.demo_view import Answer, LineByLine, SideBySide, results
+from baton.cli.views.demo_view import COMPLETIONS, QUESTIONS, Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter, spec_of
 from baton.errors import BatonError
 from baton.fleet import Fleet, FleetSpec
-from baton.types import Sampling, Slo, Stop, Timeout, Tokens
+from baton.types import Sampling, Slo, Stop, Timeout
 
 SLO = Slo(ttft_ms=1000, tpot_ms=60)
 _SAMPLING = Sampling(temperature=0.7, top_p=0.95, seed=2)
@@ -49,29 +48,29 @@ def _what(spec: FleetSpec) -> str:
 
 
 async def _run_all(client: AsyncClient, max_tokens: int, console: Console) -> Sequence[Answer]:
-    answers = [Answer(prompt) for prompt in PROMPTS]
-    if not console.is_terminal:
-        lines = LineByLine(console)
-        await asyncio.gather(*(_stream(client, a, max_tokens, lines, n) for n, a in enumerate(answers, 1)))
+    answers = [Answer(text) for text in COMPLETIONS] + [Answer(text, is_question=True) for text in QUESTIONS]
+    streams = [_stream(client, answer, max_tokens) for answer in answers]
+    if console.is_terminal:
+        with Live(
+            get_renderable=lambda: side_by_side(answers, console),
+            console=console,
+            refresh_per_second=_FRAMES_PER_S,
+        ):
+            await asyncio.gather(*streams)
         return answers
-    with Live(SideBySide(answers), console=console, refresh_per_second=_FRAMES_PER_S):
-        await asyncio.gather(*(_stream(client, answer, max_tokens) for answer in answers))
+    for ended in asyncio.as_completed(streams):
+        answer = await ended
+        question = f"{answer.prompt}\n" if answer.is_question else ""
+        console.print(Text.assemble(f"[{answers.index(answer) + 1}] ", question, answer.shown))
     return answers
 
 
-async def _stream(
-    client: AsyncClient, answer: Answer, max_tokens: int, lines: LineByLine | None = None, number: int = 0
-) -> None:
-    if lines is not None:
-        lines.say(number, answer.prompt.shown or f"{answer.prompt.title}\n")
+async def _stream(client: AsyncClient, answer: Answer, max_tokens: int) -> Answer:
     stop = Stop(max_tokens=max_tokens)
     try:
-        async with client.generate(answer.prompt.prompt, sampling=_SAMPLING, stop=stop, slo=SLO) as stream:
+        async with client.generate(answer.sent, sampling=_SAMPLING, stop=stop, slo=SLO) as stream:
             async for event in stream:
                 answer.take(event)
-                if lines is not None and isinstance(event, Tokens):
-                    lines.say(number, event.text)
     except BatonError as error:
         answer.fail(explain(error))
-    if lines is not None:
-        lines.end(number)
+    return answer

@@ -8,9 +8,10 @@ import json
 import sys
 from collections.abc import Callable
 
+from baton.async_client import AsyncClient
 from baton.cli.exits import FAILED, OK
-from baton.cli.request_flags import sampling_of, slo_of, stop_of
-from baton.cli.running import async_client_of, run_to_the_end
+from baton.cli.request_flags import request_of
+from baton.cli.running import client_of, run_to_the_end
 from baton.cli.views.summary import split_line
 from baton.stream import GenerationStream
 from baton.types import Chat, ChatMessage, ChoiceFinished, Event, Finished, FinishReason, Prompt, Tokens
@@ -21,12 +22,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _generate(args: argparse.Namespace) -> int:
-    async with async_client_of(args, args.timeout_s) as client:
+    async with client_of(AsyncClient, args, args.timeout_s) as client:
         stream = client.generate(
             prompt_of(args),
-            sampling=sampling_of(args),
-            stop=stop_of(args),
-            slo=slo_of(args),
+            **request_of(args),
             request_id=args.request_id,
             truncate_prompt_tokens=args.truncate_prompt_tokens,
         )

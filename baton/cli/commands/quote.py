@@ -6,10 +6,11 @@ import argparse
 import dataclasses
 import json
 
+from baton.async_client import AsyncClient
 from baton.cli.commands.generate import prompt_of
 from baton.cli.exits import OK, TRY_LATER, in_flags
-from baton.cli.request_flags import sampling_of, slo_of, stop_of
-from baton.cli.running import async_client_of, run_to_the_end
+from baton.cli.request_flags import request_of
+from baton.cli.running import client_of, run_to_the_end
 from baton.types import Quote, Verdict
 
 
@@ -18,13 +19,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _quote(args: argparse.Namespace) -> int:
-    async with async_client_of(args) as client:
+    async with client_of(AsyncClient, args) as client:
         quote = await client.quote(
-            prompt_of(args),
-            sampling=sampling_of(args),
-            stop=stop_of(args),
-            slo=slo_of(args),
-            truncate_prompt_tokens=args.truncate_prompt_tokens,
+            prompt_of(args), truncate_prompt_tokens=args.truncate_prompt_tokens, **request_of(args)
         )
     print(json.dumps(dataclasses.asdict(quote)) if args.json else in_words(quote), flush=True)
     return TRY_LATER if quote.verdict is Verdict.REFUSED else OK

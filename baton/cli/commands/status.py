@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from baton.async_client import AsyncClient
 from baton.cli.exits import OK
-from baton.cli.running import async_client_of, run_to_the_end
+from baton.cli.running import client_of, run_to_the_end
 from baton.cli.views.status_view import render
+from baton.snapshots import FleetFacts, FleetSnapshot
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,33 +23,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _status(args: argparse.Namespace, console: Console) -> int:
-    async with async_client_of(args) as client:
+    async with client_of(AsyncClient, args) as client, aclosing(client.watch(args.interval_s)) as snapshots:
         if args.json:
-            await _print_json(client, args.interval_s, once=args.once)
+            async for snapshot in snapshots:
+                print(json.dumps(dataclasses.asdict(snapshot)), flush=True)
+                if args.once:
+                    break
         elif args.once or not console.is_terminal:
-            await _print_once(client, console)
+            console.print(render(await client.describe(), await anext(snapshots)))
         else:
-            await _live(client, args.interval_s, console)
+            await _live(await client.describe(), snapshots, console)
     return OK
 
 
-async def _print_json(client: AsyncClient, interval_s: float, *, once: bool) -> None:
-    async with aclosing(client.watch(interval_s)) as snapshots:
-        async for snapshot in snapshots:
-            print(json.dumps(dataclasses.asdict(snapshot)), flush=True)
-            if once:
-                return
-
-
-async def _print_once(client: AsyncClient, console: Console) -> None:
-    facts = await client.describe()
-    async with aclosing(client.watch()) as snapshots:
-        console.print(render(facts, await anext(snapshots)))
-
-
-async def _live(client: AsyncClient, interval_s: float, console: Console) -> None:
-    facts = await client.describe()
-    with Live(console=console, auto_refresh=False) as live:
-        async with aclosing(client.watch(interval_s)) as snapshots:
+async def _live(facts: FleetFacts, snapshots: AsyncIterator[FleetSnapshot], console: Console) -> None:
+    """Show snapshots on another screen, where an echoed Ctrl-C disturbs nothing, and leave the last one."""
+    shown: RenderableType = ""
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
             async for snapshot in snapshots:
-                live.update(render(facts, snapshot), refresh=True)
+                shown = render(facts, snapshot)
+                live.update(shown, refresh=True)
+    finally:
+        console.print(shown)

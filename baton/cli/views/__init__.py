@@ -1,3 +1,3 @@
-"""The output of commands: `fleet_reporter` (a running fleet), `status_view`, `summary` (one generation),
-`demo_view` and `demo_prompts`.
+"""The output of commands: `fleet_reporter` (a running fleet), `status_view`, `summary` (one generation) and
+`demo_view`.
 """

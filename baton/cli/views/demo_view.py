@@ -1,4 +1,7 @@
-"""The demo's outputs side by side as they arrive, and a table of promised and delivered latencies."""
+"""The demo's prompts, its answers side by side as they arrive, and a table of promised and delivered times.
+
+The demo's model was trained only on Python's documentation.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from baton.cli.views.demo_prompts import DemoPrompt
 from baton.cli.views.summary import broken_promises
-from baton.types import Event, Finished, Queued, Tokens
+from baton.types import ChatMessage, Event, Finished, Prompt, Queued, Tokens
 
+COMPLETIONS = (
+    "The list is",
+    "This module provides a simple way to",
+    "If the file cannot be opened, the function",
+    "A dictionary can be created by",
+)
+QUESTIONS = ("What is a generator?", "How do I open a file?")
 _NARROWEST_PANEL = 38
 
 
@@ -22,11 +31,22 @@ _NARROWEST_PANEL = 38
 class Answer:
     """The state and output of one request."""
 
-    prompt: DemoPrompt
+    prompt: str
+    is_question: bool = False
     text: str = ""
     state: str = "sent"
     finished: Finished | None = None
     error: str = ""
+
+    @property
+    def sent(self) -> Prompt:
+        return [ChatMessage("user", self.prompt)] if self.is_question else self.prompt
+
+    @property
+    def shown(self) -> Text:
+        """Return the text; a completion's begins with its prompt."""
+        before = "" if self.is_question else self.prompt
+        return Text.assemble((before, "bold"), self.text, (self.error, "red"))
 
     def take(self, event: Event) -> None:
         match event:
@@ -44,72 +64,31 @@ class Answer:
         self.state = "failed"
 
 
-class SideBySide:
-    """All answers as a grid that fits the terminal; each panel shows the end of its answer."""
-
-    def __init__(self, answers: Sequence[Answer]) -> None:
-        self._answers = answers
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = max(1, min(3, options.max_width // _NARROWEST_PANEL))
-        rows = -(-len(self._answers) // columns)
-        height = max(4, min(12, (console.height - 1) // rows))
-        width = options.max_width // columns
-        grid = Table.grid()
-        for start in range(0, len(self._answers), columns):
-            shown = self._answers[start : start + columns]
-            grid.add_row(*(self._panel(answer, width, height, console) for answer in shown))
-        yield grid
-
-    def _panel(self, answer: Answer, width: int, height: int, console: Console) -> Panel:
-        style = {"streaming": "green", "done": "cyan", "failed": "red"}.get(answer.state, "dim")
-        body = Text.assemble((answer.prompt.shown, "bold"), answer.text, (answer.error, "red"))
-        lines = body.wrap(console, width - 4)[-(height - 2) :]
-        return Panel(
-            Text("\n").join(lines),
-            title=Text(answer.prompt.title, style="bold", overflow="ellipsis"),
-            title_align="left",
-            subtitle=Text(answer.state, style=style),
-            subtitle_align="right",
-            border_style=style,
-            width=width,
-            height=height,
-        )
+def side_by_side(answers: Sequence[Answer], console: Console) -> RenderableType:
+    """Return a grid that fits the terminal; each panel shows the end of its answer."""
+    columns = max(1, min(3, console.width // _NARROWEST_PANEL))
+    rows = -(-len(answers) // columns)
+    height = max(4, min(12, (console.height - 1) // rows))
+    panels = [_panel(answer, console, console.width // columns, height) for answer in answers]
+    grid = Table.grid()
+    for start in range(0, len(panels), columns):
+        grid.add_row(*panels[start : start + columns])
+    return grid
 
 
-class LineByLine:
-    """For what is not a terminal: every answer's lines as they become whole, with its number before them."""
-
-    def __init__(self, console: Console, width: int = 72) -> None:
-        self._console = console
-        self._width = width
-        self._pending: dict[int, str] = {}
-
-    def say(self, number: int, text: str) -> None:
-        *lines, rest = self._wrap(self._pending.get(number, "") + text)
-        for line in lines:
-            self._print(number, line)
-        self._pending[number] = rest
-
-    def end(self, number: int) -> None:
-        if rest := self._pending.pop(number, ""):
-            self._print(number, rest)
-
-    def _wrap(self, text: str) -> list[str]:
-        lines: list[str] = []
-        for line in text.split("\n"):
-            rest = line
-            while len(rest) > self._width:
-                cut = rest.rfind(" ", 1, self._width) + 1 or self._width
-                lines.append(rest[:cut].rstrip())
-                rest = rest[cut:]
-            lines.append(rest)
-        return lines
-
-    def _print(self, number: int, line: str) -> None:
-        if not line.strip():
-            return
-        self._console.print(Text(f"[{number}] {line}"), soft_wrap=True)
+def _panel(answer: Answer, console: Console, width: int, height: int) -> Panel:
+    style = {"streaming": "green", "done": "cyan", "failed": "red"}.get(answer.state, "dim")
+    title = answer.prompt if answer.is_question else f"{answer.prompt[:34].strip()} …"
+    return Panel(
+        Text("\n").join(answer.shown.wrap(console, width - 4)[-(height - 2) :]),
+        title=Text(title, style="bold", overflow="ellipsis"),
+        title_align="left",
+        subtitle=Text(answer.state, style=style),
+        subtitle_align="right",
+        border_style=style,
+        width=width,
+        height=height,
+    )
 
 
 def results(answers: Sequence[Answer]) -> RenderableType:
@@ -118,19 +97,13 @@ def results(answers: Sequence[Answer]) -> RenderableType:
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    table.add_column("#", justify="right")
-    for name in ("TTFT", "TPOT"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("kept", no_wrap=True)
-    for name in ("queue", "prefill", "handoff", "decode", "relay", "tokens"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("#", "TTFT", "TPOT", "kept", "queue", "prefill", "handoff", "decode", "relay", "tokens"):
+        table.add_column(name, justify="left" if name == "kept" else "right", no_wrap=True)
+    failures = []
     for number, answer in enumerate(answers, 1):
         table.add_row(str(number), *_cells(answer))
-    failures = [
-        Text(f"{number}: {answer.error}", style="red")
-        for number, answer in enumerate(answers, 1)
-        if answer.error
-    ]
+        if answer.error:
+            failures.append(Text(f"{number}: {answer.error}", style="red"))
     return Group(table, *failures)
 
 

@@ -73,13 +73,9 @@ def _workers(workers: tuple[WorkerState, ...], block_size: int) -> RenderableTyp
     if not workers:
         return Text("no worker has joined yet", style="yellow")
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
-    table.add_column("worker", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for name in ("run", "wait", "prompt"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"KV blocks of {block_size}", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
+    for name in ("worker", "state", "run", "wait", "prompt", f"KV blocks of {block_size}", "step", "cost"):
+        is_number = name in {"run", "wait", "prompt", "step", "cost"}
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
     for worker in sorted(workers, key=lambda one: (one.role != "prefill", one.worker_id)):
         table.add_row(*_row(worker))
     return table
@@ -99,7 +95,7 @@ def _row(worker: WorkerState) -> tuple[RenderableType, ...]:
         str(worker.waiting),
         str(worker.pending_prefill_tokens),
         blocks,
-        f"{worker.step_seconds * 1000:.1f} ms",
+        f"{worker.step_seconds * 1000:.1f} ms" if worker.step_seconds else "–",
         cost_of(worker.cost),
     )
 
@@ -146,7 +142,6 @@ def _promises(counters: FleetCounters) -> Text:
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

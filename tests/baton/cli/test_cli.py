@@ -16,7 +16,7 @@ from baton.cli.__main__ import main
 from baton.cli.arguments import parser
 from baton.cli.commands.chat import read_lines
 from baton.cli.exits import program
-from baton.cli.request_flags import sampling_of, slo_of, stop_of
+from baton.cli.request_flags import request_of
 from baton.operators.v1 import fleet_pb2
 from baton.types import Sampling, Slo, SloClass, Stop
 from baton.v1 import errors_pb2, generation_pb2, inference_pb2
@@ -57,15 +57,16 @@ def test_flags_become_request_parts() -> None:
         "generate hi --temperature 0 --top-k 3 --logit-bias 7=-2.5 --logit-bias 8=1 --n 2 --max-tokens 5 "
         "--stop a --stop b --stop-token-id 4 --ttft-ms 100 --itl-ms 40 --class interactive --allow-at-risk"
     )
-    args = parser().parse_args(line.split())
-    assert sampling_of(args) == Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2)
-    assert stop_of(args) == Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,))
-    assert slo_of(args) == Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True)
+    assert request_of(parser().parse_args(line.split())) == {
+        "sampling": Sampling(temperature=0.0, top_k=3, logit_bias={7: -2.5, 8: 1.0}, n=2),
+        "stop": Stop(max_tokens=5, strings=("a", "b"), token_ids=(4,)),
+        "slo": Slo(ttft_ms=100, itl_ms=40, slo_class=SloClass.INTERACTIVE, allow_at_risk=True),
+    }
 
 
 def test_flags_left_out_leave_the_fleets_defaults() -> None:
     args = parser().parse_args(["generate", "hi"])
-    assert (sampling_of(args), stop_of(args), slo_of(args)) == (Sampling(), Stop(), Slo())
+    assert request_of(args) == {"sampling": Sampling(), "stop": Stop(), "slo": Slo()}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from baton.cli.views.demo_prompts import PROMPTS
-from baton.cli.views.demo_view import Answer, LineByLine, SideBySide, results
+from baton.cli.views.demo_view import Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter
 from baton.cli.views.status_view import bar, render
 from baton.fleet import FleetStopping, ProcessDied, ProcessReady, ProcessStarted, ProcessStarting
@@ -19,9 +19,11 @@ from baton.worker.v1 import worker_pb2
 from tests.baton.scripted_service import finished as finished_pb
 
 
-def shown(view: RenderableType, width: int = 80, height: int = 24) -> str:
+def shown(
+    view: RenderableType | Callable[[Console], RenderableType], width: int = 80, height: int = 24
+) -> str:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
-    console.print(view)
+    console.print(view(console) if callable(view) else view)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -34,8 +36,8 @@ def finished() -> Finished:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50), (40, 30)])
 def test_answers_side_by_side_fit_the_terminal_and_show_their_ends(width: int, height: int) -> None:
-    answers = [Answer(prompt, text="word " * 200 + f"END{n}") for n, prompt in enumerate(PROMPTS)]
-    lines = shown(SideBySide(answers), width, height).splitlines()
+    answers = [Answer("prompt", n > 3, text="word " * 200 + f"END{n}") for n in range(6)]
+    lines = shown(lambda console: side_by_side(answers, console), width, height).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= height
     for number in range(len(answers)):
@@ -43,18 +45,19 @@ def test_answers_side_by_side_fit_the_terminal_and_show_their_ends(width: int, h
 
 
 def test_an_answer_follows_its_events() -> None:
-    answer = Answer(PROMPTS[0])
+    answer = Answer("prompt")
     answer.take(Queued(position=3, work_ahead_tokens=9, predicted_ttft_ms=1))
     assert answer.state == "queued, 3 ahead"
     answer.take(Tokens(0, 0, (1,), "some [bold]text"))
     assert answer.state == "streaming"
-    assert "some [bold]text" in shown(SideBySide([answer])), "what a model writes is never markup"
+    drawn = shown(lambda console: side_by_side([answer], console))
+    assert "some [bold]text" in drawn, "what a model writes is never markup"
     answer.take(finished())
     assert answer.state == "done"
 
 
 def test_results_fit_80_columns_and_show_promised_and_delivered() -> None:
-    done, failed = Answer(PROMPTS[0]), Answer(PROMPTS[1])
+    done, failed = Answer("one"), Answer("two")
     done.take(finished())
     failed.fail("no router in reach")
     text = shown(results([done, failed]))
@@ -63,23 +66,6 @@ def test_results_fit_80_columns_and_show_promised_and_delivered() -> None:
     assert "2: no router in reach" in text
     for heading in ("queue", "prefill", "handoff", "decode", "relay", "tokens", "kept"):
         assert heading in text
-
-
-def test_without_a_terminal_every_line_comes_whole_under_its_number() -> None:
-    file = io.StringIO()
-    lines = LineByLine(Console(file=file, width=80), width=20)
-    for piece in ("one two ", "three four ", "five six\nse"):
-        lines.say(1, piece)
-    lines.say(2, "other")
-    lines.say(1, "ven")
-    lines.end(1)
-    lines.end(2)
-    assert file.getvalue().splitlines() == [
-        "[1] one two three four",
-        "[1] five six",
-        "[1] seven",
-        "[2] other",
-    ]
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000))
