@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 START_WEIGHT = 0.5
+"""The weight of a worker that has none yet."""
 BAND = 0.2
 """The difference of pressures, as shares of time, that is ignored: load varies that much by chance."""
 HOLD_S = 10.0
@@ -44,9 +45,6 @@ class Roles:
     toward_prefill: bool = False
     """The direction in which it has been out of balance."""
 
-    def weight(self, key: str) -> float:
-        return self.weights.get(key, START_WEIGHT)
-
 
 def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[float], now: float) -> Roles:
     """Return the new roles.
@@ -60,7 +58,7 @@ def rebalance(roles: Roles, mixed: Sequence[MixedLoad], dedicated: Sequence[floa
     for share in (*dedicated, *(load.prefill for load in mixed), *(load.decode for load in mixed)):
         if not 0 <= share <= 1:
             raise ValueError(f"share of time is {share}; accepted: 0 to 1")
-    weights = {load.key: roles.weight(load.key) for load in mixed}
+    weights = {load.key: roles.weights.get(load.key, START_WEIGHT) for load in mixed}
     gap = _gap(weights, mixed, dedicated)
     if abs(gap) <= BAND:
         return Roles(weights)

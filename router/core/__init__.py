@@ -7,8 +7,8 @@ Read in this order:
     actions     all that the core can want done
     session     one request, from its call to its end
     admission   whether it is accepted, and what it is promised
-    queue       its place in the fleet's queue, and the grants that come of it
-    dispatch    the workers that it is sent to, and moved away from
+    queue       its place in the fleet's queue, the grants that come of it, and the workers it is sent to
+    dispatch    the workers that it is moved away from
     capacity    the workers as the router knows them, and what the fleet can do
     state       all that the core knows, handed to the handlers of events
     chores      what is looked after ten times a second

@@ -5,8 +5,7 @@ from __future__ import annotations
 from router.core.actions import AskQueue, Renew
 from router.core.capacity.roles import rebalanced
 from router.core.dispatch.drain import clear
-from router.core.dispatch.migrate import migrate
-from router.core.dispatch.seat_preemption import preempt_seat
+from router.core.dispatch.migrate import migrate, preempt_seat
 from router.core.queue.local_service import serve_stranded
 from router.core.queue.queue import enqueue, leave_queue, most_blocks, strand
 from router.core.session import finish

@@ -7,7 +7,7 @@ asyncio, a simulator in virtual time. A request that goes well:
     Enqueued         admission/admit    the work ahead is known: accepted with a promise, or refused
     Charged          admission/admit    the same, where others wait and its tenant was charged first
     Granted          queue/grants       a worker has capacity: a decode worker is chosen, a lease asked for
-    SettleAnswered   queue/grants       the lease is made: sent to its workers (dispatch/dispatch)
+    SettleAnswered   queue/grants       the lease is made: sent to its workers (queue/queue)
     StepReported     session/deliver    tokens, and at last the end (session/finish)
 
 Each event changes `RouterState`. What is then due is done once per event: a plan, and offers of capacity.
@@ -60,8 +60,9 @@ from router.core.session.arrive import (
     take_up_awaiting,
 )
 from router.core.session.deliver import on_step_reported
-from router.core.session.finish import break_off, leave
+from router.core.session.finish import break_off, forget_at, forget_old, leave
 from router.core.session.recover import on_worker_back, on_worker_lost
+from router.core.session.session import Phase
 from router.core.state import CoreConfig, RouterState
 from state.records import QueueStatus
 
@@ -108,7 +109,7 @@ class RouterCore:
             state.actions.append(SetTimer(Timer(TimerKind.CHORES), state.now + CHORES_S))
         if state.retained and not self._forget_set:
             self._forget_set = True
-            at = max(state.forget_at, state.now + FORGET_S)
+            at = max(forget_at(state), state.now + FORGET_S)
             state.actions.append(SetTimer(Timer(TimerKind.FORGET), at))
 
     def _handle(self, event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 -- a table of events reads best as one match
@@ -159,7 +160,7 @@ class RouterCore:
             case WorkerLost(worker_key, reason):
                 on_target_lost(state, worker_key)
                 on_worker_lost(state, worker_key, reason)
-                state.lose_capacity()
+                state.plan_wanted = state.capacity_died = True
             case DrainAsked(worker_id):
                 self._drain(worker_id)
             case RouterLeaving():
@@ -179,7 +180,7 @@ class RouterCore:
                 self._chores.run()
             case TimerKind.FORGET:
                 self._forget_set = False
-                self.state.forget_old()
+                forget_old(self.state)
             case _:
                 on_session_timer(self.state, timer)
 
@@ -194,7 +195,11 @@ class RouterCore:
         state, key = self.state, event.facts.key
         on_target_lost(state, key)
         on_worker_lost(state, key, "joined again")
-        state.join(Worker(event.facts, event.load, event.cost))
+        worker = Worker(event.facts, event.load, event.cost)
+        # Grants to it may have been settled while it was not connected.
+        settling = (group for group in state.groups.values() if group.phase is Phase.SETTLING)
+        worker.coming_tokens = sum(group.work_tokens for group in settling if group.prefill_key == key)
+        state.fleet.join(worker)
         on_worker_back(state, key)
         state.offer_due = True
 
@@ -203,5 +208,5 @@ class RouterCore:
         for worker in state.fleet.workers.values():
             if worker.facts.worker_id == worker_id and not worker.drain_asked:
                 state.fleet.drain(worker)
-                state.lose_capacity()
+                state.plan_wanted = state.capacity_died = True
                 state.actions.append(SendDrain(worker.key))

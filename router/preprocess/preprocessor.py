@@ -21,8 +21,8 @@ from router.api.validation import (
     prompt_field,
 )
 from router.auth.limits import Limits, prompt_bytes
-from router.core.dispatch.dispatch import cache_salt
 from router.core.events import Arrived, Received
+from router.core.queue.queue import cache_salt
 from router.errors import ValidationError
 from router.links.shell import Shell
 from router.preprocess.chat_template import TemplateRefused

@@ -156,8 +156,8 @@ FAILURES = (
         (
             Guard(
                 "router/core/session/finish.py",
-                "    state.release(group)\n    state.move(group, Phase.ENDED)\n",
-                "    state.move(group, Phase.ENDED)\n",
+                "    release(state, group)\n    set_phase(state, group, Phase.ENDED)\n",
+                "    set_phase(state, group, Phase.ENDED)\n",
                 "tests/router/core/session/test_letting_go.py::test_a_failed_prefill_pins_no_decode_slot",
             ),
         ),
@@ -244,7 +244,7 @@ FAILURES = (
                 "router/core/chores.py",
                 "        preempt_seat(state)\n",
                 "",
-                "tests/router/core/dispatch/test_seat_preemption.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
+                "tests/router/core/dispatch/test_seats.py::test_no_high_class_is_late_behind_a_low_one_that_runs",
             ),
             Guard(
                 "scheduling/admission/backlog.py",

@@ -27,9 +27,16 @@ from router.core.admission.shed import make_room
 from router.core.events import Enqueued
 from router.core.queue.grants import take_grant
 from router.core.queue.local_service import serve_stranded, work_ahead
-from router.core.queue.queue import expected_output, leave_queue, put_behind, strand
+from router.core.queue.queue import (
+    expected_output,
+    leave_queue,
+    put_behind,
+    set_decision,
+    set_phase,
+    strand,
+    tell_accepted,
+)
 from router.core.session import finish
-from router.core.session.promise import tell_accepted
 from router.core.session.session import IN_QUEUE, Group, Phase, Session
 from router.core.state import RouterState
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
@@ -149,7 +156,7 @@ def _admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: f
         turn_away(state, session, Refused(judgement.decision, retry_after_s(finish_at, now, group.key)))
         return False
     session.admitted, session.predicted = True, judgement.predicted
-    state.promise(session, decision, aim_of(slo, decision))
+    set_decision(state, session, decision, aim_of(slo, decision))
     if decision.is_trial:
         state.learnt.trials.begin(request.cost.prompt_tokens, slo, now)
     state.learnt.admitted.add(group.work_tokens, now)
@@ -182,7 +189,7 @@ def _take_place(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait
 
 def _keep_place(state: RouterState, group: Group, ahead: QueueAhead) -> None:
     if group.phase is Phase.ENQUEUEING:
-        state.move(group, Phase.WAITING)
+        set_phase(state, group, Phase.WAITING)
         group.stranded_at = None
     decision = group.session.decision
     if decision is not None and ahead.requests > 0:

@@ -21,7 +21,7 @@ from router.core.admission.judge import (
     served_at,
 )
 from router.core.events import QuoteAsked
-from router.core.session.promise import promise_of
+from router.core.queue.queue import promise_of
 from router.core.state import RouterState
 from router.errors import Refused, RouterError
 from scheduling.admission.admission import Verdict, rather_late, retry_after_s

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from router.core.actions import PromiseBroken, RequestShed
 from router.core.admission.judge import Judged, Judgement, judge
-from router.core.queue.queue import put_behind
+from router.core.queue.queue import put_behind, set_decision
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
 from scheduling.admission.admission import Verdict
@@ -93,6 +93,6 @@ def _shed(state: RouterState, group: Group) -> None:
     """Give up a request's TTFT: from now on it waits like a request that asked for none."""
     session = group.session
     assert session.decision is not None, "a request at risk was decided on"
-    state.promise(session, session.decision, replace(session.aim, ttft_ms=None))
+    set_decision(state, session, session.decision, replace(session.aim, ttft_ms=None))
     put_behind(state, group, 0.0)
     state.actions.append(RequestShed(group.key))

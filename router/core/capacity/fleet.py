@@ -97,7 +97,7 @@ class Worker:
         self.decode_seqs += group.num_seqs
         self.leased_blocks += group.blocks
         self.expected_tokens += group.expected_tokens
-        self.remaining_tokens += group.expected_tokens - group.delivered_tokens
+        self.remaining_tokens += _remaining(group)
         pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             insort(self.paces_ms, pace_ms)
@@ -108,7 +108,7 @@ class Worker:
         self.decode_seqs -= group.num_seqs
         self.leased_blocks -= group.blocks
         self.expected_tokens -= group.expected_tokens
-        self.remaining_tokens -= group.expected_tokens - group.delivered_tokens
+        self.remaining_tokens -= _remaining(group)
         pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             del self.paces_ms[bisect_left(self.paces_ms, pace_ms)]
@@ -260,6 +260,11 @@ class Fleet:
     def alive(self, keys: Iterable[str | None]) -> list[Worker]:
         """Return those of the named workers that are connected, each once."""
         return [self.workers[key] for key in dict.fromkeys(keys) if key is not None and key in self.workers]
+
+
+def _remaining(group: Group) -> int:
+    """Return the output that is expected of a group, and not delivered yet."""
+    return group.expected_tokens - sum(len(choice.token_ids) for choice in group.choices)
 
 
 def _key(worker: Worker) -> str:

@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from router.core.actions import GroupMigrated, SendPreCopy, SendReceive, SendStopAndCopy
 from router.core.capacity.fleet import Worker
-from router.core.dispatch.dispatch import pre_copy_spec, spec_of, take_over
-from router.core.queue.queue import new_groups
+from router.core.queue.grants import has_room
+from router.core.queue.queue import begin_attempt, new_groups, spec_of
 from router.core.session.finish import call_off, detach
 from router.core.session.recover import start_elsewhere
-from router.core.session.session import Group, Move, Phase
+from router.core.session.session import Choice, Group, Move, Phase, Session
 from router.core.state import RouterState
-from scheduling.request import Part, ReceiveKind
+from scheduling.request import Part, ReceiveKind, SequenceSpec
 
 MAX_FAILED_MOVES = 2
 """After so many moves that failed a group is replayed."""
@@ -76,7 +76,15 @@ def on_parked(state: RouterState, worker: Worker, handle: int) -> None:
     detach(state, group, tell_workers=False)
     group.avoided |= {worker.key}
     for successor in new_groups(state, group.session, group.open_choices, group):
-        take_over(state, successor, worker, target, move.parts[successor.choices[0].index])
+        _take_over(state, successor, worker, target, move.parts[successor.choices[0].index])
+
+
+def _take_over(state: RouterState, group: Group, source: Worker, target: Worker, handle: int) -> None:
+    """Send the next attempt of a group that the source has stopped, and whose blocks it offers."""
+    group.prefill_key, group.decode_key = source.key, target.key
+    begin_attempt(state, group, source, target, handle)
+    spec = spec_of(state.config.router_id, group, source, target)
+    state.actions.append(SendReceive(target.key, spec, source.facts.address, ReceiveKind.STOPPED))
 
 
 def on_target_lost(state: RouterState, worker_key: str) -> None:
@@ -102,11 +110,11 @@ def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) 
     for choice in group.choices:
         # The newest token's KV is not written.
         num_blocks = (len(session.prompt_token_ids) + len(choice.token_ids) - 1) // size
-        if not choice.open or num_blocks == 0:
+        if choice.finish or num_blocks == 0:
             continue
-        handle = state.next_handle()
+        handle = next(state.handles)
         spec = spec_of(router_id, group, source, target)
-        spec = pre_copy_spec(spec, session, choice, num_blocks * size)
+        spec = _pre_copy_spec(spec, session, choice, num_blocks * size)
         spec = replace(spec, handle=handle, fence=replace(spec.fence, attempt=group.attempt + 1))
         move.copying.add(handle)
         source.copies[handle] = target.copies[handle] = move
@@ -120,13 +128,25 @@ def _pre_copy(state: RouterState, group: Group, source: Worker, target: Worker) 
         group.num_copies += 1
 
 
+def _pre_copy_spec(spec: SequenceSpec, session: Session, choice: Choice, num_tokens: int) -> SequenceSpec:
+    """Return the spec of the first tokens of one choice, whose blocks are copied while it runs on."""
+    return replace(
+        spec,
+        fence=replace(spec.fence, choice=choice.index),
+        prompt_token_ids=(*session.prompt_token_ids, *choice.token_ids)[:num_tokens],
+        output_token_ids=(),
+        choices=(choice.index,),
+        sampling=replace(spec.sampling, n=1),
+    )
+
+
 def _stop_and_copy(state: RouterState, move: Move) -> None:
     group = move.group
     source, target = state.fleet.workers[move.source], state.fleet.workers[move.target]
     fence = spec_of(state.config.router_id, group, source, target).fence
     parts = []
     for choice in group.open_choices:
-        handle = move.parts[choice.index] = state.next_handle()
+        handle = move.parts[choice.index] = next(state.handles)
         parts.append(Part(handle, replace(fence, attempt=group.attempt + 1, choice=choice.index)))
     state.actions.append(SendStopAndCopy(source.key, group.handle, tuple(parts)))
 
@@ -135,7 +155,7 @@ def _roomiest(state: RouterState, group: Group) -> Worker | None:
     fitting = [
         worker
         for worker in state.fleet.decoding
-        if state.choice.has_room(group, worker, state.now) and _fits(group, worker, state.moves.values())
+        if has_room(state, group, worker) and _fits(group, worker, state.moves.values())
     ]
     return min(
         fitting,

@@ -1,22 +1,47 @@
 """Offers free capacity to the queue, takes the grants that come of it, and turns each into a block lease.
 
-offer_capacity  a worker's free capacity is offered to the head of the queue
+offer_capacity  free capacity of the workers that serve the head of the queue best is offered to the queue
 on_granted      a group has a prompt credit: choose its decode worker, and ask for a lease there
 on_settled      the lease is made: the group is dispatched
 """
 
 from __future__ import annotations
 
-from router.core.actions import AskGrants, ReleaseCredit, ReleaseLease, Settle
+import heapq
+from collections.abc import Sequence
+
+from router.core.actions import (
+    AskGrants,
+    ReleaseCredit,
+    ReleaseLease,
+    Settle,
+)
+from router.core.capacity.fleet import Worker
 from router.core.capacity.worker_facts import DECODE
-from router.core.dispatch.choice import UNLIMITED
-from router.core.dispatch.dispatch import dispatch
 from router.core.events import Granted, SettleAnswered
-from router.core.queue.queue import enqueue, give_back, strand
+from router.core.queue.queue import dispatch, enqueue, give_back, set_phase, strand
 from router.core.session.session import Group, Phase
 from router.core.state import RouterState
-from scheduling.placement import Placement
+from scheduling.admission.prediction import RequestCost, decode_step_s, own_prefill_s
+from scheduling.placement import (
+    DecodeCandidate,
+    PathCandidate,
+    Placement,
+    choose_conditional,
+    choose_decode_worker,
+)
+from scheduling.roles import START_WEIGHT
 from state.records import DecodeRoom, PrefillRoom, Settled
+
+UNLIMITED = 10**12
+"""More tokens, blocks or seats than any worker has."""
+CROWDED = 0.8
+"""Share of its seats from which a decode worker's prompts keep others from getting a seat."""
+HANDOFF_S = 0.002
+"""Time of two workers together: to offer, fetch and check what the steps do not hide."""
+
+
+# Offers
 
 
 def offer_capacity(state: RouterState) -> None:
@@ -33,30 +58,128 @@ def offer_capacity(state: RouterState) -> None:
     head, most = state.waiting.head, -(-num_waiting // len(free))
     assert head is not None, "a group waits"
     if state.fleet.placement is Placement.CONDITIONAL:
-        free = state.choice.best_paths(head, free, num_waiting, state.now)
+        free = _best_paths(state, head, free, num_waiting)
         # One grant each, as long as that leaves nobody waiting for the answer to the next call.
         most = -(-num_waiting // len(state.fleet.computing))
     elif len(free) > num_waiting:
-        free = state.choice.soonest(head, free, num_waiting, state.now)
+        free = _soonest(state, head, free, num_waiting)
     pace_ms = state.waiting.tightest_pace_ms
-    shared: tuple[DecodeRoom, ...] | None = None
+    rooms: tuple[DecodeRoom, ...]
+    shared: tuple[DecodeRoom, ...] = ()
     for worker in free:
         worker.asking = True
         if worker.facts.role == DECODE:
-            rooms = state.choice.rooms(worker, pace_ms, state.now)
+            rooms = (_room(state, worker, pace_ms),)
         else:
-            rooms = shared = shared or state.choice.rooms(worker, pace_ms, state.now)
+            rooms = shared = shared or tuple(_room(state, each, pace_ms) for each in state.fleet.decoding)
         limit = state.capacity.prompt_queue(worker, state.now).limit
         state.actions.append(AskGrants(PrefillRoom(worker.key, limit, most), rooms))
 
 
 def _bind(state: RouterState) -> None:
     """Offer the worker with the least work, which queues what it gets: it has no limit."""
-    worker = state.choice.least_work()
-    if worker is not None:
+    workers = [worker for worker in state.fleet.computing if not worker.asking]
+    if workers:
+        worker = min(workers, key=_outstanding if workers[0].facts.role == DECODE else _bound)
         worker.asking = True
-        rooms = state.choice.rooms(worker, None, state.now)
+        rooms = tuple(DecodeRoom(each.key, UNLIMITED, UNLIMITED) for each in _decoders_for(state, worker))
         state.actions.append(AskGrants(PrefillRoom(worker.key, UNLIMITED), rooms))
+
+
+def _soonest(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
+    """Return the `count` free workers from which the head's first token would come first."""
+    avoided = head.avoided
+    if not head.session.prefix_hits:
+        return heapq.nsmallest(count, free, key=lambda worker: (worker.key in avoided, *_bound(worker)))
+    waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
+
+    def first_token(worker: Worker) -> tuple[bool, float, int, str]:
+        first_token_s = waits_s[worker.key] + _own_s(state, head, worker)
+        return worker.key in avoided, first_token_s, worker.leased_blocks, worker.key
+
+    return heapq.nsmallest(count, free, key=first_token)
+
+
+def _best_paths(state: RouterState, head: Group, free: Sequence[Worker], count: int) -> list[Worker]:
+    """Return at most `count` free workers to offer to the queue, the best first.
+
+    All computing workers are compared (`choose_conditional`), and where the best one left is not free,
+    waiting for it is better than what is free. A head that is late is offered all the same: waiting makes it
+    no earlier.
+    """
+    waits_s = {lane.key: lane.wait_s for lane in state.capacity.lanes(state.now)}
+    candidates = {
+        worker.key: _path(state, head, worker, waits_s[worker.key]) for worker in state.fleet.computing
+    }
+    by_key = {worker.key: worker for worker in free}
+    chosen: list[Worker] = []
+    while candidates and len(chosen) < count:
+        best = choose_conditional(list(candidates.values()))
+        if best is None or best.worker_key not in by_key:
+            break
+        if best.crowds and state.fleet.prefilling:
+            break
+        chosen.append(by_key[best.worker_key])
+        del candidates[best.worker_key]
+    return chosen
+
+
+def _path(state: RouterState, group: Group, worker: Worker, wait_s: float) -> PathCandidate:
+    slo, session, now = group.session.aim, group.session, state.now
+    own_s = _own_s(state, group, worker)
+    ttft_s = state.learnt.late_ttft_s(wait_s, own_s, now)
+    meets = slo.ttft_ms is None or (now - session.timeline.received_at + ttft_s) * 1000 <= slo.ttft_ms
+    if worker.facts.role != DECODE:
+        return PathCandidate(worker.key, ttft_s, own_s + HANDOFF_S, meets)
+    view = state.capacity.decode_view(worker, now)
+    limit = state.capacity.seat_limit(worker, slo.pace_ms, now)
+    num_seqs = worker.num_seqs + group.num_seqs
+    worker_s = own_s
+    if view.num_seqs:
+        # What the prompt adds to steps that run for the decodes anyway.
+        steps = -(-group.work_tokens // state.capacity.chunk(worker, now))
+        worker_s = max(0.0, own_s - steps * decode_step_s(view, view.num_seqs))
+    return PathCandidate(
+        worker_key=worker.key,
+        ttft_s=ttft_s,
+        worker_s=worker_s,
+        meets=meets,
+        crowds=num_seqs > CROWDED * limit or worker.free_blocks < group.blocks,
+        within_share=worker.prefill_share <= state.fleet.roles.weights.get(worker.key, START_WEIGHT),
+    )
+
+
+def _own_s(state: RouterState, group: Group, worker: Worker) -> float:
+    cached = group.session.prefix_hits.get(worker.key, 0) * state.fleet.block_size
+    cost = RequestCost(group.work_tokens, cached, group.blocks, group.num_seqs)
+    return own_prefill_s(cost, state.capacity.prefill_speed(worker.key, state.now))
+
+
+def _room(state: RouterState, worker: Worker, pace_ms: int | None) -> DecodeRoom:
+    """Return a decode worker's capacity, as far as promises allow it to be used."""
+    if state.config.policy.binds_at_arrival:
+        return DecodeRoom(worker.key, UNLIMITED, UNLIMITED)
+    seats = state.capacity.seat_limit(worker, pace_ms, state.now)
+    return DecodeRoom(worker.key, worker.facts.num_blocks, seats)
+
+
+def has_room(state: RouterState, group: Group, worker: Worker) -> bool:
+    """Return True if a group could go on at a decode worker at once."""
+    seats = state.capacity.seat_limit(worker, group.session.aim.pace_ms, state.now) - worker.num_seqs
+    return worker.free_blocks >= group.blocks and seats >= group.num_seqs and not worker.preempted
+
+
+def _outstanding(worker: Worker) -> tuple[int, int, str]:
+    """Order by blocks that a worker's requests will hold, then by prompt tokens, then by key."""
+    return worker.leased_blocks, worker.bound_tokens, worker.key
+
+
+def _bound(worker: Worker) -> tuple[int, int, str]:
+    """Order by prompt work; among equals, such as idle workers, by how few share the worker's steps."""
+    return worker.bound_tokens, worker.leased_blocks, worker.key
+
+
+# Grants and leases
 
 
 def on_granted(state: RouterState, grant: Granted) -> None:
@@ -77,26 +200,55 @@ def take_grant(state: RouterState, group: Group, grant: Granted) -> None:
     the grant holds room.
     """
     worker = state.fleet.workers.get(grant.worker_key)
-    found = None if worker is None or worker.draining else state.choice.decoder(group, worker, state.now)
-    if found is None:
+    decode_key = None if worker is None or worker.draining else decoder_for(state, group, worker)
+    if decode_key is None:
         give_back(state, grant)
         strand(state, group)
         return
-    group.prefill_key, group.decode_key = grant.worker_key, found.worker_key
+    group.prefill_key, group.decode_key = grant.worker_key, decode_key
     group.held_key = grant.decode_key
-    state.move(group, Phase.SETTLING)
+    set_phase(state, group, Phase.SETTLING)
     # Each once, in this order.
-    keys = dict.fromkeys((found.worker_key, grant.decode_key))
-    rooms = tuple(_room(state, key, group.session.aim.pace_ms) for key in keys)
+    keys = dict.fromkeys((decode_key, grant.decode_key))
+    rooms = tuple(_room_at(state, key, group.session.aim.pace_ms) for key in keys)
     state.actions.append(Settle(group.key, grant.worker_key, rooms))
 
 
-def _room(state: RouterState, worker_key: str, pace_ms: int | None) -> DecodeRoom:
+def _room_at(state: RouterState, worker_key: str, pace_ms: int | None) -> DecodeRoom:
     """Return a decode worker's capacity; none where it takes nothing new."""
     worker = state.fleet.workers.get(worker_key)
     if worker is None or worker.draining:
         return DecodeRoom(worker_key, 0, 0)
-    return state.choice.room(worker, pace_ms, state.now)
+    return _room(state, worker, pace_ms)
+
+
+def decoder_for(state: RouterState, group: Group, prefill: Worker) -> str | None:
+    """Return the key of the decode worker for a group whose prompt `prefill` computes, if any has room."""
+    workers = _decoders_for(state, prefill)
+    if state.config.policy.binds_at_arrival:
+        return min(workers, key=_outstanding).key if workers else None
+    found = choose_decode_worker([_decoder(state, group, worker) for worker in workers], group.blocks)
+    return None if found is None else found.worker_key
+
+
+def _decoders_for(state: RouterState, prefill: Worker) -> tuple[Worker, ...]:
+    """Return where a prompt that `prefill` computes can decode."""
+    return (prefill,) if prefill.facts.role == DECODE else state.fleet.decoding
+
+
+def _decoder(state: RouterState, group: Group, worker: Worker) -> DecodeCandidate:
+    pace_ms, num_seqs = group.session.aim.pace_ms, worker.num_seqs
+    view = state.capacity.decode_view(worker, state.now)
+    return DecodeCandidate(
+        key=worker.key,
+        draining=worker.draining,
+        avoided=worker.key in group.avoided,
+        free_blocks=worker.free_blocks,
+        free_seqs=state.capacity.seat_limit(worker, pace_ms, state.now) - num_seqs,
+        step_after_s=decode_step_s(view, num_seqs + group.num_seqs),
+        tightest_tpot_s=worker.tightest_pace_s(pace_ms),
+        cached_blocks=group.session.prefix_hits.get(worker.key, 0),
+    )
 
 
 def on_grants_answered(state: RouterState, worker_key: str) -> None:
@@ -121,7 +273,7 @@ def on_settled(state: RouterState, answer: SettleAnswered) -> None:
         state.offer_due = True
         return
     if answer.outcome is Settled.NO_ROOM:
-        state.move(group, Phase.WAITING)
+        set_phase(state, group, Phase.WAITING)
         assert group.decode_key is not None, "a grant is settled for a decode worker"
         group.avoided |= {group.decode_key}
     else:

@@ -7,7 +7,8 @@ and no tenant is held to its share. Workers keep the last word on memory, so the
 from __future__ import annotations
 
 from router.core.capacity.worker_facts import PREFILL
-from router.core.dispatch.dispatch import dispatch
+from router.core.queue.grants import decoder_for
+from router.core.queue.queue import dispatch
 from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.admission.backlog import due_at
@@ -61,8 +62,8 @@ def _dispatch_unleased(state: RouterState, group: Group) -> None:
     if computing and computing[0].facts.role == PREFILL:
         computing = computing[:1]
     for prefill in computing:
-        found = state.choice.decoder(group, prefill, state.now)
-        if found is not None:
-            group.prefill_key, group.decode_key = prefill.key, found.worker_key
+        decode_key = decoder_for(state, group, prefill)
+        if decode_key is not None:
+            group.prefill_key, group.decode_key = prefill.key, decode_key
             dispatch(state, group)
             return

@@ -1,25 +1,45 @@
-"""Groups and their places in the fleet's queue. `Session`'s module draws the phases.
+"""Groups: their phases, their places in the fleet's queue, what they hold of the store, and their attempts.
 
+`Session`'s module draws the phases.
+
+set_phase      takes a group to another phase
+set_decision   what was decided on a session; `tell_accepted` tells its calls
+release        returns all that a group holds
 new_groups     creates a session's groups
 enqueue        asks the store for a place, or renews it; `admission/admit` takes in the response
 put_behind     gives the place up for a later one
 strand         leaves a group in no queue, until the chores enqueue it again or give it up
 leave_queue    gives the place up, and an early grant with it
 give_back      returns what a grant holds
+dispatch       sends a leased group to its workers
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import quote
 
-from router.core.actions import Dequeue, Enqueue, ReleaseCredit, ReleaseLease
+from router.core.actions import (
+    Dequeue,
+    Enqueue,
+    Promise,
+    ReleaseCredit,
+    ReleaseLease,
+    SendDecode,
+    SendPrefill,
+    SendReceive,
+    TellAccepted,
+)
+from router.core.capacity.fleet import Worker
 from router.core.events import Granted
-from router.core.session.session import Choice, Group, Phase, Session
+from router.core.session.session import IN_QUEUE, Choice, Group, Phase, Session
 from router.core.state import RouterState
+from scheduling.admission.admission import Decision, Verdict
 from scheduling.admission.backlog import due_at, rank
 from scheduling.admission.learnt import Learnt
 from scheduling.memory.reservation import blocks_needed
-from scheduling.request import SloClass
+from scheduling.request import Fence, Path, SamplingParams, SequenceSpec, Slo, SloClass
 from state.records import QueueEntry
 
 
@@ -36,6 +56,13 @@ def expected_output(session: Session, learnt: Learnt) -> float:
     return max(expected, min(1.25 * done, stop.max_tokens))
 
 
+def group_key(session: Session, first_choice: int) -> str:
+    """Return the name of a group in the store; escaped, so that no two groups share a name."""
+    tenant, request_id = quote(session.tenant, safe=""), quote(session.request_id, safe="")
+    suffix = f"#{first_choice}" if first_choice else ""
+    return f"{tenant}/{request_id}/{session.number}{suffix}"
+
+
 def new_groups(
     state: RouterState, session: Session, choices: Sequence[Choice], parent: Group | None = None
 ) -> list[Group]:
@@ -46,11 +73,12 @@ def new_groups(
     groups = []
     for part in parts:
         group = Group(
-            key=session.group_key(part[0].index),
+            key=group_key(session, part[0].index),
             session=session,
             choices=part,
             blocks=_leased_blocks(state, session, len(part), expected),
             work_tokens=len(session.prompt_token_ids) + len(part[0].token_ids),
+            num_seqs=len(part),
             expected_tokens=round(expected) * len(part),
         )
         if parent is not None:
@@ -90,7 +118,7 @@ def enqueue(state: RouterState, group: Group) -> None:
     received_at, has_output = session.timeline.received_at, _has_output(session)
     if group.phase is not Phase.WAITING:
         group.due_at = received_at if has_output else due_at(session.aim, received_at) + group.delay_s
-        state.move(group, Phase.ENQUEUEING)
+        set_phase(state, group, Phase.ENQUEUEING)
     group.asked_at = state.now
     state.waiting.asked(group)
     slo_class, due_in_ms = rank(state.config.policy.order, session.aim, state.now - received_at)
@@ -115,6 +143,34 @@ def _has_output(session: Session) -> bool:
     return session.timeline.first_token_at is not None or session.number > 0
 
 
+def set_phase(state: RouterState, group: Group, phase: Phase) -> None:
+    """Take a group to another phase; nothing else sets a phase."""
+    was_waiting, waits = group.phase in IN_QUEUE, phase in IN_QUEUE
+    if group.phase is Phase.SETTLING:
+        state.fleet.expect(group.prefill_key, -group.work_tokens)
+    if phase is Phase.SETTLING:
+        state.fleet.expect(group.prefill_key, group.work_tokens)
+    group.phase = phase
+    if waits and not was_waiting:
+        state.waiting.add(group, state.now)
+    elif was_waiting and not waits:
+        state.waiting.remove(group)
+    if phase is Phase.STRANDED:
+        state.stranded[group.key] = group
+    else:
+        state.stranded.pop(group.key, None)
+
+
+def set_decision(state: RouterState, session: Session, decision: Decision, aim: Slo) -> None:
+    """Set what was decided on a session, and the SLO that the fleet aims at for it."""
+    waiting = [group for group in session.groups if group.phase in IN_QUEUE]
+    for group in waiting:
+        state.waiting.remove(group)
+    session.decision, session.aim = decision, aim
+    for group in waiting:
+        state.waiting.add(group, state.now)
+
+
 def put_behind(state: RouterState, group: Group, delay_s: float) -> None:
     """Move a group to a later place: due by the SLO that the fleet aims at now, plus `delay_s`.
 
@@ -124,13 +180,13 @@ def put_behind(state: RouterState, group: Group, delay_s: float) -> None:
     group.delay_s = delay_s
     group.session.predicted = None
     state.actions.append(Dequeue(group.key))
-    state.move(group, Phase.NEW)
+    set_phase(state, group, Phase.NEW)
     enqueue(state, group)
 
 
 def strand(state: RouterState, group: Group) -> None:
     """Leave a group in no queue; the chores put it back."""
-    state.move(group, Phase.STRANDED)
+    set_phase(state, group, Phase.STRANDED)
     if group.stranded_at is None:
         group.stranded_at = state.now
 
@@ -149,3 +205,138 @@ def give_back(state: RouterState, grant: Granted) -> None:
     state.actions.append(ReleaseCredit(grant.request_key, grant.worker_key))
     state.actions.append(ReleaseLease(grant.request_key, grant.decode_key))
     state.actions.append(Dequeue(grant.request_key))
+
+
+def release_credit(state: RouterState, group: Group) -> None:
+    """Return the group's prompt credit, once: the prompt is computed, or the attempt is over."""
+    if group.credit_on is not None:
+        state.actions.append(ReleaseCredit(group.key, group.credit_on))
+        group.credit_on = None
+        state.offer_due = True
+
+
+def release(state: RouterState, group: Group) -> None:
+    """Return all that the group holds of the store, once."""
+    release_credit(state, group)
+    if group.lease_on is not None:
+        state.actions.append(ReleaseLease(group.key, group.lease_on))
+        group.lease_on = None
+        state.offer_due = True
+
+
+# Attempts
+
+
+def dispatch(state: RouterState, group: Group) -> None:
+    """Send the next attempt, or queue the group again if a worker was lost or began to drain meanwhile."""
+    prefill = state.fleet.workers.get(group.prefill_key or "")
+    decode = state.fleet.workers.get(group.decode_key or "")
+    if prefill is None or decode is None or prefill.draining or decode.draining:
+        release(state, group)
+        enqueue(state, group)
+        group.prefill_key = group.decode_key = None
+        return
+    session = group.session
+    group.stranded_at, group.decode_reported = None, False
+    begin_attempt(state, group, prefill, decode, next(state.handles))
+    if session.timeline.dispatched_at is None:
+        session.timeline.dispatched_at = state.now
+        session.path = Path.AGGREGATED if prefill is decode else Path.DISAGGREGATED
+    _pay_batch(state, session.slo.slo_class, group.work_tokens)
+    state.fleet.send(prefill, group.work_tokens)
+    if prefill is decode:
+        state.actions.append(SendDecode(decode.key, spec_of(state.config.router_id, group, None, decode)))
+        return
+    spec = spec_of(state.config.router_id, group, prefill, decode)
+    state.actions.append(SendReceive(decode.key, spec, prefill.facts.address))
+    state.actions.append(SendPrefill(prefill.key, spec))
+
+
+def begin_attempt(state: RouterState, group: Group, source: Worker, target: Worker, handle: int) -> None:
+    """Count an attempt that a source computes the prompt for, or hands over, and a target decodes."""
+    session = group.session
+    set_phase(state, group, Phase.RUNNING)
+    group.handle, group.attempt, group.sent_session = handle, group.attempt + 1, session.number
+    session.attempts = max(session.attempts, group.attempt - group.num_copies)
+    source.groups[handle] = target.groups[handle] = group
+    target.reserve(group)
+
+
+def _pay_batch(state: RouterState, slo_class: SloClass, tokens: int) -> None:
+    """Count prompt tokens that were sent; promote the first batch group once batch is owed all of it."""
+    head = state.waiting.head_of(SloClass.BATCH)
+    floor = state.batch_floor
+    floor.dispatched(slo_class, tokens, batch_waits=head is not None)
+    is_due = head is not None and head.work_tokens <= floor.owed_tokens
+    if head is not None and is_due and head.phase is Phase.WAITING and not head.is_promoted:
+        head.is_promoted = True
+        enqueue(state, head)
+
+
+def spec_of(router_id: str, group: Group, source: Worker | None, target: Worker) -> SequenceSpec:
+    """Return what both workers are told to run."""
+    session = group.session
+    fence = Fence(
+        tenant=session.tenant,
+        request_id=session.request_id,
+        session=session.number,
+        attempt=group.attempt,
+        choice=group.choices[0].index,
+        source_incarnation=source.facts.incarnation if source else "",
+        target_incarnation=target.facts.incarnation,
+        router_id=router_id,
+    )
+    return SequenceSpec(
+        handle=group.handle,
+        fence=fence,
+        prompt_token_ids=session.prompt_token_ids,
+        # Delivered tokens; only a single choice has any.
+        output_token_ids=tuple(group.choices[0].token_ids) if group.num_seqs == 1 else (),
+        choices=tuple(choice.index for choice in group.choices),
+        sampling=_sampling(session, group.num_seqs),
+        stop=session.stop,
+        cache_salt=cache_salt(session.tenant),
+        tpot_ms=session.aim.tpot_ms,
+        itl_ms=session.aim.itl_ms,
+    )
+
+
+def cache_salt(tenant: str) -> bytes:
+    """Return the tenant's own salt: tenants share no cached blocks, since the time of a first token would
+    reveal what others ask.
+    """
+    return tenant.encode()
+
+
+def _sampling(session: Session, num_choices: int) -> SamplingParams:
+    asked = session.sampling
+    if asked.prompt_logprobs is not None and not session.lacks_prompt_logprobs:
+        asked = replace(asked, prompt_logprobs=None)
+    return asked if asked.n == num_choices else replace(asked, n=num_choices)
+
+
+# What clients are told of the decision
+
+
+def promise_of(slo: Slo, decision: Decision | None) -> Promise:
+    """Return the promise that a decision makes; all predictions are 0 without a decision."""
+    return Promise(
+        predicted_ttft_ms=decision.ttft_s * 1000 if decision else 0.0,
+        predicted_tpot_ms=decision.tpot_s * 1000 if decision else 0.0,
+        ttft_ms=slo.ttft_ms,
+        tpot_ms=slo.tpot_ms,
+        at_risk=decision is not None and decision.verdict is Verdict.AT_RISK,
+        itl_ms=slo.itl_ms,
+        predicted_itl_ms=decision.itl_s * 1000 if decision else 0.0,
+    )
+
+
+def tell_accepted(state: RouterState, session: Session, only: int | None = None) -> None:
+    """Send the first event of a stream to all calls, or to the `only` one."""
+    promise = promise_of(session.slo, session.decision)
+    seed, num_prompt = session.sampling.seed, len(session.prompt_token_ids)
+    weights = state.fleet.fingerprint
+    for listener in session.listeners:
+        if only in (None, listener):
+            accepted = TellAccepted(listener, session.request_id, promise, seed, num_prompt, weights)
+            state.actions.append(accepted)

@@ -147,9 +147,10 @@ class WaitingGroups:
 
 
 def _stake_of(group: Group) -> Stake:
-    """Return what is lost if a group is put behind; a group that was started is never put behind."""
+    """Return what is lost if a group is put behind; never once a worker has had any of its request."""
     session = group.session
     decision = session.decision
-    if decision is None or session.aim.ttft_ms is None or group.delay_s > 0 or session.is_started:
+    is_started = session.timeline.dispatched_at is not None or session.number > 0
+    if decision is None or session.aim.ttft_ms is None or group.delay_s > 0 or is_started:
         return Stake.NONE
     return Stake.ACCEPTED if decision.verdict is Verdict.ACCEPTED else Stake.AT_RISK

@@ -4,7 +4,6 @@ Read in this order:
 
     session            choices, groups, moves and the session, as data
     arrive             a call comes in: a new request, or one that is known here
-    promise            what a client is promised, and the event that says so
     deliver            step reports become tokens that clients receive
     prompt_logprobs    log-probabilities of prompts, before the first token
     recover            attempts that fail, and the next ones

@@ -8,9 +8,8 @@ from router.core.actions import Reject, RequestRefused, SetTimer
 from router.core.admission.admit import check_worth_waiting, is_over, no_worker, turn_away
 from router.core.admission.judge import check_slo
 from router.core.events import Arrived, Timer, TimerKind
-from router.core.queue.queue import enqueue, most_blocks, new_groups
+from router.core.queue.queue import enqueue, most_blocks, new_groups, tell_accepted
 from router.core.session import deliver, finish, prompt_logprobs, recover
-from router.core.session.promise import tell_accepted
 from router.core.session.session import MAX_CALLS, MAX_LOST, Choice, Group, Session, Timeline
 from router.core.state import RouterState
 from router.errors import (
@@ -29,7 +28,7 @@ from scheduling.request import FinishReason
 def on_arrived(state: RouterState, event: Arrived) -> None:
     """Take a call in: every listener gets `Accepted` or `Reject` sooner or later."""
     try:
-        known = state.find(event.tenant, event.request_id)
+        known = find(state, event.tenant, event.request_id)
         if known is not None and not _takes_over(state, known, event):
             _attach(state, known, event)
         else:
@@ -40,6 +39,18 @@ def on_arrived(state: RouterState, event: Arrived) -> None:
         state.counters.refused += 1
         state.actions.append(RequestRefused(event.slo.slo_class, error))
         state.actions.append(Reject(event.listener, error))
+
+
+def find(state: RouterState, tenant: str, request_id: str) -> Session | None:
+    """Return the session of this name, running or remembered."""
+    name = tenant, request_id
+    return state.live.get(name) or state.retained.get(name)
+
+
+def _listen(state: RouterState, listener: int, session: Session, grace_s: float) -> None:
+    """Add a call to those that receive the session's events."""
+    session.listeners[listener] = grace_s
+    state.by_listener[listener] = session
 
 
 # A request that is known here
@@ -82,9 +93,9 @@ def _attach(state: RouterState, session: Session, event: Arrived) -> None:
     elif len(session.listeners) >= MAX_CALLS:
         oldest = next(iter(session.listeners))
         state.actions.append(Reject(oldest, Superseded(session.number, session.number)))
-        state.unlisten(session, oldest)
+        finish.unlisten(state, session, oldest)
     session.number = event.session
-    state.listen(listener, session, event.resume_grace_s)
+    _listen(state, listener, session, event.resume_grace_s)
     if session.admitted:
         tell_accepted(state, session, listener)
         received = {part.choice: len(part.token_ids) for part in event.received}
@@ -107,20 +118,25 @@ def _open(state: RouterState, event: Arrived) -> None:
         raise Unavailable(
             Reason.ROUTER_LEAVING, "this router is shutting down; another one takes the request"
         )
-    session, serves = _session(event, state.next_sid()), state.fleet.serves
+    session, serves = _session(event, next(state.sids)), state.fleet.serves
     _check_deadline(event, state.now)
     if serves:
         _check_fits(state, session)
     else:
         check_worth_waiting(state, session)
-    state.open_session(session, event.listener, event.resume_grace_s)
+    name = session.tenant, session.request_id
+    state.retained.pop(name, None)
+    state.live[name] = state.by_sid[session.sid] = session
+    if session.sampling.prompt_logprobs is not None and session.lacks_prompt_logprobs:
+        state.lacking_logprobs.add(session.sid)
+    _listen(state, event.listener, session, event.resume_grace_s)
     _set_deadline(state, session)
     if session.number > 0:
         # A client that resumes was promised something already, and has waited once.
         session.admitted = True
         tell_accepted(state, session)
         deliver.tell_ended_choices(state, session, event.listener)
-    open_choices = session.open_choices
+    open_choices = [choice for choice in session.choices if not choice.finish]
     if not open_choices:
         finish.finish(state, session)
     elif serves:
@@ -145,6 +161,7 @@ def _session(event: Arrived, sid: int) -> Session:
         sampling=event.sampling,
         stop=event.stop,
         slo=event.slo,
+        aim=event.slo,
         prefix_hits=event.prefix_hits,
         timeline=Timeline(event.received_at),
         choices=choices,
@@ -216,7 +233,7 @@ def take_up_awaiting(state: RouterState) -> None:
 
 def on_cancel_asked(state: RouterState, tenant: str, request_id: str) -> None:
     """End a request at once, in whatever phase it is; it stays ended."""
-    session = state.find(tenant, request_id)
+    session = find(state, tenant, request_id)
     if session is not None:
         session.given_up = False
         if not session.ended:
@@ -228,7 +245,7 @@ def on_client_gone(state: RouterState, listener: int) -> None:
     session = state.by_listener.get(listener)
     if session is None:
         return
-    grace_s = state.unlisten(session, listener)
+    grace_s = finish.unlisten(state, session, listener)
     if session.ended or session.listeners:
         return
     if state.leaving:

@@ -12,6 +12,7 @@ from router.core.capacity import roles
 from router.core.capacity.fleet import Worker
 from router.core.dispatch import drain, migrate
 from router.core.events import SequenceFailed, StepReported, TokenRun
+from router.core.queue.queue import release_credit
 from router.core.session import finish, prompt_logprobs, recover
 from router.core.session.session import Choice, Group, Session, TokenLogprobs
 from router.core.state import RouterState
@@ -52,7 +53,7 @@ def _take_prefilled(state: RouterState, worker: Worker, event: StepReported) -> 
         group = worker.groups.get(handle)
         if group is None or worker.key != group.prefill_key:
             continue
-        state.release_credit(group)
+        release_credit(state, group)
         if group.attempt == 1:
             # The tokens that a resumed request brought are prefilled after its prompt, and are no part of it.
             of_prompt = min(cached_tokens, len(group.session.prompt_token_ids))

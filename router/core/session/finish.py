@@ -21,8 +21,7 @@ from router.core.actions import (
     TellLeaving,
 )
 from router.core.capacity.fleet_capacity import TPOT_SCALE
-from router.core.queue.queue import leave_queue
-from router.core.session.promise import promise_of, tell_accepted
+from router.core.queue.queue import group_key, leave_queue, promise_of, release, set_phase, tell_accepted
 from router.core.session.session import Group, Move, Phase, Session
 from router.core.session.slo_attainment import attained
 from router.core.state import Counters, RouterState
@@ -57,8 +56,8 @@ def detach(state: RouterState, group: Group, *, tell_workers: bool) -> None:
                 worker.preempted.pop(group.handle, None)
             if tell_workers:
                 state.actions.append(SendCancel(worker.key, (group.handle,)))
-    state.release(group)
-    state.move(group, Phase.ENDED)
+    release(state, group)
+    set_phase(state, group, Phase.ENDED)
     del state.groups[group.key]
     group.session.groups.remove(group)
     group.dissolve()
@@ -98,26 +97,69 @@ def finish(state: RouterState, session: Session) -> None:
     """End a session whose choices have all ended: tell its calls, learn from it, remember it for a while."""
     assert not session.groups, "a session ends after its groups"
     session.timeline.ended_at = state.now
-    state.close_session(session, remember=True)
+    _close(state, session, remember=True)
     outcome = outcome_of(session)
     _learn(state.learnt, session, outcome, state.now)
     _count(state.counters, session)
-    state.actions.append(RequestEnded(session.group_key(0), outcome))
+    state.actions.append(RequestEnded(group_key(session, 0), outcome))
     tell_finished(state, session, outcome)
+
+
+def _close(state: RouterState, session: Session, *, remember: bool) -> None:
+    """Take a session from those that run; calls can still attach to a remembered one for a while."""
+    name = session.tenant, session.request_id
+    del state.live[name]
+    state.awaiting.pop(session.sid, None)
+    state.lacking_logprobs.discard(session.sid)
+    if remember:
+        state.retained[name] = session
+        if len(state.retained) > state.config.max_retained:
+            _forget_oldest(state)
+    else:
+        del state.by_sid[session.sid]
+
+
+def forget_at(state: RouterState) -> float:
+    """Return when the oldest remembered session has been kept long enough; there is one."""
+    ended_at = next(iter(state.retained.values())).timeline.ended_at
+    assert ended_at is not None, "only what has ended is remembered"
+    return ended_at + state.config.retention_s
+
+
+def forget_old(state: RouterState) -> None:
+    """Drop sessions whose retention is over."""
+    while state.retained and forget_at(state) <= state.now:
+        _forget_oldest(state)
+
+
+def _forget_oldest(state: RouterState) -> None:
+    _, oldest = state.retained.popitem(last=False)
+    state.by_sid.pop(oldest.sid, None)
+
+
+def unlisten(state: RouterState, session: Session, listener: int) -> float:
+    """Remove a call from those that receive the session's events, and return its grace."""
+    del state.by_listener[listener]
+    return session.listeners.pop(listener)
+
+
+def _unlisten_all(state: RouterState, session: Session) -> None:
+    for listener in list(session.listeners):
+        unlisten(state, session, listener)
 
 
 def tell_finished(state: RouterState, session: Session, outcome: Outcome) -> None:
     """Send the last event to the session's calls, if there are any."""
     for listener in session.listeners:
         state.actions.append(TellFinished(listener, outcome))
-    state.unlisten_all(session)
+    _unlisten_all(state, session)
 
 
 def end_calls(state: RouterState, session: Session, error: RouterError) -> None:
     """End every call of the session with an error."""
     for listener in session.listeners:
         state.actions.append(Reject(listener, error))
-    state.unlisten_all(session)
+    _unlisten_all(state, session)
 
 
 def supersede(state: RouterState, session: Session, number: int) -> None:
@@ -131,7 +173,7 @@ def withdraw(state: RouterState, session: Session) -> None:
         state.actions.append(RefundTenant(session.tenant, session.charged_tokens))
     session.charged_tokens, session.ahead = 0.0, None
     for group in list(session.groups):
-        state.move(group, Phase.ENDED)
+        set_phase(state, group, Phase.ENDED)
         del state.groups[group.key]
         group.dissolve()
     session.groups.clear()
@@ -140,22 +182,22 @@ def withdraw(state: RouterState, session: Session) -> None:
 def forget(state: RouterState, session: Session) -> None:
     """Forget a session for which nothing was generated, as if it had never arrived."""
     withdraw(state, session)
-    state.unlisten_all(session)
+    _unlisten_all(state, session)
     session.timeline.ended_at = state.now
-    state.close_session(session, remember=False)
+    _close(state, session, remember=False)
 
 
 def abandon(state: RouterState, session: Session) -> None:
     """Free all of a request and remember nothing: its client goes on without what this router has of it."""
     if session.ended:
-        state.retained.pop(session.name, None)
+        state.retained.pop((session.tenant, session.request_id), None)
         state.by_sid.pop(session.sid, None)
         return
     for group in list(session.groups):
         detach(state, group, tell_workers=True)
     session.timeline.ended_at = state.now
     supersede(state, session, session.number + 1)
-    state.close_session(session, remember=False)
+    _close(state, session, remember=False)
 
 
 # This router ends

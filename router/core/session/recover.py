@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from router.core.actions import AttemptFailed, GroupMigrated, TellRetrying
 from router.core.capacity.fleet import Worker
-from router.core.queue.queue import enqueue, new_groups, strand
+from router.core.queue.queue import enqueue, new_groups, release_credit, strand
 from router.core.session import finish
 from router.core.session.session import MAX_ATTEMPTS, MAX_FAILURES, MAX_LOST, Group, Phase, Session
 from router.core.state import RouterState
@@ -150,7 +150,7 @@ def on_worker_lost(state: RouterState, worker_key: str, reason: str) -> None:
         if worker.draining and group.decode_key == worker.key:
             start_elsewhere(state, group, worker.key)
         elif worker.draining or _was_handed_over(group, worker):
-            state.release_credit(group)
+            release_credit(state, group)
             group.prefill_key = None  # should it come back under this key, it knows nothing of the group
         else:
             group.lost_workers += (worker_key,)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 from router.core.events import Granted
 from scheduling.admission.admission import Decision
@@ -78,11 +77,6 @@ class Choice:
     last_at: float | None = None
     group: Group | None = None
 
-    @property
-    def open(self) -> bool:
-        """Return True if more tokens are to come."""
-        return self.finish is FinishReason.NONE
-
     def extend(self, token_ids: Sequence[int]) -> None:
         """Add tokens that come without text."""
         self.token_ids.extend(token_ids)
@@ -104,10 +98,10 @@ class Group:
     choices: list[Choice]
     blocks: int
     work_tokens: int
+    num_seqs: int
+    """One sequence for each choice."""
     expected_tokens: int = 0
     """Expected output of all its choices, by the lengths of such outputs."""
-    num_seqs: int = field(init=False)
-    """One sequence for each choice."""
 
     # Its place in the queue
     due_at: float = 0.0
@@ -168,9 +162,6 @@ class Group:
     migrated_at: float = float("-inf")
     """When it was last taken from a worker, for want of blocks or for a higher class."""
 
-    def __post_init__(self) -> None:
-        self.num_seqs = len(self.choices)
-
     def dissolve(self) -> None:
         """Let its choices forget it. A cycle of the two would stay in memory until a garbage collection."""
         for choice in self.choices:
@@ -183,19 +174,12 @@ class Group:
 
     @property
     def open_choices(self) -> list[Choice]:
-        return [choice for choice in self.choices if choice.open]
+        return [choice for choice in self.choices if not choice.finish]
 
     @property
     def delivered_tokens(self) -> int:
         """Return the output of its choices so far."""
-        if len(self.choices) == 1:
-            return len(self.choices[0].token_ids)
         return sum(len(choice.token_ids) for choice in self.choices)
-
-    @property
-    def output_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that were delivered already; only a single choice has any."""
-        return tuple(self.choices[0].token_ids) if len(self.choices) == 1 else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -244,6 +228,8 @@ class Session:
     sampling: SamplingParams
     stop: StopRules
     slo: Slo
+    aim: Slo
+    """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
     prefix_hits: Mapping[str, int]
     timeline: Timeline
     choices: list[Choice]
@@ -263,8 +249,6 @@ class Session:
     """The queue ahead of it; set while its tenant is being charged."""
     charged_tokens: float = 0.0
     """Virtual tokens; returned if the request is refused."""
-    aim: Slo = field(init=False)
-    """The part of the SLO that the fleet aims at: less than the whole once a request at risk is given up."""
     cached_tokens: int = 0
     path: Path = Path.UNSPECIFIED
     attempts: int = 0
@@ -278,9 +262,6 @@ class Session:
     """The number of prompt log-probabilities that former sessions delivered; they are unknown here."""
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     """All log-probabilities received since, in the prompt's order."""
-
-    def __post_init__(self) -> None:
-        self.aim = self.slo
 
     @property
     def next_prompt_index(self) -> int:
@@ -297,21 +278,12 @@ class Session:
         return self.next_prompt_index < len(self.prompt_token_ids)
 
     @property
-    def name(self) -> tuple[str, str]:
-        return self.tenant, self.request_id
-
-    @property
     def ended(self) -> bool:
         return self.timeline.ended_at is not None
 
     @property
     def open_choices(self) -> list[Choice]:
-        return [choice for choice in self.choices if choice.open]
-
-    @property
-    def is_started(self) -> bool:
-        """Return True if a worker has had it, here or in a former session."""
-        return self.timeline.dispatched_at is not None or self.number > 0
+        return [choice for choice in self.choices if not choice.finish]
 
     @property
     def ttft_due_at(self) -> float:
@@ -323,12 +295,6 @@ class Session:
         if self.slo.ttft_ms is None:
             return float("inf")
         return self.timeline.received_at + self.slo.ttft_ms / 1000
-
-    def group_key(self, first_choice: int) -> str:
-        """Return the name of a group in the store; escaped, so that no two groups share a name."""
-        tenant, request_id = quote(self.tenant, safe=""), quote(self.request_id, safe="")
-        suffix = f"#{first_choice}" if first_choice else ""
-        return f"{tenant}/{request_id}/{self.number}{suffix}"
 
     def tpot_s(self) -> float | None:
         """Return the mean gap after the first token over all choices; None with fewer than two tokens."""

@@ -17,6 +17,7 @@ from router.core.events import (
     WorkerLoaded,
     WorkerLost,
 )
+from router.core.session.arrive import find
 from router.core.session.session import IN_QUEUE, Phase
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, Slo, SloClass
@@ -69,7 +70,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.names)
     @rule(data=st.data())
     def client_calls_again(self, data: st.DataObject) -> None:
-        known = self.world.core.state.find("t", f"r{data.draw(st.integers(1, self.names))}")
+        known = find(self.world.core.state, "t", f"r{data.draw(st.integers(1, self.names))}")
         if known is not None:
             self.world.arrive(known.request_id, known.sampling.n, known.stop.max_tokens, 5.0, Slo())
 

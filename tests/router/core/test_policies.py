@@ -9,6 +9,7 @@ import pytest
 from router.core.actions import Enqueue, Reject, RelayRun, TellAccepted
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import StepReported, TokenRun
+from router.core.session.arrive import find
 from scheduling.columns import TokenColumns
 from scheduling.request import FinishReason, Slo, SloClass
 from tests.router.core_driver import ARRIVAL, ONE, TWO, arrive, core_of, start
@@ -53,7 +54,7 @@ def test_a_run_of_tokens_is_one_action_and_ends_its_choice() -> None:
     (relayed,) = [action for action in actions if isinstance(action, RelayRun)]
     assert (relayed.first_index, len(relayed.token_ids), relayed.finish) == (1, 49, FinishReason.LENGTH)
     assert relayed.max_gap_s == pytest.approx(0.1)
-    session = core.state.find("t", "r1")
+    session = find(core.state, "t", "r1")
     assert session is not None
     assert session.ended
     assert session.tpot_s() == pytest.approx(0.1)

@@ -18,6 +18,7 @@ AGAIN_S = 1.0
 
 
 def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | None = None) -> Group:
+    slo = Slo(ttft_ms=1000, slo_class=slo_class)
     session = Session(
         sid=number,
         tenant="t",
@@ -27,14 +28,15 @@ def group_of(number: int, slo_class: SloClass, tokens: int, verdict: Verdict | N
         prompt_token_ids=range(tokens),
         sampling=SamplingParams(),
         stop=StopRules(max_tokens=5),
-        slo=Slo(ttft_ms=1000, slo_class=slo_class),
+        slo=slo,
+        aim=slo,
         prefix_hits={},
         timeline=Timeline(0.0),
         choices=[Choice(0)],
     )
     if verdict is not None:
         session.decision = Decision(verdict, 1.0, 0.1)
-    return Group(f"g{number}", session, session.choices, 1, tokens, phase=Phase.WAITING)
+    return Group(f"g{number}", session, session.choices, 1, tokens, 1, phase=Phase.WAITING)
 
 
 classes = st.sampled_from(tuple(SloClass))

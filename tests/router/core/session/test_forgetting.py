@@ -7,6 +7,7 @@ from dataclasses import replace
 from router.core.actions import Action, SetTimer
 from router.core.core import FORGET_S, RouterCore
 from router.core.events import CancelAsked, TimerFired
+from router.core.session.arrive import find
 from tests.router.core_driver import ARRIVAL, arrive, core_of, tell
 
 KEPT_S = 60.0
@@ -44,9 +45,9 @@ def test_an_idle_router_forgets_what_has_ended_when_its_time_is_over() -> None:
     idle = Idle(core)
     idle.end_one(1, at=1.0)
     idle.run(until=1.0 + KEPT_S - 0.01)
-    assert core.state.find("t", "r1") is not None
+    assert find(core.state, "t", "r1") is not None
     idle.run(until=1.0 + KEPT_S)
-    assert core.state.find("t", "r1") is None
+    assert find(core.state, "t", "r1") is None
     assert not core.state.by_sid
     idle.run(until=1000.0)
     assert idle.num_fired <= EVENTS_OF_ONE
@@ -61,6 +62,6 @@ def test_each_is_kept_for_its_own_time() -> None:
         idle.end_one(number, at)
     for number, at in ends.items():
         idle.run(until=at + KEPT_S - 0.01)
-        assert core.state.find("t", f"r{number}") is not None
+        assert find(core.state, "t", f"r{number}") is not None
         idle.run(until=at + KEPT_S + FORGET_S)
-        assert core.state.find("t", f"r{number}") is None
+        assert find(core.state, "t", f"r{number}") is None

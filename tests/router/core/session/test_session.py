@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis
 import hypothesis.strategies as st
 
+from router.core.queue.queue import group_key
 from router.core.session.session import Session, Timeline
 from scheduling.request import SamplingParams, Slo, StopRules
 
@@ -24,11 +25,12 @@ def key_of(tenant: str, request_id: str, number: int, first_choice: int) -> str:
         sampling=SamplingParams(),
         stop=StopRules(max_tokens=1),
         slo=Slo(),
+        aim=Slo(),
         prefix_hits={},
         timeline=Timeline(0.0),
         choices=[],
     )
-    return session.group_key(first_choice)
+    return group_key(session, first_choice)
 
 
 @hypothesis.given(GROUPS, GROUPS)
