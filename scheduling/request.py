@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import field
 
 from scheduling.value import value
 
@@ -76,18 +77,15 @@ class Slo:
     allow_at_risk: bool = False
     itl_ms: int | None = None
     """Limits each gap between tokens, while tpot_ms limits their mean."""
+    pace_ms: int | None = field(init=False, repr=False, compare=False)
+    """The limit that no step of its decode worker should exceed; None if nothing was stated."""
+    is_stated: bool = field(init=False, repr=False, compare=False)
+    """Some latency is limited."""
 
-    @property
-    def pace_ms(self) -> int | None:
-        """The limit that no step of its decode worker should exceed; None if nothing was stated."""
-        if self.tpot_ms is None or self.itl_ms is None:
-            return self.itl_ms if self.tpot_ms is None else self.tpot_ms
-        return min(self.tpot_ms, self.itl_ms)
-
-    @property
-    def is_stated(self) -> bool:
-        """True if some latency is limited."""
-        return not (self.ttft_ms is None and self.tpot_ms is None and self.itl_ms is None)
+    def __post_init__(self) -> None:
+        paces = [pace_ms for pace_ms in (self.tpot_ms, self.itl_ms) if pace_ms is not None]
+        object.__setattr__(self, "pace_ms", min(paces, default=None))
+        object.__setattr__(self, "is_stated", self.ttft_ms is not None or bool(paces))
 
 
 class FinishReason(enum.IntEnum):

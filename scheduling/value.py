@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Turn a class of annotated fields into a value. All fields are arguments; it must not be subclassed."""
+    """Turn a class of annotated fields into a value, which must not be subclassed.
+
+    All fields are arguments but those with `init=False`, which `__post_init__` derives from the others.
+    """
     open_class = dataclass(slots=True, unsafe_hash=True)(cls)
     body = {
         "__slots__": (),
@@ -39,7 +42,8 @@ def _maker(open_class: type[T]) -> Callable[..., T]:
     arguments, lines = [], ["self = make(open_class)"]
     for described in fields(open_class):  # type: ignore[arg-type] # made a dataclass just now
         name = described.name
-        assert described.init, f"{name} is an argument"
+        if not described.init:
+            continue
         if described.default_factory is not MISSING:
             scope[f"make_{name}"] = described.default_factory
             arguments.append(f"{name}=missing")
@@ -63,5 +67,6 @@ def _refuse(self: object, name: str, *_: object) -> NoReturn:
 
 
 def _reduce(self: object) -> tuple[type, tuple[object, ...]]:
-    names = [described.name for described in fields(self)]  # type: ignore[arg-type] # values are dataclasses
+    described = fields(self)  # type: ignore[arg-type] # values are dataclasses
+    names = [each.name for each in described if each.init]
     return type(self), tuple(getattr(self, name) for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router.core.actions import AskQueue, Renew
-from router.core.capacity.roles import rebalanced
+from router.core.capacity.fleet import Fleet
 from router.core.dispatch.drain import clear
 from router.core.dispatch.migrate import migrate, preempt_seat
 from router.core.queue.local_service import serve_stranded
@@ -15,6 +15,7 @@ from router.core.session.session import Group
 from router.core.state import RouterState
 from scheduling.placement import Placement
 from scheduling.request import FinishReason
+from scheduling.roles import MixedLoad, Roles, rebalance
 
 RENEW_S = 1.0
 ASK_AGAIN_S = 1.0
@@ -101,4 +102,19 @@ class Chores:
             self._renewed_at = state.now
             state.actions.append(Renew(credit_holds, lease_holds))
         if state.fleet.placement is Placement.CONDITIONAL:
-            state.fleet.roles = rebalanced(state.fleet, state.now)
+            state.fleet.roles = _rebalanced(state.fleet, state.now)
+
+
+def _rebalanced(fleet: Fleet, now: float) -> Roles:
+    """Return the fleet's role weights, moved if the fleet has been out of balance for long."""
+    mixed = [
+        MixedLoad(worker.key, _share(worker.prefill_share), _share(worker.decode_share))
+        for worker in fleet.decoding
+    ]
+    dedicated = [_share(worker.prefill_share) for worker in fleet.prefilling]
+    return rebalance(fleet.roles, mixed, dedicated, now)
+
+
+def _share(average: float) -> float:
+    """Return the average within 0 and 1: sums of roundings may leave that range slightly."""
+    return min(1.0, max(0.0, average))

@@ -16,7 +16,7 @@ from router.core.capacity.fleet import Fleet
 from router.core.capacity.fleet_capacity import FleetCapacity
 from router.core.queue.waiting import WaitingGroups
 from router.core.session.session import Group, Move, Session
-from scheduling.admission.class_shares import BatchFloor
+from scheduling.admission.fair_shares import BatchFloor
 from scheduling.admission.learnt import Learnt
 from scheduling.admission.shares import TenantWeights
 from scheduling.placement import Placement

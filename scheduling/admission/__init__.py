@@ -5,7 +5,7 @@
 - `admission`: the decision on an SLO, and the time after which to retry
 - `backlog`: the order of the queue, its requests in buckets, and which of them a newcomer would make late
 - `shedding`: which waiting requests give up being in time when not all can be
-- `shares`, `class_shares`, `length_shares`: fairness between tenants, classes and prompt lengths
+- `shares`, `fair_shares`: fairness between tenants; between classes, and between prompt lengths
 - `budgets`: rate limits of tenants
 
 The package may import only `scheduling`.

@@ -36,10 +36,11 @@ from scheduling.admission.prediction import (
     Prediction,
     PrefillView,
     RequestCost,
+    lone_step_s,
     own_prefill_s,
     prefill_speed,
 )
-from scheduling.cost.cost_model import CostModel, StepShape, early_s
+from scheduling.cost.cost_model import CostModel
 from scheduling.request import Slo
 from scheduling.value import value
 
@@ -234,8 +235,8 @@ def slo_floor(
             for model in known
         )
     if decoding and all(decoding):
-        alone = StepShape.of(1, cost.prompt_tokens, ())
-        step_s = min(early_s(model, alone) for known in decoding for model in known)
+        context = cost.prompt_tokens
+        step_s = min(model.ratio_q10 * lone_step_s(model, context) for known in decoding for model in known)
     return SloFloor(ttft_s, step_s)
 
 

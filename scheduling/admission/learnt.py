@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from scheduling.admission.admission import Spread
-from scheduling.admission.class_shares import AdmittedLoad, ClassShares
-from scheduling.admission.length_shares import LengthShares
+from scheduling.admission.fair_shares import AdmittedLoad, ClassShares, LengthShares
 from scheduling.admission.prediction import Prediction
 from scheduling.request import Slo, SloClass
 

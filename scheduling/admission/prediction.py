@@ -334,6 +334,12 @@ def decode_step_s(view: DecodeView, batch_size: int) -> float:
     return max(1e-6, a0 + (c1 + c4 * mean_context) * batch_size + c3 * over)
 
 
+def lone_step_s(cost: CostModel, context_tokens: int) -> float:
+    """Return the duration of a decode step of one sequence, by the cost model alone."""
+    a0, c1, c3, c4, _, _ = cost.coefficients
+    return a0 + c1 + c3 * max(0.0, 1 - cost.knee_tokens) + c4 * context_tokens
+
+
 def own_prefill_s(request: RequestCost, speed: PrefillSpeed) -> float:
     """Return the time to compute the request's own prompt: the sum over its chunks, in closed form."""
     view, chunk = speed.view, speed.chunk

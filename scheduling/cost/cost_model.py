@@ -147,11 +147,6 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
-def early_s(cost: CostModel, shape: StepShape) -> float:
-    """Return the seconds that one in ten such steps does not exceed."""
-    return cost.ratio_q10 * cost.predict(shape)
-
-
 def quickest(known: Sequence[CostModel], reported: CostModel, token_budget: int) -> tuple[CostModel, ...]:
     """Return the costs to remember: the quickest for a lone decode, and the quickest for a full prompt step.
 
@@ -169,4 +164,5 @@ def quickest(known: Sequence[CostModel], reported: CostModel, token_budget: int)
 
 
 def _quickest_for(shape: StepShape, costs: Sequence[CostModel]) -> CostModel:
-    return min(costs, key=lambda cost: early_s(cost, shape))
+    # By what one in ten such steps does not exceed.
+    return min(costs, key=lambda cost: cost.ratio_q10 * cost.predict(shape))

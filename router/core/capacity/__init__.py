@@ -5,7 +5,6 @@ Read in this order:
     worker_facts     what a worker says of itself
     fleet            the connected workers, with what was reported by them and sent to them
     fleet_capacity   the fleet summed up for predictions, for each pace
-    roles            the weights by which decode workers also compute prompts
 
 Imports `events`, `session.session` and `scheduling`; nothing here knows `RouterState`.
 """

@@ -6,13 +6,15 @@ decodes on a worker, `Fleet` counts the prompts that are bound to workers.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from router.core.capacity.worker_facts import DECODE, PREFILL, WorkerFacts, WorkerLoad
+from router.core.events import StepReported
 from router.core.session.session import Group, Move
-from scheduling.cost.cost_model import CostModel, quickest
+from scheduling.cost.cost_model import CostModel, StepShape, quickest
 from scheduling.placement import Placement
 from scheduling.roles import Roles
 
@@ -21,6 +23,8 @@ STALL_STEPS = 4
 """A step stalls once it takes more than `STALL_S`, and this many times as long as the longest step before."""
 STEP_WEIGHT = 0.2
 """Weight of the newest step in the average step time."""
+SHARE_WINDOW_S = 10.0
+"""The shares of time that workers spend on prompts and on decodes are averages over about this long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +64,10 @@ class Worker:
     decode_groups: int = 0
     """Groups of this router that decode, or will decode, here; then their sequences, blocks and tokens."""
     decode_seqs: int = 0
+    num_seqs: int = field(init=False)
+    """Sequences that decode here, those of other routers included."""
+    free_blocks: int = field(init=False)
+    """Blocks that, as far as is known, this router has not leased and nobody uses."""
     leased_blocks: int = 0
     expected_tokens: int = 0
     """Output expected of these groups; `remaining_tokens` is the part that is not delivered yet."""
@@ -70,6 +78,13 @@ class Worker:
     def __post_init__(self) -> None:
         self.key, self.draining = self.facts.key, self.load.draining
         self.quickest = quickest((), self.cost, self.facts.token_budget)
+        self.count()
+
+    def count(self) -> None:
+        """Compare what was reported last with what was sent."""
+        self.num_seqs = max(self.load.running, self.decode_seqs)
+        unleased = self.facts.num_blocks - self.leased_blocks
+        self.free_blocks = max(0, min(unleased, self.load.free_blocks))
 
     def learn_cost(self, cost: CostModel) -> None:
         """Take over the step costs that the worker reports."""
@@ -81,16 +96,6 @@ class Worker:
         """Return the prompt tokens that are bound to the worker and not computed yet."""
         return self.load.pending_prefill_tokens + self.sent_tokens + self.coming_tokens
 
-    @property
-    def num_seqs(self) -> int:
-        """Return the sequences that decode here, those of other routers included."""
-        return max(self.load.running, self.decode_seqs)
-
-    @property
-    def free_blocks(self) -> int:
-        """Return the blocks that, as far as is known, this router has not leased and nobody uses."""
-        return max(0, min(self.facts.num_blocks - self.leased_blocks, self.load.free_blocks))
-
     def reserve(self, group: Group) -> None:
         """Count a group that will decode here."""
         self.decode_groups += 1
@@ -101,6 +106,7 @@ class Worker:
         pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             insort(self.paces_ms, pace_ms)
+        self.count()
 
     def release(self, group: Group) -> None:
         """Stop counting a group that is over or goes elsewhere."""
@@ -112,6 +118,7 @@ class Worker:
         pace_ms = group.session.aim.pace_ms
         if pace_ms is not None:
             del self.paces_ms[bisect_left(self.paces_ms, pace_ms)]
+        self.count()
 
     def tightest_pace_s(self, pace_ms: int | None = None) -> float:
         """Return the least time between tokens promised here, `pace_ms` included; infinite without any."""
@@ -197,6 +204,7 @@ class Fleet:
         self.moves += 1
         before, was_draining = worker.bound_tokens, worker.draining
         worker.load, worker.sent_tokens = load, 0
+        worker.count()
         worker.draining = worker.drain_asked or load.draining
         if worker.draining != was_draining:
             self.changed()
@@ -260,6 +268,34 @@ class Fleet:
     def alive(self, keys: Iterable[str | None]) -> list[Worker]:
         """Return those of the named workers that are connected, each once."""
         return [self.workers[key] for key in dict.fromkeys(keys) if key is not None and key in self.workers]
+
+
+def observe(worker: Worker, report: StepReported, now: float) -> None:
+    """Take a step into the averages of a worker's time on prompts and on decodes.
+
+    All the time since the last report counts as spent like this step.
+    """
+    since_s, worker.reported_at = now - worker.reported_at, now
+    shape = report.shape
+    if shape is None or report.step_s <= 0 or not math.isfinite(since_s):
+        return
+    is_busy = report.load.running > 0 or report.load.pending_prefill_tokens > 0
+    busy = 1.0 if is_busy else min(1.0, report.step_s / max(since_s, report.step_s))
+    decode = _decode_part(worker, shape) * busy
+    weight = 1 - math.exp(-since_s / SHARE_WINDOW_S)
+    worker.decode_share += weight * (decode - worker.decode_share)
+    worker.prefill_share += weight * (busy - decode - worker.prefill_share)
+
+
+def _decode_part(worker: Worker, shape: StepShape) -> float:
+    """Return the share of a step that its decodes alone would have taken."""
+    if shape.num_tokens == shape.num_decodes:
+        return 1.0
+    if shape.num_decodes == 0:
+        return 0.0
+    whole = worker.cost.predict(shape)
+    alone = worker.cost.predict(StepShape.of(shape.num_decodes, shape.decode_context, ()))
+    return min(1.0, alone / whole) if whole > 0 else 0.0
 
 
 def _remaining(group: Group) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.core.actions import Relay, RelayRun, TellChoiceFinished
-from router.core.capacity import roles
-from router.core.capacity.fleet import Worker
+from router.core.capacity.fleet import Worker, observe
 from router.core.dispatch import drain, migrate
 from router.core.events import SequenceFailed, StepReported, TokenRun
 from router.core.queue.queue import release_credit
@@ -33,7 +32,7 @@ def on_step_reported(state: RouterState, event: StepReported) -> None:
     if event.step_s > 0:
         state.fleet.stepped(worker, event.step_s)
     if state.fleet.placement is Placement.CONDITIONAL:
-        roles.observe(worker, event, state.now)
+        observe(worker, event, state.now)
     _take_prefilled(state, worker, event)
     complete = prompt_logprobs.take(state, worker, event.prompt_logprobs) if event.prompt_logprobs else ()
     tokens = event.tokens

@@ -49,7 +49,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     assert isinstance(hint, type)
     assert is_dataclass(hint), hint
     hints = typing.get_type_hints(hint)
-    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint)})
+    return st.builds(hint, **{field.name: values(hints[field.name]) for field in fields(hint) if field.init})
 
 
 def many(hint: Any) -> st.SearchStrategy[Any]:

@@ -23,7 +23,7 @@ from scheduling.admission.admission import (
     retry_after_s,
     unpromised,
 )
-from scheduling.admission.class_shares import AdmittedLoad
+from scheduling.admission.fair_shares import AdmittedLoad
 from scheduling.admission.prediction import Prediction
 from scheduling.request import Slo
 

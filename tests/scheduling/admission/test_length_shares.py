@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.admission.length_shares import (
+from scheduling.admission.fair_shares import (
     ENOUGH,
     GATE,
     MAX_AGE_S,

@@ -12,7 +12,7 @@ from router.core.capacity.worker_facts import WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import StepReported
 from scheduling.admission.admission import Verdict
-from scheduling.admission.class_shares import LOAD_WINDOW_S
+from scheduling.admission.fair_shares import LOAD_WINDOW_S
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S
 from scheduling.columns import TokenColumns
