@@ -261,8 +261,8 @@ FAILURES = (
         (
             Guard(
                 "router/core/capacity/fleet.py",
-                "return max(self.load.running, self.decode_seqs)",
-                "return self.decode_seqs",
+                "self.num_seqs = max(self.load.running, self.decode_seqs)",
+                "self.num_seqs = self.decode_seqs",
                 "tests/router/core/session/test_letting_go.py::test_a_later_router_does_not_take_filling_blocks_for_empty",
             ),
             Guard(
