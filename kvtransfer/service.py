@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Never
 
 import grpc
@@ -25,18 +24,6 @@ from kvtransfer.transports.grpc import cut_pieces
 from services.rpc.convert import fence_from_pb
 
 
-@dataclass(frozen=True, slots=True)
-class SenderLayout:
-    """The part of a manifest that is the same for all handoffs of this process."""
-
-    fingerprint: str
-    block_size: int
-    shm_socket: str = ""
-    nixl: NixlPool | None = None
-    cuda: CudaPool | None = None
-    """The pool of the handoffs' source on a device, if there is one."""
-
-
 def status_of(error: KVTransferError) -> grpc.StatusCode:
     """Return the status of an error: NOT_FOUND may be retried, OUT_OF_RANGE means an ended sequence."""
     if isinstance(error, UnknownFenceError):
@@ -51,11 +38,26 @@ def status_of(error: KVTransferError) -> grpc.StatusCode:
 class KVTransferService(pb_grpc.KVTransferServiceServicer):
     """Serves handoffs; receivers that do not reach the device read from `source`."""
 
-    def __init__(self, handoffs: Handoffs, source: HostSource, layout: SenderLayout) -> None:
+    def __init__(
+        self,
+        handoffs: Handoffs,
+        source: HostSource,
+        *,
+        fingerprint: str,
+        block_size: int,
+        shm_socket: str = "",
+        nixl: NixlPool | None = None,
+        cuda: CudaPool | None = None,
+    ) -> None:
+        """`cuda` is the pool of the handoffs' source on a device, if there is one."""
         self._handoffs = handoffs
         self._source = source
         self._pool = source.pool
-        self._layout = layout
+        self._fingerprint = fingerprint
+        self._block_size = block_size
+        self._shm_socket = shm_socket
+        self._nixl = nixl
+        self._cuda = cuda
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service; return its full name, for reflection."""
@@ -68,8 +70,8 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
     ) -> None:
         fence = fence_from_pb(request.fence)
         try:
-            if request.fingerprint != self._layout.fingerprint:
-                raise LayoutMismatchError("fingerprint", request.fingerprint, self._layout.fingerprint)
+            if request.fingerprint != self._fingerprint:
+                raise LayoutMismatchError("fingerprint", request.fingerprint, self._fingerprint)
             cuda = self._within(request.cuda_reach)
             opened = self._handoffs.open(fence, request.num_held_blocks, reaches_device=cuda is not None)
         except KVTransferError as error:
@@ -128,18 +130,18 @@ class KVTransferService(pb_grpc.KVTransferServiceServicer):
 
     def _within(self, reach: pb.CudaReach) -> CudaPool | None:
         """Return the pool on this process's device if the receiver can map it."""
-        cuda = self._layout.cuda
+        cuda = self._cuda
         return cuda if cuda is not None and is_in_reach(cuda, reach_from_pb(reach)) else None
 
     def _manifest(self, opened: Sending, cuda: CudaPool | None) -> Manifest:
         assert opened.source is not None, opened.handle
         return Manifest(
             num_blocks=opened.handoff.num_blocks,
-            block_size=self._layout.block_size,
+            block_size=self._block_size,
             block_bytes=self._pool.block_bytes,
             checksum_kind=opened.source.checksum_kind,
-            shm_socket=self._layout.shm_socket,
-            nixl=self._layout.nixl,
+            shm_socket=self._shm_socket,
+            nixl=self._nixl,
             cuda_ipc=cuda,
         )
 

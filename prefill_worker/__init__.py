@@ -1,1 +1,1 @@
-"""A prefill worker: `build` gives it the sender's side of the handoff, and nothing else."""
+"""A prefill worker: `worker`, in the role that computes prompts and sends their KV."""

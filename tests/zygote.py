@@ -20,8 +20,6 @@ import sys
 from dataclasses import asdict, dataclass
 
 WARM = (
-    "decode_worker.build",
-    "prefill_worker.build",
     "worker.startup.build",
     "worker.config",
     "worker.main",

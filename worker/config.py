@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from scheduling.cost.profiles import Profile
 from scheduling.policies import DEFAULT, NAMES
 from services.profiles import load_timed, names
 from services.settings import ServiceSettings, add_service_flags, check_least, settings_of
-from worker.errors import EXIT_CONFIG
-from worker.identity import WorkerRole
 
 DTYPES = ("auto", "float32", "float64", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -86,15 +83,6 @@ class WorkerConfig:
             raise ValueError(f"{chosen} with --timed; accepted: none, since nothing is computed")
         if self.dtype == "float64":
             raise ValueError(f"{chosen} with --dtype float64; accepted: auto, float32 or bfloat16")
-
-
-def config_of_process(role: WorkerRole) -> WorkerConfig:
-    """Return this process's settings; exit with code 2 and one sentence if they are wrong."""
-    try:
-        return parse_config(sys.argv[1:], role.value, os.getpid())
-    except ValueError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
-        sys.exit(EXIT_CONFIG)
 
 
 def parse_config(argv: Sequence[str], role: str, process_id: int) -> WorkerConfig:

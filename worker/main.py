@@ -10,21 +10,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import structlog
 import uvloop
 
-from engine.core.commands import Command
 from engine.core.report import StepReport
 from engine.errors import ModelRefused, NotDeterministic
 from engine.starting import OnProgress, Phase
 from kvtransfer.fence import FenceGuard
 from scheduling.cost.cost_estimator import CostEstimator
-from scheduling.request import FailureReason
 from services.process.event_loop import measure_loop, start_threads, watch_loop
 from services.process.garbage import freeze_garbage
 from services.process.watchdog import Watchdog, leave_stalled
@@ -39,10 +36,10 @@ from worker.costs import Costs
 from worker.engine import Engine
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
-from worker.identity import Identity, WorkerRole
+from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration, StartAnnouncement
-from worker.role import RoleSide
+from worker.role import WorkerRole
 from worker.startup.preflight import check_kernels
 from worker.startup.signals import StopSignals
 from worker.startup.stall_limit import stall_limit_s
@@ -58,33 +55,15 @@ STOP_GRACE_S = 1.0
 """Time for the last writes to routers when everything else has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleContext:
-    """Everything that a kind of worker builds its side of the handoff from."""
-
-    config: WorkerConfig
-    engine: Engine
-    incarnation: str
-    guard: FenceGuard
-    metrics: WorkerMetrics
-    server: WorkerServer
-    submit: Callable[[Command], None]
-    fail: Callable[[int, FailureReason, str], None]
-    tls: FleetTls | None = None
-
-
-BuildRole = Callable[[RoleContext], Awaitable[RoleSide]]
-
-
 class StepThreadEndedError(Exception):
     """The step thread ended by itself, which it must never do."""
 
 
-def main(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> int:
+def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
     """Run until drained; return the process's exit code."""
     try:
         check_kernels()
-        uvloop.run(_serve(role, build_role, config, start))
+        uvloop.run(_serve(role, config, start))
     except (ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)
     except StoreUnavailable as error:
@@ -104,7 +83,7 @@ def _exit_code(code: int, error: Exception) -> int:
     return code
 
 
-async def _serve(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, start: Start) -> None:
+async def _serve(role: WorkerRole, config: WorkerConfig, start: Start) -> None:
     start_threads()
     signals = StopSignals()
     service = config.service
@@ -117,7 +96,7 @@ async def _serve(role: WorkerRole, build_role: BuildRole, config: WorkerConfig, 
         start.report(Phase.JOINING)
         async with AsyncExitStack() as cleanup:
             worker = _Worker(role, config, engine, cleanup, tls)
-            await worker.join(build_role, store)
+            await worker.join(store)
             await announcement.end()
             start.end()
             await worker.serve(signals)
@@ -149,6 +128,7 @@ class _Worker:
         cleanup: AsyncExitStack,
         tls: FleetTls | None,
     ) -> None:
+        self._role = role
         self._tls = tls
         self._config = config
         self._engine = engine
@@ -156,28 +136,28 @@ class _Worker:
         self._guard = FenceGuard()
         self._metrics = WorkerMetrics()
         self._thread = EngineThread(engine.loop, self._on_report)
-        self._identity = self._identify(role)
+        self._record = self._describe()
         self._hub = Hub(
-            self._identity.incarnation, self._thread.submit, self._guard, self._metrics, engine.idle_load()
+            self._record.incarnation, self._thread.submit, self._guard, self._metrics, engine.idle_load()
         )
         estimator = CostEstimator(engine.cost, engine.samples)
         self._costs = Costs(estimator, self._thread.submit, self._metrics)
         self._server = WorkerServer(self._tls)
         self._probes = ProbeResponder()
         self._registration: Registration | None = None
-        self._address = self._metrics_address = ""
+        self._metrics_address = ""
 
-    async def join(self, build_role: BuildRole, store: Store) -> None:
+    async def join(self, store: Store) -> None:
         """Return when routers may find this worker."""
         self._cleanup.callback(watch_loop().stop)
         self._metrics_address = self._start_metrics()
         self._start_engine()
-        side = await build_role(self._role_context())
-        self._cleanup.push_async_callback(side.close)
-        self._hub.set_role(side)
+        sides = await build_sides(self._handoff_context())
+        self._cleanup.push_async_callback(sides.close)
+        self._hub.set_sides(sides)
         port = await self._start_server()
-        self._address = self._config.service.address(port)
-        await self._register(store, self._address)
+        self._record = replace(self._record, address=self._config.service.address(port))
+        await self._register(store)
         self._cleanup.callback(measure_loop(self._metrics.registry).stop)
 
     async def serve(self, signals: StopSignals) -> None:
@@ -186,24 +166,26 @@ class _Worker:
         self._announce_ready()
         await self._until_drained(signals)
 
-    def _identify(self, role: WorkerRole) -> Identity:
-        return Identity(
+    def _describe(self) -> WorkerRecord:
+        """Return what others learn of this worker; the address is set once it listens."""
+        return WorkerRecord(
             worker_id=self._config.worker_id,
             incarnation=secrets.token_hex(8),
-            role=role,
-            model_name=self._config.service.model.resolve().name,
+            role=self._role.value,
+            address="",
             fingerprint=self._engine.fingerprint,
+            model_name=self._config.service.model.resolve().name,
             block_size=self._config.block_size,
             num_blocks=self._engine.pool.num_blocks,
-            max_num_seqs=self._config.max_num_seqs,
-            token_budget=self._config.token_budget,
+            sameness=self._engine.determinism_digest,
         )
 
-    def _role_context(self) -> RoleContext:
-        return RoleContext(
+    def _handoff_context(self) -> HandoffContext:
+        return HandoffContext(
+            role=self._role,
             config=self._config,
             engine=self._engine,
-            incarnation=self._identity.incarnation,
+            incarnation=self._record.incarnation,
             guard=self._guard,
             metrics=self._metrics,
             server=self._server,
@@ -232,7 +214,9 @@ class _Worker:
         self._cleanup.push_async_callback(self._thread.stop)
 
     async def _start_server(self) -> int:
-        service = WorkerService(self._hub, self._identity, self._costs, self._thread.turn_s, self._probes)
+        service = WorkerService(
+            self._hub, self._record, self._config, self._costs, self._thread.turn_s, self._probes
+        )
         self._server.add(service)
         port = await self._server.start(self._config.service.listen)
         self._cleanup.push_async_callback(self._server.stop, STOP_GRACE_S)
@@ -240,57 +224,41 @@ class _Worker:
         self._cleanup.callback(self._probes.stop)
         return port
 
-    async def _register(self, store: Store, address: str) -> None:
-        identity = self._identity
-        record = WorkerRecord(
-            worker_id=identity.worker_id,
-            incarnation=identity.incarnation,
-            role=identity.role.value,
-            address=address,
-            fingerprint=identity.fingerprint,
-            model_name=identity.model_name,
-            block_size=identity.block_size,
-            num_blocks=identity.num_blocks,
-            sameness=self._engine.determinism_digest,
-        )
-        self._registration = Registration(store, record, self._metrics)
+    async def _register(self, store: Store) -> None:
+        self._registration = Registration(store, self._record, self._metrics)
         await self._registration.start()
         self._cleanup.push_async_callback(self._registration.stop)
         await self._server.set_serving(serving=True)
 
     def _announce_ready(self) -> None:
-        address, metrics = self._address, self._metrics_address
-        kind = f"{self._identity.role.value}_worker"
-        service = self._config.service
+        record, metrics, service = self._record, self._metrics_address, self._config.service
         log.info("listening", **service.security.describe(service.listen))
-        log.info("ready", address=address, metrics=metrics, num_blocks=self._identity.num_blocks)
+        log.info("ready", address=record.address, metrics=metrics, num_blocks=record.num_blocks)
         # The launcher reads this line.
-        line = f"READY {kind} {self._identity.worker_id} address={address} metrics={metrics}"
+        line = f"READY {record.role}_worker {record.worker_id} address={record.address} metrics={metrics}"
         print(line, flush=True)  # noqa: T201
 
     async def _until_drained(self, signals: StopSignals) -> None:
         """Serve until asked to stop, then wait for sequences to end or leave, `drain_s` at most."""
         stopping = asyncio.create_task(signals.stop.wait())
         draining = asyncio.create_task(self._hub.draining.wait())
-        await self._first_of(stopping, draining)
+        ended = self._thread.ended
+        await asyncio.wait((stopping, draining, ended), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise StepThreadEndedError from ended.exception()
         self._hub.drain()
         log.info("draining")
         assert self._registration is not None
         await self._registration.stop()
         await self._server.set_serving(serving=False)
         empty = asyncio.create_task(self._hub.wait_until_empty())
-        waited = (empty, self._thread.ended)
+        waited = (empty, ended)
         await asyncio.wait(waited, timeout=self._config.service.drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not empty.done():
             log.warning("drain_cut_short", after_s=self._config.service.drain_s)
         for task in (draining, empty, stopping):
             task.cancel()
         self._hub.close()
-
-    async def _first_of(self, *tasks: asyncio.Task[bool] | asyncio.Task[None]) -> None:
-        await asyncio.wait((*tasks, self._thread.ended), return_when=asyncio.FIRST_COMPLETED)
-        if self._thread.ended.done():
-            raise StepThreadEndedError from self._thread.ended.exception()
 
     def _on_report(self, report: StepReport) -> None:
         if self._registration is not None:

@@ -13,8 +13,8 @@ from state.errors import StoreUnavailable
 from state.records import StartingRecord, WorkerRecord
 from state.store import Store
 from worker.errors import ForeignFleetError
-from worker.identity import WorkerRole
 from worker.metrics import WorkerMetrics
+from worker.role import WorkerRole
 from worker.startup.preflight import check_fleet
 from worker.startup.starting import Progress
 

@@ -10,7 +10,6 @@ LEFT_OUT = {
     "benchmarks": "starts fleets",
     "chaos": "starts fleets",
     "clients": "starts fleets and Node.js",
-    "decode_worker": "copies between pools",
     "demo_model": "trains and runs a model",
     "docs": "copies the checkout",
     "engine/calibration": "runs models",

@@ -19,7 +19,7 @@ from kvtransfer.handoff import Outcome, SenderLimits
 from kvtransfer.manifest import Commit
 from kvtransfer.pools.in_place import InPlace
 from kvtransfer.sender import Handoffs
-from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.service import KVTransferService
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns
@@ -87,8 +87,14 @@ async def main(options: argparse.Namespace) -> None:
     socket = "" if shm is None else str(shm.path)
     # Kept here: an agent that is forgotten cannot be read from.
     nixl = NixlAgent(f"sender-{os.getpid()}", sender.pool) if options.nixl else None
-    layout = SenderLayout("model", 16, socket, None if nixl is None else nixl.describe())
-    service = KVTransferService(sender.handoffs, sender.source, layout)
+    service = KVTransferService(
+        sender.handoffs,
+        sender.source,
+        fingerprint="model",
+        block_size=16,
+        shm_socket=socket,
+        nixl=None if nixl is None else nixl.describe(),
+    )
     service.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kvtransfer.pools.on_device import DeviceSource, DeviceTarget
 from kvtransfer.pools.staging import ReceiveStaging, SendStaging
 from kvtransfer.receiver import Receiver, ReceiverLimits, ReceiveTask, max_blocks_in_flight
 from kvtransfer.sender import Handoffs
-from kvtransfer.service import KVTransferService, SenderLayout
+from kvtransfer.service import KVTransferService
 from kvtransfer.transports.cuda_ipc import CudaTransport, MappedBlocks
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
@@ -194,10 +194,14 @@ async def staged_pair(
         shm = ShmServer(pair.sending.pool, "source", folder)
         await shm.start()
         cleanup.push_async_callback(shm.close)
-        layout = SenderLayout("model", 16, str(shm.path))
-        if sharing is not None:
-            layout = replace(layout, cuda=sharing.pool)
-        KVTransferService(pair.handoffs, pair.sending, layout).add_to(server)
+        KVTransferService(
+            pair.handoffs,
+            pair.sending,
+            fingerprint="model",
+            block_size=16,
+            shm_socket=str(shm.path),
+            cuda=None if sharing is None else sharing.pool,
+        ).add_to(server)
         pair.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         cleanup.push_async_callback(server.stop, 0)

@@ -1,44 +1,126 @@
-"""Builds the sender's side of the handoff, which every kind of worker has."""
+"""Builds the sides of the handoff that a kind of worker has."""
 
 from __future__ import annotations
 
-from kvtransfer.service import KVTransferService, SenderLayout
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from engine.core.commands import Command
+from kvtransfer.errors import TransportUnavailableError
+from kvtransfer.fence import FenceGuard
+from kvtransfer.pools.pool import BlockPool
+from kvtransfer.receiver import Receiver, ReceiverLimits
+from kvtransfer.service import KVTransferService
+from kvtransfer.transports.nixl import NixlAgent, is_installed
 from kvtransfer.transports.shm import ShmServer
 from kvtransfer.transports.transport import TransportMode
-from worker.handoff.cuda_ipc import offer_of
-from worker.handoff.nixl import agent_of
-from worker.handoff.sender_side import EngineSide, SenderSide
-from worker.handoff.staging import source_of
-from worker.main import RoleContext
+from scheduling.request import FailureReason
+from services.security.tls import FleetTls
+from worker.config import WorkerConfig
+from worker.engine import Engine
+from worker.errors import StartupError
+from worker.handoff.cuda_ipc import cuda_transport_of, offer_of
+from worker.handoff.receiver_side import ReceiverSide
+from worker.handoff.sender_side import SenderSide
+from worker.handoff.sides import HandoffSides
+from worker.handoff.staging import source_of, target_of
+from worker.metrics import WorkerMetrics
+from worker.role import WorkerRole
+from worker.streams.server import WorkerServer
+
+log = structlog.get_logger()
 
 
-async def build_sender(context: RoleContext) -> SenderSide:
-    """Return the sender's side; start its service, and the socket that shares its memory."""
-    config = context.config
-    source = source_of(context.engine, config.block_size)
+@dataclass(frozen=True, slots=True)
+class HandoffContext:
+    """The parts of a worker that its handoffs deal with."""
+
+    role: WorkerRole
+    config: WorkerConfig
+    engine: Engine
+    incarnation: str
+    guard: FenceGuard
+    metrics: WorkerMetrics
+    server: WorkerServer
+    submit: Callable[[Command], None]
+    """Sends a command to the engine."""
+    fail: Callable[[int, FailureReason, str], None]
+    """Sends a failure to the router of a sequence."""
+    tls: FleetTls | None
+
+
+async def build_sides(context: HandoffContext) -> HandoffSides:
+    """Return the sides; start the service for receivers, and the socket that shares this worker's memory."""
+    receiving = None if context.role is WorkerRole.PREFILL else _build_receiver(context)
+    return HandoffSides(await _build_sender(context), receiving)
+
+
+def _build_receiver(context: HandoffContext) -> ReceiverSide:
+    config, engine = context.config, context.engine
+    limits = ReceiverLimits()
+    target = target_of(engine.pool, limits)
+    receiver = Receiver(
+        target,
+        config.block_size,
+        engine.fingerprint,
+        config.transport,
+        limits,
+        tls=context.tls,
+        nixl=_nixl_agent(context, target.pool, "receive"),
+        cuda=cuda_transport_of(config.transport, engine.pool),
+    )
+    return ReceiverSide(receiver, context.submit, context.metrics)
+
+
+async def _build_sender(context: HandoffContext) -> SenderSide:
+    config, engine = context.config, context.engine
+    source = source_of(engine, config.block_size)
     shm = None
     if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
         await shm.start()
-    nixl = agent_of(context, source.pool, "send")
-    offer = offer_of(config.transport, context.engine.pool)
+    nixl = _nixl_agent(context, source.pool, "send")
+    offer = offer_of(config.transport, engine.pool)
     side = SenderSide(
         context.incarnation,
         source,
         config.block_size,
         context.guard,
-        engine=EngineSide(context.submit, context.fail),
+        submit=context.submit,
+        fail=context.fail,
         metrics=context.metrics,
         shm=shm,
         nixl=nixl,
         on_device=None if offer is None else offer.source,
     )
-    layout = SenderLayout(
-        context.engine.fingerprint,
-        config.block_size,
-        "" if shm is None else str(shm.path),
-        None if nixl is None else nixl.describe(),
-        None if offer is None else offer.pool,
+    service = KVTransferService(
+        side.handoffs,
+        source,
+        fingerprint=engine.fingerprint,
+        block_size=config.block_size,
+        shm_socket="" if shm is None else str(shm.path),
+        nixl=None if nixl is None else nixl.describe(),
+        cuda=None if offer is None else offer.pool,
     )
-    context.server.add(KVTransferService(side.handoffs, source, layout))
+    context.server.add(service)
     return side
+
+
+def _nixl_agent(context: HandoffContext, pool: BlockPool, purpose: str) -> NixlAgent | None:
+    """Return an agent with `pool` registered; None if NIXL is not used.
+
+    Without `--transport nixl` it is used if it is installed and the fleet does not encrypt, as NIXL does not.
+    """
+    mode = context.config.transport
+    by_itself = mode is TransportMode.AUTO and is_installed() and context.tls is None
+    if mode is not TransportMode.NIXL and not by_itself:
+        return None
+    try:
+        return NixlAgent(f"{context.incarnation}-{purpose}", pool)
+    except TransportUnavailableError as error:
+        if mode is TransportMode.NIXL:
+            raise StartupError(f"--transport is nixl; {error}") from error
+        log.warning("nixl_unusable", reason=str(error))
+        return None

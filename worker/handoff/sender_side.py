@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
-from engine.core.commands import Command, Prefill, Release
+from engine.core.commands import Command, Release
 from engine.core.report import Filled, Mark, StepReport
 from kvtransfer.errors import describe
 from kvtransfer.fence import FenceGuard
@@ -21,26 +20,12 @@ from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import StartCommand
 
 log = structlog.get_logger()
 
-Fail = Callable[[int, FailureReason, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSide:
-    """How to send a command to the engine, and a failure to the router of a sequence."""
-
-    submit: Callable[[Command], None]
-    fail: Fail
-
 
 class SenderSide:
-    """Implements `worker.role.RoleSide` for a prefill worker, and half of it for a decode worker."""
-
-    start_commands: frozenset[type[StartCommand]] = frozenset({Prefill})
-    can_offer = False
+    """Called on the event loop. Handles are the engine's."""
 
     def __init__(
         self,
@@ -49,7 +34,8 @@ class SenderSide:
         block_size: int,
         guard: FenceGuard,
         *,
-        engine: EngineSide,
+        submit: Callable[[Command], None],
+        fail: Callable[[int, FailureReason, str], None],
         metrics: WorkerMetrics,
         shm: ShmServer | None = None,
         nixl: NixlAgent | None = None,
@@ -58,7 +44,8 @@ class SenderSide:
     ) -> None:
         self.handoffs = Handoffs(incarnation, source, guard, self._on_over, limits, on_device)
         self._block_size = block_size
-        self._engine = engine
+        self._submit = submit
+        self._fail = fail
         self._metrics = metrics
         self._shm = shm
         self._nixl = nixl
@@ -66,8 +53,7 @@ class SenderSide:
         self._parts: dict[int, Fence] = {}
         """Fences of parts, which are choices of running sequences that go elsewhere. Parts have no spec."""
 
-    def begin(self, command: StartCommand) -> None:
-        spec = command.spec
+    def begin(self, spec: SequenceSpec) -> None:
         self._specs[spec.handle] = spec
         num_tokens = len(spec.prompt_token_ids) + len(spec.output_token_ids)
         self.handoffs.begin(spec.handle, spec.fence, -(-num_tokens // self._block_size))
@@ -124,14 +110,14 @@ class SenderSide:
         self.handoffs.fill(filled.handle, filled.first_index, filled.blocks, filled.hashes, behind)
 
     def _on_over(self, handle: int, outcome: Outcome) -> None:
-        self._engine.submit(Release(handle))
+        self._submit(Release(handle))
         self._metrics.handoffs.labels(outcome.end.value).inc()
         fence = self._parts[handle] if handle in self._parts else self._specs[handle].fence
         if outcome.end in (End.EXPIRED, End.GIVEN_UP):
             log.warning(
                 "kv_handoff_over", fence=describe(fence), end=outcome.end.value, reason=outcome.reason
             )
-            self._engine.fail(handle, FailureReason.HANDOFF, outcome.reason)
+            self._fail(handle, FailureReason.HANDOFF, outcome.reason)
 
 
 def _first_tokens(handle: int, tokens: TokenColumns) -> TokenColumns:

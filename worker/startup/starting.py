@@ -19,9 +19,6 @@ from pathlib import Path
 import structlog
 
 from engine.starting import Phase
-from services.process.log import configure_logging
-from worker.config import WorkerConfig
-from worker.identity import WorkerRole
 
 log = structlog.get_logger()
 
@@ -102,12 +99,6 @@ class Start:
             if begun is not None or time.monotonic() - logged_at >= LOG_S:
                 logged_at = time.monotonic()
                 log.info("starting", phase=now.phase.value, done=now.done, total=now.total)
-
-
-def begin(config: WorkerConfig, role: WorkerRole) -> Start:
-    """Set up the log, and return the start of this process."""
-    configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
-    return Start(f"{role.value}_worker", config.worker_id)
 
 
 class _Activity:

@@ -18,8 +18,8 @@ from kvtransfer.errors import FenceError, StaleFenceError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Part
+from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
-from worker.role import RoleSide
 from worker.streams.commands import (
     START_NAMES,
     CancelHandles,
@@ -56,20 +56,20 @@ class Hub:
         self._submit = submit
         self._guard = guard
         self._metrics = metrics
-        self._role: RoleSide | None = None
+        self._sides: HandoffSides | None = None
         self._sequences = Sequences()
         self._sessions: list[RouterSession] = []
         self._emptied = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
 
     @property
-    def role(self) -> RoleSide:
-        assert self._role is not None, "the hub has no role yet"
-        return self._role
+    def sides(self) -> HandoffSides:
+        assert self._sides is not None, "the hub has no sides yet"
+        return self._sides
 
-    def set_role(self, role: RoleSide) -> None:
-        """Set the role, once, before the first router connects: role and hub refer to each other."""
-        self._role = role
+    def set_sides(self, sides: HandoffSides) -> None:
+        """Set the sides, once, before the first router connects: they and the hub refer to each other."""
+        self._sides = sides
 
     async def wait_until_empty(self) -> None:
         while len(self._sequences):
@@ -159,7 +159,7 @@ class Hub:
                 self._end(rival)
         running = self._sequences.add(session, spec.handle, spec.fence)
         command = dataclasses.replace(command, spec=dataclasses.replace(spec, handle=running.handle))
-        self.role.begin(command)
+        self.sides.begin(command)
         self._submit(command)
 
     def _pre_copy(self, session: RouterSession, router_handle: int, part: Part, num_blocks: int) -> None:
@@ -182,11 +182,11 @@ class Hub:
             self.refuse(session, part.handle, reason)
             return None
         handle = self._sequences.add(session, part.handle, part.fence).handle
-        self.role.offer(handle, part.fence)
+        self.sides.offer(handle, part.fence)
         return handle
 
     def _part_refusal_of(self, session: RouterSession, part: Part) -> str | None:
-        if not self.role.can_offer:
+        if not self.sides.can_offer:
             return "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
         in_use = self._in_use(session, part.handle)
         if in_use:
@@ -201,7 +201,7 @@ class Hub:
     def _refusal_of(self, session: RouterSession, command: StartCommand) -> tuple[str, FailureReason] | None:
         """Return why a command is refused; None if it was admitted."""
         refused, fence = FailureReason.REFUSED, command.spec.fence
-        accepted = self.role.start_commands
+        accepted = self.sides.start_commands
         if type(command) not in accepted:
             names = ", ".join(sorted(START_NAMES[kind] for kind in accepted))
             found = START_NAMES[type(command)]
@@ -231,7 +231,7 @@ class Hub:
     def _end(self, running: Running) -> None:
         running.is_over = True
         # The fence is broken first: the engine's thread may free the blocks as soon as it has the command.
-        self.role.cancel(running.handle)
+        self.sides.cancel(running.handle)
         self._submit(engine_commands.Cancel(running.handle))
 
     def _report_failure(self, running: Running, reason: FailureReason, message: str) -> None:
@@ -247,7 +247,7 @@ class Hub:
         if report.step_error:
             self._metrics.step_errors.inc()
             log.error("step_failed", step=report.load.step, traceback=report.step_error)
-        self.role.on_report(report)
+        self.sides.on_report(report)
         self._split(report)
         for handle in report.freed:
             self._sequences.remove(handle)

@@ -12,9 +12,10 @@ from baton.worker.v1 import worker_pb2 as pb
 from baton.worker.v1 import worker_pb2_grpc as pb_grpc
 from scheduling.cost.cost_model import CostModel
 from services.rpc.numbering import Incoming, OutOfOrder
+from state.records import WorkerRecord
+from worker.config import WorkerConfig
 from worker.costs import Costs
 from worker.errors import MalformedCommandError
-from worker.identity import Identity
 from worker.streams.convert import command_from_pb, heartbeat_to_pb, report_to_pb, welcome_to_pb
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbedStream, ProbeResponder
@@ -49,7 +50,8 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
     def __init__(
         self,
         hub: Hub,
-        identity: Identity,
+        record: WorkerRecord,
+        config: WorkerConfig,
         costs: Costs,
         step_s: Callable[[], float],
         probes: ProbeResponder,
@@ -57,7 +59,8 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         self._hub = hub
         self._probes = probes
         self._step_s = step_s
-        self._identity = identity
+        self._record = record
+        self._config = config
         self._costs = costs
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -137,7 +140,7 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
 
     def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:
         hub = self._hub
-        response = welcome_to_pb(self._identity, cost, hub.load, draining=hub.draining.is_set())
+        response = welcome_to_pb(self._record, self._config, cost, hub.load, draining=hub.draining.is_set())
         response.welcome.stream, response.welcome.probe_key = probed.number, probed.key
         return response
 

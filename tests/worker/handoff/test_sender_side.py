@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from engine.core.commands import Command, Prefill, Release
+from engine.core.commands import Command, Release
 from engine.core.report import Failure, Filled, Load, StepReport
 from engine.device.copy_stream import mark_steps
 from kvtransfer.errors import FenceBrokenError, WrongIncarnationError
@@ -19,7 +19,7 @@ from kvtransfer.pools.pool import BlockSource, Publication
 from scheduling.columns import TokenColumns
 from scheduling.request import FailureReason, FinishReason, SequenceSpec
 from tests.worker.client import spec_of
-from worker.handoff.sender_side import EngineSide, SenderSide
+from worker.handoff.sender_side import SenderSide
 from worker.metrics import WorkerMetrics
 
 LOAD = Load(1, 0, 0, 0, 8, 0, 0)
@@ -45,13 +45,13 @@ class Scene:
     def __init__(self, limits: SenderLimits | None = None, source: BlockSource | None = None) -> None:
         self.engine: list[Command] = []
         self.failed: list[tuple[int, FailureReason, str]] = []
-        engine = EngineSide(self.engine.append, lambda *failure: self.failed.append(failure))
         self.side = SenderSide(
             "source",
             source or InPlace(BytesPool()),
             4,
             FenceGuard(),
-            engine=engine,
+            submit=self.engine.append,
+            fail=lambda *failure: self.failed.append(failure),
             metrics=WorkerMetrics(),
             limits=limits,
         )
@@ -59,7 +59,7 @@ class Scene:
     def begin(self, handle: int, choices: tuple[int, ...] = (0,)) -> SequenceSpec:
         spec = spec_of(range(6), source="source", target="target", choices=choices)
         spec = dataclasses.replace(spec, handle=handle)
-        self.side.begin(Prefill(spec))
+        self.side.begin(spec)
         return spec
 
     def report(self, **fields: object) -> None:

@@ -12,6 +12,7 @@ from scheduling.columns import TokenColumns
 from scheduling.cost.cost_model import StepShape
 from scheduling.request import FailureReason, Fence, SequenceSpec
 from tests.worker.client import spec_of
+from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import CancelHandles, DrainWorker, ReceiveFrom, StartCommand
 from worker.streams.convert import report_to_pb
@@ -23,11 +24,10 @@ LOAD = Load(
 )
 
 
-class RecordingRole:
-    start_commands: frozenset[type[StartCommand]] = frozenset({engine_commands.Decode, ReceiveFrom})
-    can_offer = True
-
+class RecordingSides(HandoffSides):
     def __init__(self) -> None:
+        self.start_commands = frozenset({engine_commands.Decode, ReceiveFrom})
+        self.can_offer = True
         self.begun: list[int] = []
         self.cancelled: list[int] = []
         self.offered: dict[int, Fence] = {}
@@ -53,17 +53,17 @@ class Scene:
 
     def __init__(self) -> None:
         self.engine: list[engine_commands.Command] = []
-        self.role = RecordingRole()
+        self.sides = RecordingSides()
         self.metrics = WorkerMetrics()
         self.hub = Hub("me", self.engine.append, FenceGuard(), self.metrics, LOAD)
-        self.hub.set_role(self.role)
+        self.hub.set_sides(self.sides)
 
     def decode(self, session: RouterSession, router_handle: int, spec: SequenceSpec | None = None) -> int:
         """The engine's handle; -1 when refused."""
-        before = len(self.role.begun)
+        before = len(self.sides.begun)
         given = spec or spec_of([1, 2, 3], target="me")
         self.hub.apply(session, engine_commands.Decode(dataclasses.replace(given, handle=router_handle)))
-        return self.role.begun[-1] if len(self.role.begun) > before else -1
+        return self.sides.begun[-1] if len(self.sides.begun) > before else -1
 
     def report(self, **fields: object) -> None:
         self.hub.on_report(StepReport(load=LOAD, **fields))  # type: ignore[arg-type]  # any of its fields
@@ -136,11 +136,11 @@ async def test_a_cancelled_sequence_is_not_reported_of(scene: Scene) -> None:
     handle = scene.decode(session, 5)
     scene.hub.apply(session, CancelHandles((5, 6)))
     assert scene.engine[-1] == engine_commands.Cancel(handle)
-    assert scene.role.cancelled == [handle]
+    assert scene.sides.cancelled == [handle]
     scene.report(tokens=tokens_of((handle, 1)))
     assert all(not step.tokens.handles for step in await heard(session))
     scene.hub.apply(session, CancelHandles((5,)))
-    assert scene.role.cancelled == [handle], "cancelled twice"
+    assert scene.sides.cancelled == [handle], "cancelled twice"
 
 
 async def test_the_fence_is_broken_before_the_engine_may_free_blocks(
@@ -150,7 +150,7 @@ async def test_the_fence_is_broken_before_the_engine_may_free_blocks(
     handle = scene.decode(session, 5)
     had_command: list[bool] = []
     cancel = engine_commands.Cancel(handle)
-    monkeypatch.setattr(scene.role, "cancel", lambda _: had_command.append(cancel in scene.engine))
+    monkeypatch.setattr(scene.sides, "cancel", lambda _: had_command.append(cancel in scene.engine))
     scene.hub.apply(session, CancelHandles((5,)))
     assert had_command == [False]
     assert scene.engine[-1] == cancel
@@ -175,14 +175,14 @@ async def test_a_router_cannot_cancel_anothers(scene: Scene) -> None:
     left, right = scene.hub.connect("left"), scene.hub.connect("right")
     scene.decode(left, 5)
     scene.hub.apply(right, CancelHandles((5,)))
-    assert scene.role.cancelled == []
+    assert scene.sides.cancelled == []
 
 
 async def test_a_broken_stream_ends_its_sequences_only(scene: Scene) -> None:
     left, right = scene.hub.connect("left"), scene.hub.connect("right")
     doomed, kept = scene.decode(left, 1), scene.decode(right, 1)
     scene.hub.disconnect(left)
-    assert scene.role.cancelled == [doomed]
+    assert scene.sides.cancelled == [doomed]
     scene.report(tokens=tokens_of((doomed, 1), (kept, 2)))
     [to_right] = await heard(right)
     assert list(to_right.tokens.token_ids) == [2]
@@ -229,7 +229,7 @@ async def test_an_attempt_that_is_not_newer_is_refused(
     running = scene.decode(session, 1, spec_of([1], target="me", request_id="x", session=1, attempt=1))
     old = spec_of([1], target="me", request_id="x", session=session_number, attempt=attempt)
     assert scene.decode(session, 2, old) == -1
-    assert scene.role.cancelled == []
+    assert scene.sides.cancelled == []
     assert running > 0
     [step] = await heard(session)
     is_older_session = session_number == 0
@@ -242,7 +242,7 @@ async def test_a_newer_attempt_ends_the_older_one(scene: Scene) -> None:
     older = scene.decode(old_router, 1, spec_of([1], target="me", request_id="x", session=0, attempt=3))
     newer = scene.decode(new_router, 1, spec_of([1], target="me", request_id="x", session=1, attempt=0))
     assert newer > 0
-    assert scene.role.cancelled == [older]
+    assert scene.sides.cancelled == [older]
     [step] = await heard(old_router)
     assert "superseded" in step.failures[0].message
     assert step.failures[0].reason == FailureReason.SUPERSEDED
@@ -257,13 +257,13 @@ async def test_a_name_at_two_routers_runs_twice_until_a_later_session(scene: Sce
 
     handles = [scene.decode(router, 1, spec(router.router_id)) for router in routers]
     assert min(handles) > 0
-    assert scene.role.cancelled == []
+    assert scene.sides.cancelled == []
     again = scene.decode(routers[0], 2, spec("one", attempt=2))
-    assert scene.role.cancelled == handles[:1]
+    assert scene.sides.cancelled == handles[:1]
     scene.report(freed=handles[:1])
     third = scene.hub.connect("third")
     assert scene.decode(third, 1, spec("third", session=1)) > again > 0
-    assert scene.role.cancelled == [*handles, again]
+    assert scene.sides.cancelled == [*handles, again]
     assert scene.decode(routers[1], 2, spec("other", attempt=2)) == -1
 
 

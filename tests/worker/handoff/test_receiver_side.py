@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from decode_worker.receiver_side import ReceiverSide
 from engine.core.commands import Cancel, Command, KVArrived, KVFailed
 from engine.core.report import Load, Received, StepReport
 from engine.device.copy_stream import mark_steps
@@ -16,6 +15,7 @@ from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from scheduling.columns import TokenColumns
 from tests.patience import PATIENCE_S
 from tests.worker.client import spec_of
+from worker.handoff.receiver_side import ReceiverSide
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import ReceiveFrom
 

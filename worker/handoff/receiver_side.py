@@ -21,7 +21,7 @@ from kvtransfer.errors import (
 )
 from kvtransfer.receiver import Receiver, ReceiveResult, ReceiveTask
 from worker.metrics import WorkerMetrics
-from worker.streams.commands import ReceiveFrom, StartCommand
+from worker.streams.commands import ReceiveFrom
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class _Pending:
 
 
 class ReceiverSide:
-    """The receiving half of `worker.role.RoleSide`."""
+    """Called on the event loop. Handles are the engine's."""
 
     def __init__(self, receiver: Receiver, submit: Callable[[Command], None], metrics: WorkerMetrics) -> None:
         self._receiver = receiver
@@ -51,9 +51,8 @@ class ReceiverSide:
         self._metrics = metrics
         self._pending: dict[int, _Pending] = {}
 
-    def begin(self, command: StartCommand) -> None:
-        if isinstance(command, ReceiveFrom):
-            self._pending[command.spec.handle] = _Pending(command)
+    def begin(self, command: ReceiveFrom) -> None:
+        self._pending[command.spec.handle] = _Pending(command)
 
     def on_report(self, report: StepReport) -> None:
         for received in report.received:

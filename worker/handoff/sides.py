@@ -1,0 +1,53 @@
+"""The sides of the handoff that a worker has: each kind sends, a decode worker also receives."""
+
+from __future__ import annotations
+
+from engine.core.commands import Decode, Prefill
+from engine.core.report import StepReport
+from scheduling.request import Fence
+from worker.handoff.receiver_side import ReceiverSide
+from worker.handoff.sender_side import SenderSide
+from worker.streams.commands import ReceiveFrom, StartCommand
+
+
+class HandoffSides:
+    """Called on the event loop. Handles are the engine's."""
+
+    def __init__(self, sending: SenderSide, receiving: ReceiverSide | None = None) -> None:
+        self._sending = sending
+        self._receiving = receiving
+        self.start_commands: frozenset[type[StartCommand]] = frozenset(
+            {Prefill} if receiving is None else {ReceiveFrom, Decode}
+        )
+        """The ways in which a sequence can start here."""
+        self.can_offer = receiving is not None
+        """Whether running sequences can move from here to another worker."""
+
+    def begin(self, command: StartCommand) -> None:
+        """Prepare for a sequence that is about to enter the engine."""
+        if isinstance(command, Prefill):
+            self._sending.begin(command.spec)
+        elif isinstance(command, ReceiveFrom) and self._receiving is not None:
+            self._receiving.begin(command)
+
+    def offer(self, handle: int, fence: Fence) -> None:
+        """Prepare for a part that is about to enter the engine: offer its blocks once they are reported."""
+        self._sending.offer(handle, fence)
+
+    def on_report(self, report: StepReport) -> None:
+        """Take in a report, before it goes to routers."""
+        if self._receiving is not None:
+            self._receiving.on_report(report)
+        self._sending.on_report(report)
+
+    def cancel(self, handle: int) -> None:
+        """Break the fence of a sequence that is no longer wanted. Then the hub cancels it in the engine."""
+        if self._receiving is not None:
+            self._receiving.cancel(handle)
+        self._sending.cancel(handle)
+
+    async def close(self) -> None:
+        """Return when nothing runs any more."""
+        if self._receiving is not None:
+            await self._receiving.close()
+        await self._sending.close()
