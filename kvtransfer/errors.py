@@ -33,7 +33,6 @@ class KVTransferError(Exception):
 class FenceError(KVTransferError):
     def __init__(self, fence: Fence, message: str) -> None:
         super().__init__(f"{describe(fence)}: {message}")
-        self.fence = fence
 
 
 class UnknownFenceError(FenceError):
@@ -45,15 +44,11 @@ class StaleFenceError(FenceError):
     def __init__(self, fence: Fence, session: int, attempt: int) -> None:
         super().__init__(fence, f"session {session} attempt {attempt} has been seen; accepted: a later one")
         self.session = session
-        self.attempt = attempt
 
 
 class WrongIncarnationError(FenceError):
     def __init__(self, fence: Fence, field: str, found: str, expected: str) -> None:
         super().__init__(fence, f"{field} is {found!r}; this process is {expected!r}")
-        self.field = field
-        self.found = found
-        self.expected = expected
 
 
 class FenceBrokenError(FenceError):
@@ -69,37 +64,26 @@ class ProtocolError(KVTransferError):
 class LayoutMismatchError(KVTransferError):
     def __init__(self, field: str, found: object, expected: object) -> None:
         super().__init__(f"{field} is {found!r}; accepted: {expected!r}")
-        self.field = field
-        self.found = found
-        self.expected = expected
 
 
 class TransportUnavailableError(KVTransferError):
     def __init__(self, transport: str, peer: str, reason: str) -> None:
         super().__init__(f"transport {transport} cannot reach {peer}: {reason}")
-        self.transport = transport
-        self.peer = peer
-        self.reason = reason
 
 
 class PeerLostError(KVTransferError):
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(f"lost {peer}: {reason}")
-        self.peer = peer
-        self.reason = reason
 
 
 class HandoffTimeoutError(KVTransferError):
     def __init__(self, phase: str, waited_s: float) -> None:
         super().__init__(f"no progress for {waited_s:g} s while {phase}")
-        self.phase = phase
-        self.waited_s = waited_s
 
 
 class SenderAbortedError(KVTransferError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the sender gave up: {reason}")
-        self.reason = reason
 
 
 class SequenceFinishedError(SenderAbortedError):

@@ -99,7 +99,8 @@ class SenderHandoff:
         self.num_held = 0
         self.outcome: Outcome | None = None
         self._limits = limits or SenderLimits()
-        self._deadline_s: float | None = now_s + self._limits.open_within_s
+        self.deadline_s: float | None = now_s + self._limits.open_within_s
+        """When `expire` breaks the fence; None while the receiver is at work, or once the fence is broken."""
         self._opened = False
         self._commit: Commit | None = None
         self._states = [BlockState.ALLOCATED] * num_blocks
@@ -155,7 +156,7 @@ class SenderHandoff:
         if num_held > self.num_blocks:
             raise LayoutMismatchError("num_held_blocks", num_held, f"at most {self.num_blocks}")
         self._opened = True
-        self._deadline_s = None
+        self.deadline_s = None
         self.num_held = num_held
 
     def take_offer(self) -> Offer | None:
@@ -186,7 +187,7 @@ class SenderHandoff:
         if any(state is not BlockState.OFFERED for state in self._states):
             return None
         self._move_all(BlockState.COMMITTED)
-        self._deadline_s = now_s + self._limits.acknowledge_within_s
+        self.deadline_s = now_s + self._limits.acknowledge_within_s
         return self._commit
 
     def locate(self, fence: Fence, indexes: Sequence[int]) -> list[int]:
@@ -217,17 +218,9 @@ class SenderHandoff:
         self._end(Outcome(end, reason))
         return True
 
-    @property
-    def deadline_s(self) -> float | None:
-        """When `expire` will break the fence if nothing happens before.
-
-        None while the receiver is at work.
-        """
-        return self._deadline_s
-
     def expire(self, now_s: float) -> bool:
         """Break the fence if its deadline has passed, and return whether it did."""
-        if self.outcome is not None or self._deadline_s is None or now_s < self._deadline_s:
+        if self.outcome is not None or self.deadline_s is None or now_s < self.deadline_s:
             return False
         committed = self._states[0] is BlockState.COMMITTED
         self._end(Outcome(End.EXPIRED, "not acknowledged in time" if committed else "never opened"))
@@ -254,7 +247,7 @@ class SenderHandoff:
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        self._deadline_s = None
+        self.deadline_s = None
         committed = self._states[0] is BlockState.COMMITTED
         self._move_all(BlockState.RELEASED if committed else BlockState.ABORTED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -124,54 +124,47 @@ class Peer:
 
     async def _probe(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
         """Return a reader by the best transport that works; only `auto` falls back to another."""
+        if transports.mode is not TransportMode.AUTO:
+            return await self._connect(transports.mode, manifest, transports)
         obstacles: list[str] = []
-        for name, connect in self._candidates(manifest, transports):
+        for mode in (TransportMode.SHM, TransportMode.NIXL, TransportMode.GRPC):
+            if mode is TransportMode.NIXL and (manifest.nixl is None or transports.nixl is None):
+                continue
             try:
-                reader = await connect()
+                reader = await self._connect(mode, manifest, transports)
             except TransportUnavailableError as error:
-                if transports.mode is not TransportMode.AUTO:
-                    raise
                 obstacles.append(str(error))
                 continue
             if obstacles:
                 reason = "; ".join(obstacles)
-                log.warning("kv_transport_fallback", peer=self.address, used=name, reason=reason)
+                log.warning("kv_transport_fallback", peer=self.address, used=mode.value, reason=reason)
             return reader
         raise AssertionError("gRPC needs no probing")
 
-    def _candidates(
-        self, manifest: Manifest, transports: TransportContext
-    ) -> Iterator[tuple[str, Callable[[], Awaitable[BlockReader]]]]:
-        mode, both_have_nixl = transports.mode, bool(manifest.nixl and transports.nixl)
-        if mode in (TransportMode.AUTO, TransportMode.SHM):
-            yield "shm", partial(self._connect_shm, manifest, transports)
-        if mode is TransportMode.NIXL or (mode is TransportMode.AUTO and both_have_nixl):
-            yield "nixl", partial(self._connect_nixl, manifest, transports)
-        if mode in (TransportMode.AUTO, TransportMode.GRPC):
-            yield "grpc", partial(self._connect_grpc, transports)
-        if mode is TransportMode.CUDA_IPC:
-            yield "cuda_ipc", self._refuse_host_memory
-
-    async def _connect_shm(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
-        if not manifest.shm_socket:
-            raise TransportUnavailableError("shm", self.address, "the sender offers no shared memory")
-        socket = manifest.shm_socket
-        return await shm.connect(
-            transports.pool, socket, self.incarnation, transports.executor, self.mark_lost
-        )
-
-    async def _connect_nixl(self, manifest: Manifest, transports: TransportContext) -> BlockReader:
-        if manifest.nixl is None or transports.nixl is None:
-            lacking = "the sender" if manifest.nixl is None else "this process"
-            raise TransportUnavailableError("nixl", self.address, f"{lacking} has no NIXL")
-        return NixlReader(transports.nixl, manifest.nixl, transports.executor, self.mark_lost)
-
-    async def _refuse_host_memory(self) -> BlockReader:
-        lacking = "the sender offers no GPU memory that this process reaches"
-        raise TransportUnavailableError("cuda_ipc", self.address, lacking)
-
-    async def _connect_grpc(self, transports: TransportContext) -> BlockReader:
-        return GrpcReader(transports.pool, self.stub, self.address)
+    async def _connect(
+        self, mode: TransportMode, manifest: Manifest, transports: TransportContext
+    ) -> BlockReader:
+        """Return a reader by this transport; raise TransportUnavailableError if it does not work."""
+        match mode:
+            case TransportMode.GRPC:
+                return GrpcReader(transports.pool, self.stub, self.address)
+            case TransportMode.NIXL if manifest.nixl is not None and transports.nixl is not None:
+                return NixlReader(transports.nixl, manifest.nixl, transports.executor, self.mark_lost)
+            case TransportMode.SHM if manifest.shm_socket:
+                return await shm.connect(
+                    transports.pool,
+                    manifest.shm_socket,
+                    self.incarnation,
+                    transports.executor,
+                    self.mark_lost,
+                )
+            case TransportMode.NIXL:
+                lacking = f"{'the sender' if manifest.nixl is None else 'this process'} has no NIXL"
+            case TransportMode.SHM:
+                lacking = "the sender offers no shared memory"
+            case _:
+                lacking = "the sender offers no GPU memory that this process reaches"
+        raise TransportUnavailableError(mode.value, self.address, lacking)
 
 
 class Peers:

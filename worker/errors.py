@@ -30,7 +30,6 @@ class ForeignKernelsError(StartupError):
             f"the installed package {distribution} provides a module `kernels`, which Baton has too; "
             f"uninstall it (pip uninstall {distribution}) or use another environment"
         )
-        self.distribution = distribution
 
 
 class ForeignFleetError(StartupError):
@@ -38,10 +37,6 @@ class ForeignFleetError(StartupError):
 
     def __init__(self, field: str, own: object, others: object, worker_id: str) -> None:
         super().__init__(f"{field} is {own}; the fleet's worker {worker_id} has {others}, accepted: the same")
-        self.field = field
-        self.own = own
-        self.others = others
-        self.worker_id = worker_id
 
 
 class MalformedCommandError(WorkerError):

@@ -154,7 +154,7 @@ class _Worker:
         self._start_engine()
         sides = await build_sides(self._handoff_context())
         self._cleanup.push_async_callback(sides.close)
-        self._hub.set_sides(sides)
+        self._hub.sides = sides
         port = await self._start_server()
         self._record = replace(self._record, address=self._config.service.address(port))
         await self._register(store)

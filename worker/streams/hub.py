@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import structlog
 
 from engine.core import commands as engine_commands
-from engine.core.report import Failure, Load, StepReport
+from engine.core.report import Failure, Load, Prefilled, StepReport
 from kvtransfer.errors import FenceError, StaleFenceError, describe
 from kvtransfer.fence import FenceGuard, check_source, check_target
-from scheduling.columns import TokenColumns, take_rows
-from scheduling.request import FailureReason, Part
+from scheduling.columns import PromptLogprobs, TokenColumns, take_rows
+from scheduling.request import FailureReason, Fence, Part
 from worker.handoff.sides import HandoffSides
 from worker.metrics import WorkerMetrics
 from worker.streams.commands import (
@@ -35,12 +36,18 @@ from worker.streams.session import RouterSession
 
 log = structlog.get_logger()
 
+Event = TypeVar("Event", Failure, Prefilled, PromptLogprobs)
+Refusal = tuple[str, FailureReason]
+
 IDLE_REPORT_S = 0.05
 """How often a router without sequences here gets the load while other routers have some."""
 
 
 class Hub:
     """Serves all routers of a worker; `submit` passes a command to the engine."""
+
+    sides: HandoffSides
+    """Set once, before the first router connects: they and the hub refer to each other."""
 
     def __init__(
         self,
@@ -56,20 +63,10 @@ class Hub:
         self._submit = submit
         self._guard = guard
         self._metrics = metrics
-        self._sides: HandoffSides | None = None
         self._sequences = Sequences()
         self._sessions: list[RouterSession] = []
         self._emptied = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-
-    @property
-    def sides(self) -> HandoffSides:
-        assert self._sides is not None, "the hub has no sides yet"
-        return self._sides
-
-    def set_sides(self, sides: HandoffSides) -> None:
-        """Set the sides, once, before the first router connects: they and the hub refer to each other."""
-        self._sides = sides
 
     async def wait_until_empty(self) -> None:
         while len(self._sequences):
@@ -177,40 +174,37 @@ class Hub:
 
     def _admit_part(self, session: RouterSession, part: Part) -> int | None:
         """Return the engine's handle for a part; None if it was refused."""
-        reason = self._part_refusal_of(session, part)
-        if reason is not None:
-            self.refuse(session, part.handle, reason)
+        if not self.sides.can_offer:
+            refusal = "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
+            self.refuse(session, part.handle, refusal)
+            return None
+        refused = self._admit(session, part.handle, part.fence, check_source)
+        if refused is not None:
+            self.refuse(session, part.handle, refused[0])
             return None
         handle = self._sequences.add(session, part.handle, part.fence).handle
         self.sides.offer(handle, part.fence)
         return handle
 
-    def _part_refusal_of(self, session: RouterSession, part: Part) -> str | None:
-        if not self.sides.can_offer:
-            return "this worker cannot offer what it runs; accepted: a decode worker on a CPU"
-        in_use = self._in_use(session, part.handle)
-        if in_use:
-            return in_use
-        try:
-            check_source(part.fence, self._incarnation)
-            self._guard.admit(part.fence)
-        except FenceError as error:
-            return str(error)
-        return None
-
-    def _refusal_of(self, session: RouterSession, command: StartCommand) -> tuple[str, FailureReason] | None:
+    def _refusal_of(self, session: RouterSession, command: StartCommand) -> Refusal | None:
         """Return why a command is refused; None if it was admitted."""
-        refused, fence = FailureReason.REFUSED, command.spec.fence
         accepted = self.sides.start_commands
         if type(command) not in accepted:
             names = ", ".join(sorted(START_NAMES[kind] for kind in accepted))
-            found = START_NAMES[type(command)]
-            return f"command is {found}; accepted by this kind of worker: {names}", refused
-        in_use = self._in_use(session, command.spec.handle)
-        if in_use:
-            return in_use, refused
+            message = f"command is {START_NAMES[type(command)]}; accepted by this kind of worker: {names}"
+            return message, FailureReason.REFUSED
+        check = check_source if isinstance(command, engine_commands.Prefill) else check_target
+        return self._admit(session, command.spec.handle, command.spec.fence, check)
+
+    def _admit(
+        self, session: RouterSession, router_handle: int, fence: Fence, check: Callable[[Fence, str], None]
+    ) -> Refusal | None:
+        """Admit an attempt whose fence passes `check` and is new; return why it is refused otherwise."""
+        refused = FailureReason.REFUSED
+        if self._sequences.of_router(session, router_handle) is not None:
+            return f"handle {router_handle} is in use on this stream; accepted: one that is not", refused
         try:
-            self._check_incarnation(command)
+            check(fence, self._incarnation)
             self._guard.admit(fence)
         except StaleFenceError as error:
             is_later = error.session > fence.session
@@ -218,15 +212,6 @@ class Hub:
         except FenceError as error:
             return str(error), refused
         return None
-
-    def _in_use(self, session: RouterSession, router_handle: int) -> str:
-        if self._sequences.of_router(session, router_handle) is None:
-            return ""
-        return f"handle {router_handle} is in use on this stream; accepted: one that is not"
-
-    def _check_incarnation(self, command: StartCommand) -> None:
-        check = check_source if isinstance(command, engine_commands.Prefill) else check_target
-        check(command.spec.fence, self._incarnation)
 
     def _end(self, running: Running) -> None:
         running.is_over = True
@@ -262,13 +247,13 @@ class Hub:
                 share = shares[running.session]
                 share.rows.append(row)
                 share.handles.append(running.router_handle)
-        self._split_prompts(report, shares)
-        for failure in report.failures:
-            running = self._living(failure.handle)
-            if running is not None:
-                named_failure = dataclasses.replace(failure, handle=running.router_handle)
-                shares[running.session].report.failures.append(named_failure)
-                running.is_over = True
+        for running, prefilled in self._named(report.prefilled):
+            shares[running.session].report.prefilled.append(prefilled)
+        for running, piece in self._named(report.prompt_logprobs):
+            shares[running.session].report.prompt_logprobs.append(piece)
+        for running, failure in self._named(report.failures):
+            shares[running.session].report.failures.append(failure)
+            running.is_over = True
         for handle in report.freed:
             freed = self._sequences.get(handle)
             if freed is not None and freed.session in shares:
@@ -281,17 +266,12 @@ class Hub:
             shares[running.session].report.parked.append(running.router_handle)
         self._send(report, shares.items())
 
-    def _split_prompts(self, report: StepReport, shares: dict[RouterSession, _Share]) -> None:
-        for prefilled in report.prefilled:
-            running = self._living(prefilled.handle)
+    def _named(self, events: Iterable[Event]) -> Iterator[tuple[Running, Event]]:
+        """Yield the events of living sequences, each under the handle of its router."""
+        for event in events:
+            running = self._living(event.handle)
             if running is not None:
-                named = dataclasses.replace(prefilled, handle=running.router_handle)
-                shares[running.session].report.prefilled.append(named)
-        for piece in report.prompt_logprobs:
-            running = self._living(piece.handle)
-            if running is not None:
-                named_piece = dataclasses.replace(piece, handle=running.router_handle)
-                shares[running.session].report.prompt_logprobs.append(named_piece)
+                yield running, dataclasses.replace(event, handle=running.router_handle)
 
     def _living(self, handle: int) -> Running | None:
         running = self._sequences.get(handle)

@@ -56,7 +56,7 @@ class Scene:
         self.sides = RecordingSides()
         self.metrics = WorkerMetrics()
         self.hub = Hub("me", self.engine.append, FenceGuard(), self.metrics, LOAD)
-        self.hub.set_sides(self.sides)
+        self.hub.sides = self.sides
 
     def decode(self, session: RouterSession, router_handle: int, spec: SequenceSpec | None = None) -> int:
         """The engine's handle; -1 when refused."""
