@@ -19,12 +19,12 @@ from services.rpc.convert import columns_from_pb, columns_to_pb, from_pb, to_pb
 
 
 def reach_to_pb(reach: CudaReach) -> kvtransfer_pb2.CudaReach:
-    return kvtransfer_pb2.CudaReach(host=reach.host, gpus=reach.gpus)
+    return to_pb(kvtransfer_pb2.CudaReach, reach)
 
 
 def reach_from_pb(message: kvtransfer_pb2.CudaReach) -> CudaReach:
     """Convert a receiver's reach; an empty message reaches no GPU."""
-    return CudaReach(message.host, tuple(message.gpus))
+    return from_pb(CudaReach, message)
 
 
 def event_to_pb(event: OpenEvent) -> kvtransfer_pb2.OpenResponse:
@@ -46,7 +46,7 @@ def event_from_pb(message: kvtransfer_pb2.OpenResponse) -> OpenEvent:
         case "manifest":
             return _manifest_from_pb(message.manifest)
         case "offer":
-            return _offer_from_pb(message.offer)
+            return from_pb(Offer, message.offer)
         case "commit":
             return Commit(message.commit.num_tokens, columns_from_pb(message.commit.first_tokens))
         case "abort":
@@ -56,14 +56,13 @@ def event_from_pb(message: kvtransfer_pb2.OpenResponse) -> OpenEvent:
 
 
 def _manifest_to_pb(manifest: Manifest) -> kvtransfer_pb2.Manifest:
-    return kvtransfer_pb2.Manifest(
-        num_blocks=manifest.num_blocks,
-        block_size=manifest.block_size,
-        block_bytes=manifest.block_bytes,
+    nixl, cuda = manifest.nixl, manifest.cuda_ipc
+    return to_pb(
+        kvtransfer_pb2.Manifest,
+        manifest,
         checksum_kind=kvtransfer_pb2.ChecksumKind.Name(manifest.checksum_kind),
-        shm_socket=manifest.shm_socket,
-        nixl=None if manifest.nixl is None else to_pb(kvtransfer_pb2.NixlPool, manifest.nixl),
-        cuda_ipc=None if manifest.cuda_ipc is None else to_pb(kvtransfer_pb2.CudaPool, manifest.cuda_ipc),
+        nixl=None if nixl is None else to_pb(kvtransfer_pb2.NixlPool, nixl),
+        cuda_ipc=None if cuda is None else to_pb(kvtransfer_pb2.CudaPool, cuda),
     )
 
 
@@ -73,21 +72,10 @@ def _manifest_from_pb(message: kvtransfer_pb2.Manifest) -> Manifest:
     except ValueError:
         known = ", ".join(kind.name for kind in ChecksumKind)
         raise ProtocolError(f"checksum_kind is {message.checksum_kind}; accepted: {known}") from None
-    return Manifest(
-        num_blocks=message.num_blocks,
-        block_size=message.block_size,
-        block_bytes=message.block_bytes,
+    return from_pb(
+        Manifest,
+        message,
         checksum_kind=kind,
-        shm_socket=message.shm_socket,
         nixl=from_pb(NixlPool, message.nixl) if message.HasField("nixl") else None,
         cuda_ipc=from_pb(CudaPool, message.cuda_ipc) if message.HasField("cuda_ipc") else None,
-    )
-
-
-def _offer_from_pb(message: kvtransfer_pb2.Offer) -> Offer:
-    return Offer(
-        indexes=list(message.indexes),
-        sender_blocks=list(message.sender_blocks),
-        block_hashes=list(message.block_hashes),
-        checksums=list(message.checksums),
     )

@@ -1,5 +1,7 @@
 """The receiver reads what the sender writes."""
 
+from typing import TypeVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +15,18 @@ from scheduling.request import Fence
 from services.rpc.convert import columns_from_pb, columns_to_pb, fence_from_pb, fence_to_pb
 from tests.fuzzing import messages
 
+T = TypeVar("T")
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)
 small = st.integers(0, 2**32 - 1)
 large = st.integers(0, 2**64 - 1)
 floats = st.floats(width=32, allow_nan=False)
 fences = st.builds(Fence, names, names, small, small, small, names, names, names)
+
+
+def tuples(values: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(values, max_size=3).map(tuple)
+
+
 columns = st.builds(
     TokenColumns,
     handles=st.lists(large, max_size=3),
@@ -47,10 +56,10 @@ events = st.one_of(
     ),
     st.builds(
         Offer,
-        indexes=st.lists(small, max_size=3),
-        sender_blocks=st.lists(small, max_size=3),
-        block_hashes=st.lists(st.binary(max_size=16), max_size=3),
-        checksums=st.lists(large, max_size=3),
+        indexes=tuples(small),
+        sender_blocks=tuples(small),
+        block_hashes=tuples(st.binary(max_size=16)),
+        checksums=tuples(large),
     ),
     st.builds(Commit, num_tokens=small, first_tokens=columns),
     st.builds(SenderAbort, reason=names),

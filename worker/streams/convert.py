@@ -12,8 +12,9 @@ from engine.core.report import Load, StepReport
 from scheduling.cost.cost_model import CostModel
 from scheduling.request import Part, ReceiveKind, SamplingParams, SequenceSpec, StopRules
 from services.rpc.convert import columns_to_pb, fence_from_pb, from_pb, to_pb
+from state.records import WorkerRecord
+from worker.config import WorkerConfig
 from worker.errors import MalformedCommandError
-from worker.identity import Identity, WorkerRole
 from worker.streams.commands import (
     CancelHandles,
     DrainWorker,
@@ -22,11 +23,9 @@ from worker.streams.commands import (
     RouterCommand,
     StopAndCopy,
 )
+from worker.streams.probes import ProbedStream
 
-ROLES = {
-    WorkerRole.PREFILL: worker_pb2.WORKER_ROLE_PREFILL,
-    WorkerRole.DECODE: worker_pb2.WORKER_ROLE_DECODE,
-}
+ROLES = {"prefill": worker_pb2.WORKER_ROLE_PREFILL, "decode": worker_pb2.WORKER_ROLE_DECODE}
 # The router sets every field: a second set of defaults here could differ from its own.
 _SAMPLING_FIELDS = (
     "temperature",
@@ -133,20 +132,24 @@ def load_to_pb(load: Load, *, draining: bool) -> worker_pb2.WorkerLoad:
 
 
 def welcome_to_pb(
-    identity: Identity, cost: CostModel, load: Load, *, draining: bool
+    record: WorkerRecord,
+    config: WorkerConfig,
+    cost: CostModel,
+    load: Load,
+    stream: ProbedStream,
+    *,
+    draining: bool,
 ) -> worker_pb2.WorkResponse:
-    welcome = worker_pb2.Welcome(
-        worker_id=identity.worker_id,
-        incarnation=identity.incarnation,
-        role=ROLES[identity.role],
-        model_name=identity.model_name,
-        fingerprint=identity.fingerprint,
-        block_size=identity.block_size,
-        num_blocks=identity.num_blocks,
-        max_num_seqs=identity.max_num_seqs,
-        token_budget=identity.token_budget,
+    welcome = to_pb(
+        worker_pb2.Welcome,
+        record,
+        role=ROLES[record.role],
+        max_num_seqs=config.max_num_seqs,
+        token_budget=config.token_budget,
         cost_model=to_pb(worker_pb2.CostModel, cost),
         load=load_to_pb(load, draining=draining),
+        stream=stream.number,
+        probe_key=stream.key,
     )
     return worker_pb2.WorkResponse(welcome=welcome)
 

@@ -140,9 +140,8 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
 
     def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:
         hub = self._hub
-        response = welcome_to_pb(self._record, self._config, cost, hub.load, draining=hub.draining.is_set())
-        response.welcome.stream, response.welcome.probe_key = probed.number, probed.key
-        return response
+        draining = hub.draining.is_set()
+        return welcome_to_pb(self._record, self._config, cost, hub.load, probed, draining=draining)
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:
