@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,32 @@ def dump(requests: Iterable[TraceRequest]) -> Iterator[str]:
             if (value := getattr(request, name)) is not None and value not in ((), 0, "")
         }
         yield json.dumps(row, separators=(", ", ": ")) + "\n"
+
+
+def summarise(trace: Sequence[TraceRequest]) -> dict[str, Any]:
+    """Return the figures of a trace with at least one request, which JSON can hold.
+
+    `duration_s` is from the first to the last arrival; a promise that nobody asks for is None.
+    """
+    return {
+        "requests": len(trace),
+        "duration_s": trace[-1].at_s - trace[0].at_s,
+        "ttft": _limits([request.ttft_ms for request in trace]),
+        "tpot": _limits([request.tpot_ms for request in trace]),
+        "itl": _limits([request.itl_ms for request in trace]),
+    }
+
+
+def _limits(promises: Iterable[int | None]) -> dict[str, float] | None:
+    known = [ms for ms in promises if ms is not None]
+    if not known:
+        return None
+    return {
+        "requests": len(known),
+        "least_ms": min(known),
+        "median_ms": statistics.median(known),
+        "most_ms": max(known),
+    }
 
 
 def _row(number: int, line: str) -> dict[str, Any]:

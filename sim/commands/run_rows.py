@@ -11,7 +11,7 @@ from sim.commands.arguments import Load
 from sim.metrics import WARMUP_SHARE, Metrics
 from sim.result import End, SimResult
 from sim.spec import FleetShape
-from workloads.trace_summary import summarise
+from workloads.trace import summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def facts_of(profile: str, load: Load, noise: float) -> dict[str, Any]:
         "references": asdict(load.references),
     }
     if load.recorded is not None:
-        return {**facts, "trace": asdict(summarise(load.recorded))}
+        return {**facts, "trace": summarise(load.recorded)}
     return {
         **facts,
         "arrivals": load.process,

@@ -2,10 +2,9 @@
 
 Read in this order:
 
-    source_tree     the project's files, and what each of them imports
+    source_tree     the project's files, what each of them imports, and how long it is
     folders         modules of each folder, and whether the folder's docstring names them
     circles         imports that run in a circle
-    lines           lines and files of product code and of tests
     request_path    the functions that one request runs through in the router core
 
 `__main__` prints all of it. The package imports the router core, the simulator, which runs the request, and

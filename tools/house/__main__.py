@@ -6,9 +6,8 @@ import argparse
 
 from tools.house.circles import circles, import_graph
 from tools.house.folders import MAX_MODULES, missing_from_map, modules_by_folder
-from tools.house.lines import LONG_FILE, measure
 from tools.house.request_path import CORE, WITH_DECISIONS, CallRecorder, trace_request
-from tools.house.source_tree import ROOT, modules, product
+from tools.house.source_tree import LONG_FILE, ROOT, measure, modules, product
 
 
 def main() -> None:

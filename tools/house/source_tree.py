@@ -1,12 +1,13 @@
-"""The project's modules and what each of them imports, read from the source without running it."""
+"""The project's modules, what each of them imports and how long they are, read from the source."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_FILE = 400
 GENERATED = {ROOT / "baton" / part for part in ("v1", "worker", "operators")}
 
 
@@ -57,6 +58,21 @@ def imports_of(path: Path) -> tuple[Import, ...]:
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much code there is, as `wc -l` counts it. `long_files` counts those of more than 400 lines."""
+
+    files: int
+    lines: int
+    long_files: int
+
+
+def measure(files: Sequence[Path]) -> Size:
+    """Return the size of these files together."""
+    counts = [path.read_bytes().count(b"\n") for path in files]
+    return Size(len(counts), sum(counts), sum(count > LONG_FILE for count in counts))
 
 
 def _python_files(folder: Path) -> Iterator[Path]:

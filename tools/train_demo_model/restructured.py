@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import dropwhile
 
 
 class Kind(Enum):
@@ -125,7 +126,7 @@ class _Reader:
         if match is None:
             self._drop_above = indent
             # A label directly above a title, without a blank line between them.
-            yield from self._paragraph(_from_indent(lines[1:], indent))
+            yield from self._paragraph(list(dropwhile(lambda line: _indent(line) > indent, lines[1:])))
             return
         name, argument = match.group(1), match.group(2)
         body = lines[1:]
@@ -195,25 +196,12 @@ def _title(lines: list[str]) -> tuple[str, list[str]] | None:
 
 def _without_fields(lines: list[str]) -> list[str]:
     """Return the lines without `:option: value` fields at their head."""
-    kept = list(lines)
-    while kept and re.match(r":[\w-]+:(\s|$)", kept[0].strip()):
-        kept.pop(0)
-    return kept
+    return list(dropwhile(lambda line: re.match(r":[\w-]+:(\s|$)", line.strip()), lines))
 
 
 def _field(lines: list[str], name: str) -> str:
-    for line in lines:
-        if line.strip().startswith(f":{name}:"):
-            return clean_inline(line.strip().removeprefix(f":{name}:"))
-    return ""
-
-
-def _from_indent(lines: list[str], indent: int) -> list[str]:
-    """Return the tail of `lines` from the first that is back at `indent`."""
-    for position, line in enumerate(lines):
-        if _indent(line) <= indent:
-            return lines[position:]
-    return []
+    found = (line.partition(f":{name}:")[2] for line in lines if line.strip().startswith(f":{name}:"))
+    return clean_inline(next(found, ""))
 
 
 def _indent(line: str) -> int:

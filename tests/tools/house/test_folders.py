@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from tools.house.folders import missing_from_map, modules_by_folder
-from tools.house.lines import LONG_FILE, Size, measure
+from tools.house.source_tree import LONG_FILE, Size, measure
 
 
 def test_modules_are_counted_in_their_own_folder(tmp_path: Path) -> None:
