@@ -1,13 +1,18 @@
-"""The engine of a worker, whether it computes or only takes its time."""
+"""The engine of a worker, whether it computes or only takes its time, and how long its steps may last."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.core.report import Load
 from engine.kv.kv_pool import KVPool
 from scheduling.cost.cost_model import CostModel, Sample
 from worker.engine_thread import Loop
+
+MIN_LIMIT_S = 30.0
+LONGEST_STEPS = 50
+"""A step may last this many times the longest one measured at the start: a busy machine is not stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +39,14 @@ class Engine:
             cached_blocks=0,
             context_tokens=0,
         )
+
+
+def stall_limit_s(samples: Sequence[Sample], max_step_tokens: int) -> float:
+    """Return how long a step of up to `max_step_tokens` tokens may last, from the steps that were measured.
+
+    If there was no time to measure the largest step, it may last as long as the same tokens would take in
+    steps of the largest measured size.
+    """
+    longest_s = max((seconds for _, seconds in samples), default=0.0)
+    tokens, seconds = max(((shape.num_tokens, seconds) for shape, seconds in samples), default=(1, 0.0))
+    return max(MIN_LIMIT_S, LONGEST_STEPS * longest_s, -(-max_step_tokens // tokens) * seconds)

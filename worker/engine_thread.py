@@ -48,19 +48,14 @@ class Inbox:
 
         Wait for the first for `timeout_s`, or until the inbox closes.
         """
-        commands: list[Command] = []
+        found: list[Command | None] = []
         try:
             if timeout_s > 0 and not self.is_closed:
-                self._append(commands, self._queue.get(timeout=min(timeout_s, threading.TIMEOUT_MAX)))
+                found.append(self._queue.get(timeout=min(timeout_s, threading.TIMEOUT_MAX)))
             while True:
-                self._append(commands, self._queue.get_nowait())
+                found.append(self._queue.get_nowait())
         except queue.Empty:
-            return commands
-
-    @staticmethod
-    def _append(commands: list[Command], command: Command | None) -> None:
-        if command is not None:
-            commands.append(command)
+            return [command for command in found if command is not None]
 
 
 class EngineThread:

@@ -8,7 +8,9 @@ event loop stood still.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import signal
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -33,16 +35,13 @@ from state.records import WorkerRecord
 from state.store import Store
 from worker.config import WorkerConfig
 from worker.costs import Costs
-from worker.engine import Engine
+from worker.engine import Engine, stall_limit_s
 from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration, StartAnnouncement
 from worker.role import WorkerRole
-from worker.startup.preflight import check_kernels
-from worker.startup.signals import StopSignals
-from worker.startup.stall_limit import stall_limit_s
 from worker.startup.starting import Start
 from worker.streams.hub import Hub
 from worker.streams.probes import ProbeResponder
@@ -55,6 +54,24 @@ STOP_GRACE_S = 1.0
 """Time for the last writes to routers when everything else has ended."""
 
 
+class StopSignals:
+    """Sets `stop` at the first SIGTERM or SIGINT once `serving`; before that a signal ends the process."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.serving = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if not self.serving:
+            os._exit(0)
+        if self.stop.is_set():
+            os._exit(128 + number)  # the second signal ends at once
+        self.stop.set()
+
+
 class StepThreadEndedError(Exception):
     """The step thread ended by itself, which it must never do."""
 
@@ -62,7 +79,6 @@ class StepThreadEndedError(Exception):
 def main(role: WorkerRole, config: WorkerConfig, start: Start) -> int:
     """Run until drained; return the process's exit code."""
     try:
-        check_kernels()
         uvloop.run(_serve(role, config, start))
     except (ModelRefused, NotDeterministic) as error:
         return _exit_code(EXIT_MODEL, error)

@@ -15,7 +15,6 @@ from state.store import Store
 from worker.errors import ForeignFleetError
 from worker.metrics import WorkerMetrics
 from worker.role import WorkerRole
-from worker.startup.preflight import check_fleet
 from worker.startup.starting import Progress
 
 log = structlog.get_logger()
@@ -177,3 +176,21 @@ class Registration:
             if not added and not removed:
                 return
             await self._store.publish_prefix(self._record.key, added, removed)
+
+
+def check_fleet(own: WorkerRecord, fleet: Iterable[WorkerRecord]) -> None:
+    """Refuse to join workers whose KV differs; an earlier process of this worker does not count."""
+    for other in fleet:
+        if other.worker_id == own.worker_id:
+            continue
+        for field, has, others in (
+            ("--block-size", own.block_size, other.block_size),
+            ("fingerprint (of weights, dtype, quantisation and layout)", own.fingerprint, other.fingerprint),
+            ("--deterministic", _describe_digest(own.sameness), _describe_digest(other.sameness)),
+        ):
+            if has != others:
+                raise ForeignFleetError(field, has, others, other.worker_id)
+
+
+def _describe_digest(digest: str) -> str:
+    return f"on, with logits {digest}" if digest else "off"

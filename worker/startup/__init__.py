@@ -1,10 +1,7 @@
 """A worker before it serves.
 
-command      parses the flags, reports the start, runs
-preflight    checks of the environment and of the fleet
+command      parses the flags, checks the environment, reports the start, runs
 starting     reports the progress of the start
 build        builds the engine that the flags ask for
 sweep_cache  keeps what steps cost for the next start
-stall_limit  how long a step may last
-signals      SIGTERM and SIGINT
 """

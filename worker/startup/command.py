@@ -1,14 +1,16 @@
-"""The command that starts a worker: parse the flags, report the start, run."""
+"""The command that starts a worker: parse the flags, check the environment, report the start, run."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import Never
 
 from services.process.log import configure_logging
 from worker.config import parse_config
-from worker.errors import EXIT_CONFIG
+from worker.errors import EXIT_CONFIG, ForeignKernelsError
 from worker.role import WorkerRole
 from worker.startup.starting import Start
 
@@ -17,7 +19,8 @@ def run(role: WorkerRole) -> Never:
     """Run this process as a worker until it is drained; exit with the code that says how it ended."""
     try:
         config = parse_config(sys.argv[1:], role.value, os.getpid())
-    except ValueError as error:
+        check_kernels()
+    except (ValueError, ForeignKernelsError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - one sentence for a person, instead of a traceback
         sys.exit(EXIT_CONFIG)
     configure_logging(config.service.log_level, config.service.log_format, worker=config.worker_id)
@@ -26,3 +29,14 @@ def run(role: WorkerRole) -> Never:
     from worker.main import main  # noqa: PLC0415
 
     sys.exit(main(role, config, start))
+
+
+def check_kernels(distributions: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Refuse an environment in which `import kernels` could import another package.
+
+    Hugging Face has a package of that name; whichever is found first would be imported.
+    """
+    known = metadata.packages_distributions() if distributions is None else distributions
+    for distribution in known.get("kernels", ()):
+        if distribution != "baton":
+            raise ForeignKernelsError(distribution)

@@ -6,7 +6,8 @@ import pytest
 
 from state.records import WorkerRecord
 from worker.errors import EXIT_CONFIG, EXIT_FLEET, ForeignFleetError, ForeignKernelsError
-from worker.startup.preflight import check_fleet, check_kernels
+from worker.registration import check_fleet
+from worker.startup.command import check_kernels
 
 OWN = WorkerRecord("decode-1", "inc", "decode", "h:1", "fp", "model", 16, 100)
 

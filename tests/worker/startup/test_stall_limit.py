@@ -14,8 +14,8 @@ from engine.core.report import StepReport
 from scheduling.cost.cost_model import StepShape
 from services.process.watchdog import EXIT_STALLED, Watchdog
 from tests.patience import PATIENCE_S
+from worker.engine import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
 from worker.engine_thread import EngineThread
-from worker.startup.stall_limit import LONGEST_STEPS, MIN_LIMIT_S, stall_limit_s
 
 LOOK_S = 0.01
 CHECKOUT = Path(__file__).parents[3]
