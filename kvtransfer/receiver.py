@@ -30,12 +30,13 @@ from kvtransfer.errors import (
 )
 from kvtransfer.manifest import FINISHED, Commit, Manifest, Offer, OpenEvent, SenderAbort
 from kvtransfer.peers import Peer, Peers, TransportContext
-from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockTarget, HostTarget
+from kvtransfer.pools.pool import BlockTarget, HostTarget
 from kvtransfer.receiver_handoff import BlockCopy, ReceiverHandoff
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.cuda_ipc import CudaIpcReader, CudaTransport
 from kvtransfer.transports.nixl import NixlAgent
 from kvtransfer.transports.transport import BlockReader, TransportMode
+from kvtransfer.verify import HostBlocks
 from scheduling.columns import TokenColumns
 from scheduling.request import Fence
 from services.process.threads import started_executor
@@ -60,7 +61,7 @@ class ReceiverLimits:
 
 def max_blocks_in_flight(block_bytes: int, limits: ReceiverLimits) -> int:
     """Return how many blocks can be fetched into host memory, or verified there, at once."""
-    return limits.max_batches * _batch_blocks(block_bytes, HOST_BATCH_BYTES)
+    return limits.max_batches * _batch_blocks(block_bytes, HostBlocks.batch_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Publication
+from kvtransfer.pools.pool import Publication
 from kvtransfer.receiver_handoff import BlockCopy
-from kvtransfer.verify import checksum_blocks
+from kvtransfer.verify import HostBlocks
 
 
-class InPlace:
+class InPlace(HostBlocks):
     """Implements `BlockSource` and `BlockTarget`: blocks are read from and written to where they are."""
-
-    checksum_kind = ChecksumKind.XXH3_64
-    batch_bytes = HOST_BATCH_BYTES
-
-    def __init__(self, pool: BlockPool) -> None:
-        self.pool = pool
-
-    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return checksum_blocks(self.pool, places, stop)
 
     def begin(self, handle: int, num_blocks: int) -> None:
         pass

@@ -11,9 +11,6 @@ from typing import Any, Protocol
 from kvtransfer.manifest import ChecksumKind
 from kvtransfer.receiver_handoff import BlockCopy
 
-HOST_BATCH_BYTES = 4 * 1024 * 1024
-"""Takes a processor a millisecond."""
-
 
 class BlockPool(Protocol):
     """Block-major memory: block i is `block_bytes` bytes, back to back with its neighbours."""

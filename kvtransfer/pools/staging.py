@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from kvtransfer.manifest import ChecksumKind
-from kvtransfer.pools.pool import HOST_BATCH_BYTES, BlockPool, Publication
+from kvtransfer.pools.pool import BlockPool, Publication
 from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
-from kvtransfer.verify import checksum_blocks
+from kvtransfer.verify import HostBlocks
 from services.process.threads import started_executor
 
 
@@ -73,29 +72,21 @@ class _Staged:
     is_over: bool = False
 
 
-class SendStaging:
+class SendStaging(HostBlocks):
     """Implements `BlockSource` for blocks on a device.
 
     A handoff reserves slots for all of its blocks when the first are published, or waits for its turn: if
     handoffs reserved block by block, several could wait for each other's slots. Lives on the event loop.
     """
 
-    checksum_kind = ChecksumKind.XXH3_64
-
     def __init__(self, copies: DeviceCopies) -> None:
+        super().__init__(copies.slots)
         self._copies = copies
         self._free = _FreeSlots(copies.slots.num_blocks)
         self._staged: dict[int, _Staged] = {}
         self._queue: deque[_Staged] = deque()
         self._loop = asyncio.get_running_loop()
         self._executor = started_executor(1, "kv-store")
-
-    @property
-    def pool(self) -> BlockPool:
-        return self._copies.slots
-
-    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return checksum_blocks(self.pool, places, stop)
 
     def begin(self, handle: int, num_blocks: int) -> None:
         self._staged[handle] = _Staged(num_blocks)
@@ -162,23 +153,14 @@ class SendStaging:
             self._serve()
 
 
-class ReceiveStaging:
+class ReceiveStaging(HostBlocks):
     """Implements `BlockTarget` for blocks on a device. `copies` has slots for all batches in flight."""
 
-    checksum_kind = ChecksumKind.XXH3_64
-    batch_bytes = HOST_BATCH_BYTES
-
     def __init__(self, copies: DeviceCopies) -> None:
+        super().__init__(copies.slots)
         self._copies = copies
         self._free = _FreeSlots(copies.slots.num_blocks)
         self._executor = started_executor(1, "kv-load")
-
-    @property
-    def pool(self) -> BlockPool:
-        return self._copies.slots
-
-    def checksums(self, places: Sequence[int], stop: threading.Event | None = None) -> list[int]:
-        return checksum_blocks(self.pool, places, stop)
 
     @contextlib.asynccontextmanager
     async def place(self, copies: Sequence[BlockCopy], behind: Any) -> AsyncIterator[Sequence[BlockCopy]]:

@@ -22,9 +22,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from unittest import mock
 
-from router.core.actions import Relay
+from router.core.actions import Action, Relay
 from router.core.core import RouterCore
 from router.core.events import Arrived, Event
 from scheduling import policies
@@ -92,36 +92,6 @@ class CallRecorder:
         return str(file), code.co_qualname.partition(".<locals>.<")[0]
 
 
-class RequestTrace:
-    """A profile function that feeds recorders while `RouterCore.on` handles the first request's events."""
-
-    def __init__(self, *recorders: CallRecorder) -> None:
-        self.events: list[str] = []
-        self.relayed = False
-        self._recorders = recorders
-        self._entry = RouterCore.on.__code__
-        self._is_inside = False
-
-    def __call__(self, frame: FrameType, what: str, result: Any) -> None:
-        if self.relayed:
-            return
-        if frame.f_code is self._entry:
-            self._enter_or_leave(frame, what, result)
-        if self._is_inside and what == "call":
-            for recorder in self._recorders:
-                recorder.called(frame)
-
-    def _enter_or_leave(self, frame: FrameType, what: str, result: Any) -> None:
-        if what == "call":
-            event: Event = frame.f_locals["event"]
-            self._is_inside = bool(self.events) or isinstance(event, Arrived)
-            if self._is_inside:
-                self.events.append(type(event).__name__)
-        elif what == "return" and self._is_inside:
-            self._is_inside = False
-            self.relayed = any(isinstance(action, Relay) for action in result)
-
-
 def trace_request(*recorders: CallRecorder) -> list[str]:
     """Record one request's path; return the names of the events it was made of."""
     spec = SimSpec(
@@ -131,12 +101,30 @@ def trace_request(*recorders: CallRecorder) -> list[str]:
         policy=policies.DEFAULT,
         placement=policies.by_name(policies.DEFAULT).placement,
     )
-    trace = RequestTrace(*recorders)
-    before = sys.getprofile()
-    sys.setprofile(trace)
-    try:
+    names: list[str] = []
+    handle = RouterCore.on
+    is_relayed = False
+
+    def record(frame: FrameType, what: str, _: object) -> None:
+        if what == "call":
+            for recorder in recorders:
+                recorder.called(frame)
+
+    def on(core: RouterCore, event: Event, now: float) -> list[Action]:
+        nonlocal is_relayed
+        if is_relayed or not (names or isinstance(event, Arrived)):
+            return handle(core, event, now)
+        names.append(type(event).__name__)
+        before = sys.getprofile()
+        sys.setprofile(record)
+        try:
+            actions = handle(core, event, now)
+        finally:
+            sys.setprofile(before)
+        is_relayed = any(isinstance(action, Relay) for action in actions)
+        return actions
+
+    with mock.patch.object(RouterCore, "on", on):
         run(spec)
-    finally:
-        sys.setprofile(before)
-    assert trace.relayed, "the simulated request was relayed no token"
-    return trace.events
+    assert is_relayed, "the simulated request was relayed no token"
+    return names
