@@ -1,6 +1,6 @@
 """Measurements, one command each: `python -m benchmarks`. In reading order:
 
-- `registry`: all commands; `flags`: what their command lines share; `report`: how they report
+- `__main__`: all commands; `flags`: what their command lines share; `report`: how they report
 - `claims`: what is claimed about scheduling, in simulation; `fairness`: tenants, in simulation
 - `fleets`: real fleets under load; `failures`: fleets whose processes die, leave or stall
 - `costs`: single steps, decisions and checksums, timed in one process; `decodes`: requests for them

@@ -9,18 +9,53 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from baton.fleet import FleetError
-from benchmarks.registry import COMMANDS
 
 EXIT_WRONG = 2
+
+
+class Command(NamedTuple):
+    """A command. Its module has `add_arguments(parser)` and `run(args)`, which returns the exit code; its
+    docstring is the help.
+    """
+
+    module: str
+    """Below `benchmarks`; imported only when it runs, since some load torch."""
+    summary: str
+
+    def load(self) -> Any:
+        return importlib.import_module(f"benchmarks.{self.module}")
+
+
+COMMANDS: dict[str, Command] = {
+    "bench": Command("fleets.bench", "a workload at a rate, under several policies side by side"),
+    "batching": Command("fleets.batching", "continuous against static batching, three ratios"),
+    "memory": Command("costs.memory", "how much of the KV pool is used, and the cost of preemption"),
+    "plot": Command("plot", "a page from the JSON of measurements and simulations"),
+    "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
+    "claims": Command("claims.command", "the claims about scheduling, in simulation"),
+    "fairness": Command("fairness", "the share of a tenant beside one that asks for nine times as much"),
+    "many-routers": Command("failures.many_routers", "two routers on one Redis, one of them killed"),
+    "soak": Command("failures.soak", "what grows until a process stalls, at the size of real cards"),
+    "leaving": Command("failures.leaving", "the pause of streams when a decode worker leaves"),
+    "recovery": Command("failures.recovery", "the pause of streams when a worker or a router dies"),
+    "cancel": Command("failures.cancel", "how soon an ended request frees its resources, phase by phase"),
+    "verification": Command("costs.verification", "the cost of checksums, and of relaying each token once"),
+    "step-error": Command("costs.step_error", "the error of the cost model"),
+    "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
+    "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
+    "decisions": Command("costs.decisions", "how long pure decisions take"),
+    "core-decisions": Command("costs.core_decisions", "how long the router's core takes to decide"),
+}
 
 
 def main(argv: Sequence[str]) -> int:
     args = flags(argv[:1]).parse_args(argv)
     args.argv = list(argv[1:])
     try:
-        code: int = importlib.import_module(COMMANDS[args.command].module).run(args)
+        code: int = COMMANDS[args.command].load().run(args)
     except (ValueError, OSError, FleetError) as error:
         print(f"{args.command}: {error}", file=sys.stderr)
         return EXIT_WRONG
@@ -34,25 +69,21 @@ def flags(asked: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        if name in asked:
-            _add(commands, name)
-        else:
+        if name not in asked:
             commands.add_parser(name, help=command.summary, add_help=False)
+            continue
+        module = command.load()
+        summary, _, details = (module.__doc__ or "").partition("\n\n")
+        added = commands.add_parser(
+            name,
+            prog="baton bench" if name == "bench" else None,
+            help=command.summary,
+            description=summary,
+            epilog=details,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(added)
     return parser
-
-
-def _add(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    module = importlib.import_module(COMMANDS[name].module)
-    summary, _, details = (module.__doc__ or "").partition("\n\n")
-    command = commands.add_parser(
-        name,
-        prog="baton bench" if name == "bench" else None,
-        help=COMMANDS[name].summary,
-        description=summary,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.add_arguments(command)
 
 
 if __name__ == "__main__":

@@ -77,17 +77,14 @@ def small_ones(count: int, seed: int) -> list[bool]:
 
 def shares(result: SimResult, is_small: Sequence[bool], span_s: float) -> Shares:
     """Return each tenant's share of good requests, and the good work per second."""
-    good = [request.good for request in result.requests]
-    by_tenant = [
-        statistics.fmean(met for met, small in zip(good, is_small, strict=True) if small is which)
-        for which in (False, True)
-    ]
+    small = [request.good for request, is_its in zip(result.requests, is_small, strict=True) if is_its]
+    big = [request.good for request, is_its in zip(result.requests, is_small, strict=True) if not is_its]
     work = sum(
         virtual_tokens(request.asked.prompt_tokens, request.asked.output_tokens, 1.0)
         for request in result.requests
         if request.good and request.ttft_s is not None and request.asked.at_s + request.ttft_s <= span_s
     )
-    return Shares(by_tenant[0], by_tenant[1], work / span_s)
+    return Shares(statistics.fmean(big), statistics.fmean(small), work / span_s)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,31 +107,24 @@ def run(args: argparse.Namespace) -> int:
 def _section(found: dict[Cell, list[tuple[Shares, Shares]]], span_s: float, seeds: Sequence[int]) -> Section:
     rows, goals = [], []
     for case, pairs in found.items():
-        kept = tuple(apart.work_per_s / together.work_per_s for apart, together in pairs)
-        small = tuple(apart.small for apart, _ in pairs)
-        rows.append(
-            (
-                f"{case.ttft_ratio:g}",
-                f"{case.load:g} ×",
-                cell(small),
-                cell([together.small for _, together in pairs]),
-                cell([apart.big for apart, _ in pairs]),
-                cell([together.big for _, together in pairs]),
-                cell(kept),
-            )
+        apart, together = zip(*pairs, strict=True)
+        kept = tuple(ours.work_per_s / theirs.work_per_s for ours, theirs in pairs)
+        small = tuple(shares.small for shares in apart)
+        figures = (
+            small,
+            [shares.small for shares in together],
+            [shares.big for shares in apart],
+            [shares.big for shares in together],
+            kept,
         )
+        rows.append((f"{case.ttft_ratio:g}", f"{case.load:g} ×", *map(cell, figures)))
         where = f"TTFT of {case.ttft_ratio:g} prompts, {case.load:g} × capacity"
         goals.append(Goal(f"{where}: good of the small tenant", small, 0.9))
         goals.append(Goal(f"{where}: work of all, by that without tenants", kept, 0.95))
     header = (
-        "TTFT, median prompts",
-        "load",
-        "small tenant, good",
-        "the same without tenants",
-        "big tenant, good",
-        "the same without tenants",
-        "work of all, by without",
-    )
+        "TTFT, median prompts", "load", "small tenant, good", "the same without tenants", "big tenant, good",
+        "the same without tenants", "work of all, by without",
+    )  # fmt: skip
     method = (
         f"{FLEET} of {PROFILE}, workload {WORKLOAD}, {span_s:g} s of Poisson arrivals, a tenth of them the "
         f"small tenant's; TPOT {TPOT_RATIO:g} D; seeds {', '.join(map(str, seeds))}."

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from sim.commands import arguments
+from workloads.shapes import WORKLOADS
+
+number = arguments.number(0, above=True)
+numbers = arguments.numbers(0)
+count = arguments.whole(1)
 
 FIVE_SEEDS = (1, 2, 3, 4, 5)
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
@@ -29,37 +35,23 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_traffic_flags(parser: argparse.ArgumentParser, duration_s: float) -> None:
+    """Add the flags for what is sent to a fleet, and for one that computes nothing."""
+    add = parser.add_argument
+    add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
+    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
+    add("--scale", type=number, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
+    processes = "poisson, gamma:CV, onoff or burst (poisson)"
+    add("--arrivals", default="poisson", metavar="PROCESS", help=processes)
+    duration = f"how long requests arrive ({duration_s:g})"
+    add("--duration-s", type=number, default=duration_s, metavar="S", help=duration)
+
+
 def names(text: str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
     if not all(found):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name; accepted: NAME,NAME")
     return found
-
-
-def numbers(text: str) -> list[float]:
-    """Parse numbers, each finite and above 0."""
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        found = [math.nan]
-    if not all(math.isfinite(value) and value > 0 for value in found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: finite numbers above 0, as in 0.5,2")
-    return found
-
-
-def number(text: str) -> float:
-    """Parse one such number."""
-    (found,) = numbers(text) if "," not in text else (math.nan,)
-    if math.isnan(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: one finite number above 0")
-    return found
-
-
-def count(text: str) -> int:
-    """Parse a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: a whole number from 1")
-    return int(text)
 
 
 def whole_numbers(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from reporting.results import Results, Run, figure, spread
+from reporting.results import Results, Run, Spread, figures, spread
 from reporting.tables import rate_label
 
 # Okabe and Ito's colours without the yellow, which is too pale for a line on white.
@@ -91,13 +91,9 @@ def _cdf(
     axes.set_xlabel(label)
     for arm, look in looks(results.arms).items():
         values = sorted(1000 * value for run in results.of(arm, rate) for value in values_of(run))
-        if values:
-            at = range(0, len(values), 1 + len(values) // CDF_POINTS)
-            shares = [(place + 1) / len(values) for place in at]
-            drawn = [values[place] for place in at]
-            axes.step(
-                drawn, shares, where="post", color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6
-            )
+        shown = values[:: 1 + len(values) // CDF_POINTS]
+        if shown:
+            axes.ecdf(shown, color=look.colour, linestyle=look.dash, label=arm, linewidth=1.6)
     axes.xaxis.set_major_locator(LogLocator(subs=tick_places(*axes.get_xlim())))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -114,7 +110,18 @@ def goodput_by_rate(results: Results) -> str:
         nudge = 0.008 * max(rates)
         for place, (arm, look) in enumerate(looks(results.arms).items()):
             shift = nudge * (place - (len(results.arms) - 1) / 2)
-            _with_range(axes, results, arm, look, rates, shift)
+            points = _goodput(results, arm, rates)
+            axes.errorbar(
+                [rate + shift for rate, _ in points],
+                [seen.median for _, seen in points],
+                yerr=_away([seen for _, seen in points]),
+                color=look.colour,
+                linestyle=look.dash,
+                marker=look.marker,
+                markersize=5,
+                capsize=3,
+                label=arm,
+            )
         axes.set_xlabel("offered (requests/s)")
         axes.set_ylabel("good (requests/s)")
         axes.set_xlim(left=0)
@@ -132,13 +139,8 @@ def goodput_at(results: Results, rate: float) -> str:
         offered = [run.summary.offered_per_s for run in results.runs if run.rate_per_s == rate]
         axes.axvline(statistics.median(offered), color="#999999", linewidth=1, label="offered")
         for arm, look in looks(results.arms).items():
-            own = results.of(arm, rate)
-            seen = spread(
-                [value for run in own if (value := figure(run.summary, "goodput_per_s")) is not None]
-            )
-            if seen is not None:
-                away = [[seen.median - seen.low], [seen.high - seen.median]]
-                axes.barh(arm, seen.median, xerr=away, color=look.colour, height=0.6, capsize=3)
+            for _, seen in _goodput(results, arm, [rate]):
+                axes.barh(arm, seen.median, xerr=_away([seen]), color=look.colour, height=0.6, capsize=3)
         axes.invert_yaxis()
         axes.set_xlabel("good (requests/s)")
         axes.set_xlim(left=0)
@@ -148,29 +150,15 @@ def goodput_at(results: Results, rate: float) -> str:
     return svg(draw, 9, 1.2 + 0.3 * len(results.arms), "goodput")
 
 
-def _with_range(
-    axes: Axes, results: Results, arm: str, look: Look, rates: Sequence[float], shift: float
-) -> None:
-    found = [
-        (rate, spread([value for run in runs if (value := figure(run.summary, "goodput_per_s")) is not None]))
-        for rate in rates
-        if (runs := results.of(arm, rate))
-    ]
-    points = [(rate, found_spread) for rate, found_spread in found if found_spread is not None]
-    axes.errorbar(
-        [rate + shift for rate, _ in points],
-        [point.median for _, point in points],
-        yerr=[
-            [point.median - point.low for _, point in points],
-            [point.high - point.median for _, point in points],
-        ],
-        color=look.colour,
-        linestyle=look.dash,
-        marker=look.marker,
-        markersize=5,
-        capsize=3,
-        label=arm,
-    )
+def _goodput(results: Results, arm: str, rates: Sequence[float]) -> list[tuple[float, Spread]]:
+    """Return the arm's good requests per second at each rate at which it was measured."""
+    found = [(rate, spread(figures(results.of(arm, rate), "goodput_per_s"))) for rate in rates]
+    return [(rate, seen) for rate, seen in found if seen is not None]
+
+
+def _away(points: Sequence[Spread]) -> list[list[float]]:
+    """Return how far the ranges reach below and above the medians."""
+    return [[point.median - point.low for point in points], [point.high - point.median for point in points]]
 
 
 def legend(page: Figure, axes: Axes) -> None:

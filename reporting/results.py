@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,11 @@ class Spread:
     median: float
     low: float
     high: float
-    count: int
 
 
 def spread(values: Sequence[float]) -> Spread | None:
     """Return median and range; None without values."""
-    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
+    return Spread(statistics.median(values), min(values), max(values)) if values else None
 
 
 def figure(summary: Summary, metric: str) -> float | None:
@@ -120,6 +119,12 @@ def figure(summary: Summary, metric: str) -> float | None:
     if part and value is not None:
         value = getattr(value, part)
     return None if value is None or math.isnan(value) else float(value)
+
+
+def figures(runs: Iterable[Run], metric: str) -> list[float]:
+    """Return a figure of each run that has it."""
+    found = (figure(run.summary, metric) for run in runs)
+    return [value for value in found if value is not None]
 
 
 def paired_ratios(results: Results, metric: str, arm: str, baseline: str, rate_per_s: float) -> list[float]:

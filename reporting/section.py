@@ -84,10 +84,3 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
     """Return ratios seed by seed. A seed in which both are 0 has no ratio; infinity if only `theirs` is."""
     pairs = zip(ours, theirs, strict=True)
     return tuple(our / other if other else math.inf for our, other in pairs if our or other)
-
-
-def geometric_mean(figures: Sequence[float]) -> float:
-    """Return the geometric mean; raise ValueError for no figures, or one that is not above 0."""
-    if not figures or min(figures) <= 0:
-        raise ValueError(f"a geometric mean of {list(figures)}; accepted: at least one, all above 0")
-    return math.exp(statistics.fmean(math.log(value) for value in figures))

@@ -9,6 +9,13 @@ from typing import Any
 from reporting.quantiles import Quantiles
 from reporting.results import Results, Run, Summary
 
+TIMES = ("ttft", "tpot", "itl", "e2e")
+SAME = (
+    "requests", "refused", "offered_per_s", "goodput_per_s", "good_share", "output_tokens_per_s",
+    "busy_share", "kv_allocated",
+)  # fmt: skip
+"""Figures that a live and a simulated run have under the same name."""
+
 
 def is_simulation(document: Any) -> bool:
     """Return True if this looks like the JSON of `baton simulate`."""
@@ -79,29 +86,17 @@ def _run(row: dict[str, Any]) -> Run:
 
 def _summary(metrics: dict[str, Any]) -> Summary:
     offered, requests = metrics["offered_per_s"], metrics["requests"]
+    times: dict[str, Any]
+    times = {name: metrics[name] and Quantiles(**metrics[name]) for name in TIMES}
     return Summary(
-        requests=requests,
+        **{name: metrics[name] for name in SAME},
+        **times,
         completed=metrics["finished"],
-        refused=metrics["refused"],
         failed=metrics["failed"] + metrics["unfinished"],
         duration_s=requests / offered,
-        offered_per_s=offered,
         completed_per_s=metrics["finished"] / requests * offered,
-        goodput_per_s=metrics["goodput_per_s"],
-        good_share=metrics["good_share"],
         accepted_that_kept_ttft=metrics["kept_ttft_share"],
-        output_tokens_per_s=metrics["output_tokens_per_s"],
         total_tokens_per_s=math.nan,
-        ttft=_quantiles(metrics["ttft"]),
-        tpot=_quantiles(metrics["tpot"]),
-        itl=_quantiles(metrics["itl"]),
-        e2e=_quantiles(metrics["e2e"]),
         refusal=None,
         kv_utilisation=1.0 - metrics["kv_waste"],
-        busy_share=metrics["busy_share"],
-        kv_allocated=metrics["kv_allocated"],
     )
-
-
-def _quantiles(row: dict[str, Any] | None) -> Quantiles | None:
-    return None if row is None else Quantiles(**row)

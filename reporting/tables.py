@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from reporting.quantiles import quantile
-from reporting.results import Results, figure, paired_ratios, spread
+from reporting.results import Results, figures, paired_ratios, spread
 
 ROWS: tuple[tuple[str, str, float, str], ...] = (
     ("good (1/s)", "goodput_per_s", 1, ".2f"),
@@ -58,10 +58,7 @@ def p50_p99(values: Sequence[float], factor: float = 1000) -> str:
 def table_rows(results: Results, rate: float) -> Iterator[tuple[str, list[str]]]:
     """Yield every figure that any arm has at this rate, with a cell per arm."""
     for label, metric, factor, spec in ROWS:
-        columns = [
-            [value for run in results.of(arm, rate) if (value := figure(run.summary, metric)) is not None]
-            for arm in results.arms
-        ]
+        columns = [figures(results.of(arm, rate), metric) for arm in results.arms]
         if any(columns):
             yield label, [cell(values, factor, spec) for values in columns]
 
@@ -79,7 +76,7 @@ def rate_label(rate: float) -> str:
 
 
 def print_results(console: Console, results: Results) -> None:
-    """Print tables with the median over seeds and the range in brackets."""
+    """Print tables with the median over seeds and the range in brackets, and the facts to read them with."""
     for rate in results.rates:
         console.print(
             _table(f"{results.title} at {rate_label(rate)}", results.arms, table_rows(results, rate))
@@ -87,20 +84,12 @@ def print_results(console: Console, results: Results) -> None:
         if len(results.arms) > 1:
             title = f"ratio to {results.arms[0]}, seed by seed"
             console.print(_table(title, results.arms[1:], ratio_rows(results, rate)))
-    print_facts(console, results)
-
-
-def print_facts(console: Console, results: Results) -> None:
-    """Print the facts that the figures must be read with."""
     for name, said in results.facts.items():
         console.print(f"{name}: {said}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> Table:
-    table = Table(title=title)
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
+    table = Table("", *(Column(name, justify="right") for name in columns), title=title)
     for label, cells in rows:
         table.add_row(label, *cells)
     return table

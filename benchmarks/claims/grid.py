@@ -12,7 +12,7 @@ from benchmarks.claims.runs.cells import WORKLOADS, Cell, estimate, grid
 from benchmarks.claims.runs.play import Arm, Case, goodput, play, profile
 from benchmarks.claims.runs.settings import Settings
 from benchmarks.claims.runs.tasks import Workers
-from reporting.section import Goal, Section, geometric_mean, markdown, ratios
+from reporting.section import Goal, Section, markdown, ratios
 from reporting.tables import cell as in_words
 from sim.workload import Promises
 
@@ -172,7 +172,7 @@ def _means(contests: Sequence[Contest]) -> Iterator[Goal]:
 def _mean(found: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the geometric mean over cells, seed by seed."""
     return tuple(
-        geometric_mean([min(MOST_RATIO, max(1 / MOST_RATIO, figure)) for figure in figures])
+        statistics.geometric_mean([min(MOST_RATIO, max(1 / MOST_RATIO, figure)) for figure in figures])
         for figures in zip(*found, strict=True)
         if not any(math.isnan(figure) for figure in figures)
     )

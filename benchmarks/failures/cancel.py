@@ -90,9 +90,9 @@ async def one_round(scene: Scene, trials: int, seed: int, done: Callable[[], Non
 
 async def _until_it_is_met(scene: Scene, phase: Phase, way: Way, rng: random.Random) -> float:
     for _ in range(TRIES):
-        struck = await scene.trial(phase, way, rng)
-        if struck.told in (phase, None):
-            return struck.freed_s
+        freed_s = await scene.trial(phase, way, rng)
+        if freed_s is not None:
+            return freed_s
     raise ValueError(f"{TRIES} requests were ended by their {way} in another phase than the {phase}")
 
 

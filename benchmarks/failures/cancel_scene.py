@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import enum
 import random
+import statistics
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -27,7 +28,7 @@ from benchmarks.failures.freeing import BlockCounts, Holdings
 from benchmarks.failures.redis_watch import monitored
 from benchmarks.fleets.observe import snapshot
 from scheduling.cost.cost_model import CostModel, StepShape
-from scheduling.cost.profiles import Profile, dump
+from scheduling.cost.profiles import dump
 from services.profiles import load_profile
 
 COST = CostModel((0.04, 0.0, 4e-4, 0.0, 0.0, 0.0), 0.0)
@@ -63,29 +64,15 @@ class Way(enum.StrEnum):
     DISCONNECT = "disconnect"
 
 
-@dataclass(frozen=True, slots=True)
-class Struck:
-    """A request that was ended. `freed_s` is the time from that moment until it held nothing."""
-
-    freed_s: float
-    told: Phase | None
-    """Its phase by the router's account; None if no client was left to receive it."""
-
-
-def slow_profile(folder: Path) -> Path:
-    """Write a profile of the demo model with the step times above."""
-    profile: Profile = replace(load_profile("demo-cpu"), name="slow", cost=COST, weights_fingerprint="")
-    path = folder / "slow.json"
-    path.write_text(dump(profile), encoding="utf-8")
-    return path
-
-
 @contextlib.asynccontextmanager
 async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
-    """Run a fleet while the block lasts."""
+    """Run a fleet while the block lasts; `folder` is for its profile and logs."""
+    slow = folder / "slow.json"
+    profile = replace(load_profile("demo-cpu"), name="slow", cost=COST, weights_fingerprint="")
+    slow.write_text(dump(profile), encoding="utf-8")
     spec = FleetSpec(
         model=model,
-        timed=str(slow_profile(folder)),
+        timed=str(slow),
         placement="disaggregated",
         run_dir=folder / "run",
         extra_args={
@@ -104,9 +91,8 @@ async def started(model: Path, folder: Path) -> AsyncIterator[Scene]:
     ):
         async with AsyncClient(fleet.router_addresses) as client:
             num_blocks = {worker.worker_id: worker.num_blocks for worker in (await snapshot(client)).workers}
-        names = fleet.spec.worker_names
         blocks = BlockCounts(
-            [fleet.process(name).metrics_address for name in names], [num_blocks[name] for name in names]
+            {fleet.process(name).metrics_address: num_blocks[name] for name in fleet.spec.worker_names}
         )
         scene = Scene(channel, narrow, holdings, blocks)
         await scene.learn()
@@ -160,7 +146,7 @@ class Scene:
     async def learn(self) -> None:
         """Measure undisturbed requests."""
         rng = random.Random(0)
-        self.ttft_s = sorted([await self.ttft(rng, PROMPT_TOKENS) for _ in range(3)])[1]
+        self.ttft_s = statistics.median([await self.ttft(rng, PROMPT_TOKENS) for _ in range(3)])
         began = time.time()
         await self._stub.CountTokens(inference_pb2.CountTokensRequest(text=BUSY_TEXT))
         self.tokenising_s = time.time() - began
@@ -181,8 +167,12 @@ class Scene:
         await self._strike(way, doomed.request_id, listener)
         return await self.ttft(rng, num_tokens)
 
-    async def trial(self, phase: Phase, way: Way, rng: random.Random) -> Struck:
-        """Bring a request to a phase and end it there."""
+    async def trial(self, phase: Phase, way: Way, rng: random.Random) -> float | None:
+        """Bring a request to a phase and end it there; return the seconds from then until it held nothing.
+
+        Return None if it was ended in another phase, by the router's account. A client that has left receives
+        none, and is believed.
+        """
         async with self._company(phase, rng):
             due_ms = self._due_ms(phase, rng) if way is Way.DEADLINE else None
             request = self._request(rng, PROMPT_TOKENS, deadline_ms=due_ms)
@@ -200,7 +190,7 @@ class Scene:
                 await asyncio.sleep(counts_at - time.time())
             freed_at = await self._freed(phase, way, request.request_id, listener)
         await self._blocks.until_all_free()
-        return Struck(freed_at - counts_at, _told(phase, listener))
+        return freed_at - counts_at if _told(phase, listener) in (phase, None) else None
 
     @contextlib.asynccontextmanager
     async def _company(self, phase: Phase, rng: random.Random) -> AsyncIterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from benchmarks.failures.redis_watch import parsed
 from benchmarks.fleets.observe import scrape
@@ -77,14 +77,14 @@ def _id_of(request_key: str) -> str:
 
 
 class BlockCounts:
-    """Free blocks of some workers, by their metrics at these addresses; `all` are their totals.
+    """Free blocks of some workers, from the totals by the addresses of their metrics; `all` are the totals.
 
     A worker reports none before its first step.
     """
 
-    def __init__(self, addresses: Sequence[str], num_blocks: Sequence[int]) -> None:
-        self._addresses = tuple(addresses)
-        self.all = tuple(num_blocks)
+    def __init__(self, num_blocks: Mapping[str, int]) -> None:
+        self._addresses = tuple(num_blocks)
+        self.all = tuple(num_blocks.values())
 
     async def free(self) -> tuple[int, ...]:
         """Return the free blocks of each worker."""

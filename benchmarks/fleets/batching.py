@@ -21,12 +21,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import math
-import sys
+import multiprocessing
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from baton.fleet import FleetSpec
 from benchmarks.flags import add_model_flag, add_shared_flags, whole_numbers
@@ -36,7 +35,7 @@ from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
 from benchmarks.report import report
 from reporting.progress import progress_bars
-from reporting.results import Results, Run, Summary, figure, paired_ratios
+from reporting.results import Results, Run, Summary, figures, paired_ratios
 from reporting.section import Goal, Section, markdown
 from reporting.tables import cell
 from workloads.shapes import RequestShape, shapes
@@ -127,17 +126,13 @@ def section(case: Case, results: Results) -> Section:
     goals = [Goal(name, tuple(found), 1.0) for name, found in ratios.items() if case.cap is not None]
     shown = markdown(("ratio", "measured"), [(name, cell(found)) for name, found in ratios.items()])
     rows = [
-        (arm, *(_cell(results.of(arm, AT_ONCE), name, spec) for name, spec in COLUMNS))
+        (arm, *(cell(figures(results.of(arm, AT_ONCE), name), spec=spec) for name, spec in COLUMNS))
         for arm in results.arms
     ]
     arms = markdown(("arm", "prompt + output tokens/s", "output tokens/s", "requests/s"), rows)
     method = "; ".join(f"{name} {said}" for name, said in results.facts.items()) + "."
     tables = (arms,) if goals else (shown, arms)
     return Section(f"Batching: {results.title}", method, tuple(goals), tables, {"results": asdict(results)})
-
-
-def _cell(runs: Sequence[Run], metric: str, spec: str) -> str:
-    return cell([figure(run.summary, metric) or 0.0 for run in runs], spec=spec)
 
 
 async def _measure(args: argparse.Namespace, case: Case) -> Results:
@@ -171,25 +166,16 @@ async def _run(args: argparse.Namespace, case: Case, at: Target | None, any_flee
 
 
 async def _plainly(args: argparse.Namespace, work: Sequence[Job]) -> Summary:
-    """The same requests by transformers alone; raises `RuntimeError` with its last words when it fails."""
-    command = [sys.executable, "-m", "benchmarks.fleets.plain_transformers"]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--model", str(args.model.resolve()), "--batch", str(args.batch),
-        cwd=Path(__file__).parents[2],
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    asked = [{"prompt": job.token_ids, "output_tokens": job.output_tokens} for job in work]
-    answer, said = await process.communicate(json.dumps(asked).encode())
-    if process.returncode != 0:
-        raise RuntimeError(f"plain transformers: {said.decode(errors='replace')[-1000:]}")
-    ends = json.loads(answer)["ends_s"]
+    """Serve the same requests by transformers alone, in a process of its own."""
+    from benchmarks.fleets.plain_transformers import ends_s  # noqa: PLC0415  (transformers takes seconds to load)
+
+    asked = [(job.token_ids, job.output_tokens) for job in work]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        serving = asyncio.get_running_loop().run_in_executor(pool, ends_s, args.model, asked, args.batch)
+        ends = await serving
     records = [
-        RequestRecord(
-            0.0, len(job.token_ids), job.output_tokens, token_times=[end] * job.output_tokens, finished_at=end
-        )
-        for job, end in zip(work, ends, strict=True)
+        RequestRecord(0.0, len(ids), num_tokens, token_times=[end] * num_tokens, finished_at=end)
+        for (ids, num_tokens), end in zip(asked, ends, strict=True)
     ]
     # Nothing is streamed: there is no first token, and no gap between two.
     return replace(summarise(records, warmup_share=0.0), itl=None)

@@ -31,7 +31,7 @@ from baton.cli.target import choose, found_in
 from baton.fleet import FleetSpec
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.flags import add_model_flag, add_shared_flags, names, numbers
+from benchmarks.flags import add_model_flag, add_shared_flags, add_traffic_flags, names, numbers
 from benchmarks.fleets.arms import Target, arms, reached, started
 from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
@@ -42,7 +42,7 @@ from reporting.machine import machine
 from reporting.progress import progress_bars
 from reporting.results import Results, Run, Summary, write
 from reporting.tables import print_results
-from workloads.shapes import WORKLOADS, arrivals, shapes
+from workloads.shapes import arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 BURST_REQUESTS = 64
@@ -53,58 +53,27 @@ CHECKOUT = Path(__file__).parents[2]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--address", action="append", metavar="HOST:PORT", help="a router of a running fleet; repeatable")
-    add(
-        "--running",
-        type=Path,
-        nargs="?",
-        const=runs_of(CHECKOUT),
-        metavar="RUN_DIR",
-        help="measure the newest running fleet of this checkout, or the one of this folder",
-    )
-    add(
-        "--router-metrics",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="a router's metrics, for its CPU time per token; repeatable",
-    )
+    newest = "measure the newest running fleet of this checkout, or the one of this folder"
+    add("--running", type=Path, nargs="?", const=runs_of(CHECKOUT), metavar="RUN_DIR", help=newest)
+    metrics = "a router's metrics, for its CPU time per token; repeatable"
+    add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help=metrics)
     add_model_flag(parser)
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
-    add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
-    add(
-        "--policy", type=names, default=[], metavar="A,B", help="policies, each on a fleet of its own (slack)"
-    )
-    add(
-        "--placement",
-        type=names,
-        default=[],
-        metavar="A,B",
-        help="placements to compare, each on its own fleet (the policy's)",
-    )
-    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
+    policies = "policies, each on a fleet of its own (slack)"
+    add("--policy", type=names, default=[], metavar="A,B", help=policies)
+    placements = "placements to compare, each on its own fleet (the policy's)"
+    add("--placement", type=names, default=[], metavar="A,B", help=placements)
+    add_traffic_flags(parser, duration_s=30.0)
     add("--cap", type=int, metavar="TOKENS", help="redraw lengths above this, before scaling")
-    add("--scale", type=float, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
-    add(
-        "--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV, onoff or burst (poisson)"
-    )
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=numbers, metavar="R,R", help="requests a second")
     rate.add_argument("--load", type=numbers, metavar="L,L", help="share of capacity, measured first (0.6)")
-    add("--duration-s", type=float, default=30.0, metavar="S", help="how long requests arrive (30)")
     add("--requests", type=int, metavar="N", help=f"the most requests of a run ({BURST_REQUESTS} for burst)")
-    add(
-        "--ttft-x",
-        type=float,
-        metavar="X",
-        help=f"TTFT as a multiple of prefill without load, by class ({_listed(TTFT_RATIOS)})",
-    )
-    add(
-        "--tpot-x",
-        type=float,
-        metavar="X",
-        help=f"TPOT as a multiple of a decode step, by class ({_listed(TPOT_RATIOS)})",
-    )
+    ttft = f"TTFT as a multiple of prefill without load, by class ({_listed(TTFT_RATIOS)})"
+    add("--ttft-x", type=float, metavar="X", help=ttft)
+    tpot = f"TPOT as a multiple of a decode step, by class ({_listed(TPOT_RATIOS)})"
+    add("--tpot-x", type=float, metavar="X", help=tpot)
     add("--ttft-ms", type=int, metavar="MS", help="TTFT, absolute")
     add("--tpot-ms", type=int, metavar="MS", help="TPOT, absolute")
     add("--itl-ms", type=int, metavar="MS", help="promise for each gap between tokens (none)")
@@ -171,9 +140,6 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, ratio) is not None and getattr(args, absolute) is not None:
             flags = f"--{ratio} and --{absolute}".replace("_", "-")
             raise ValueError(f"{flags} state the same promise; accepted: one of them")
-    for flag, value in (("--scale", args.scale), ("--duration-s", args.duration_s)):
-        if not value > 0:
-            raise ValueError(f"{flag} is {value:g}; accepted: above 0")
     for value in (*(args.rate or ()), *(args.load or ())):
         arrivals(args.arrivals, value, 0)
 

@@ -17,7 +17,7 @@ import asyncio
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from baton.fleet import FleetSpec
-from benchmarks.flags import add_model_flag, add_shared_flags, number
+from benchmarks.flags import add_model_flag, add_shared_flags, add_traffic_flags, number
 from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import observed, run_times, samples
 from benchmarks.fleets.calibration import overheads, profile, worker_facts
@@ -34,18 +34,19 @@ from benchmarks.fleets.recorded import TimedStep, Window, costs, timed_steps, tr
 from benchmarks.fleets.reference import measure_capacity
 from benchmarks.report import report
 from reporting.progress import progress_bars
-from reporting.section import Goal, Section, markdown
+from reporting.section import Section, at_most, markdown
 from scheduling.cost.cost_fit import fit
-from scheduling.cost.cost_model import CostModel
+from scheduling.cost.profiles import Profile
 from scheduling.placement import Placement
-from sim.result import End, SimResult
+from sim.commands.run_rows import samples as simulated_samples
 from sim.simulation import run as simulate
 from sim.spec import FleetShape, SimSpec
 from sim.workers.step_times import RecordedStep
-from workloads.shapes import WORKLOADS, shapes
+from workloads.shapes import shapes
 
 WORKER = "decode-0"
 WITHIN = 0.02
+FIGURES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,13 @@ class Repetition:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--policy", default="slack", metavar="NAME", help="the policy (slack)")
-    add("--workload", choices=sorted(WORKLOADS), default="chat", help="the kind of requests (chat)")
-    add("--scale", type=float, default=0.2, metavar="X", help="multiplies all lengths (0.2)")
-    add("--arrivals", default="poisson", metavar="PROCESS", help="poisson, gamma:CV or onoff (poisson)")
+    add_traffic_flags(parser, duration_s=40.0)
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument("--rate", type=number, metavar="R", help="requests a second")
-    rate.add_argument(
-        "--load", type=number, default=0.5, metavar="L", help="share of capacity, measured first (0.5)"
-    )
-    add(
-        "--duration-s",
-        type=number,
-        default=40.0,
-        metavar="S",
-        help="time over which requests arrive, for each repetition (40)",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="the seed of lengths and times in every repetition (1)",
-    )
-    add("--timed", metavar="PROFILE", help="compute nothing; steps last as long as this profile says")
+    load = "share of capacity, measured first (0.5)"
+    rate.add_argument("--load", type=number, default=0.5, metavar="L", help=load)
+    same = "the seed of lengths and times in every repetition (1)"
+    add("--seed", type=int, default=1, metavar="N", help=same)
     add_model_flag(parser)
     add_shared_flags(parser)
 
@@ -136,8 +121,7 @@ async def _repetition(
     records, _ = await observed(at, work, times, lambda: progress.advance(task))
     window = Window(began, loop.time())
     await asyncio.sleep(1.0)  # the rest of one repetition must not load the next
-    ttft, tpot = samples(records)
-    return Medians(statistics.median(ttft), statistics.median(tpot)), window
+    return _medians(*samples(records)), window
 
 
 def _simulated(
@@ -148,12 +132,17 @@ def _simulated(
     context: int,
 ) -> list[Repetition]:
     facts, last = worker_facts(recording)[WORKER], costs(recording)[WORKER]
+
+    def profile_of(steps: Sequence[TimedStep]) -> Profile:
+        return profile(facts, fit([(step.shape, step.step_s) for step in steps]) or last, context)
+
     steps = [[step for step in timed_steps(recording) if step.at_s in window] for window in windows]
     together = [step for part in steps for step in part]
-    everything = profile(facts, _fitted(together) or last, context)
+    everything = profile_of(together)
     repetitions: list[Repetition] = []
     for seed, medians, window, own in zip(args.seeds, live, windows, steps, strict=True):
         began, asked = trace(recording, window)
+        rng, span_s = random.Random(f"scatter:{seed}"), window.end - window.start
         scattered = SimSpec(
             profile=everything,
             fleet=FleetShape(0, 1),
@@ -161,53 +150,34 @@ def _simulated(
             policy=args.policy,
             placement=Placement.AGGREGATED,
             overheads=overheads(recording, windows),
-            step_times={WORKER: tuple(_shuffled(together, window.end - window.start, seed))},
+            # In random order, so that steps scatter about the fit as they did live.
+            step_times=_steps((rng.uniform(0.0, span_s), step) for step in together),
         )
         followed = replace(
             scattered,
-            profile=profile(facts, _fitted(own) or last, context),
+            profile=profile_of(own),
             overheads=overheads(recording, [window]),
-            step_times={WORKER: tuple(_recorded(own, began))},
+            step_times=_steps((step.at_s - step.step_s - began, step) for step in own),
         )
-        found = [_medians(simulate(spec)) for spec in (followed, scattered)]
-        repetitions.append(Repetition(seed, medians, *found))
+        found = [simulated_samples(simulate(spec)) for spec in (followed, scattered)]
+        repetitions.append(Repetition(seed, medians, *(_medians(run.ttft_s, run.tpot_s) for run in found)))
     return repetitions
 
 
-def _fitted(steps: Sequence[TimedStep]) -> CostModel | None:
-    return fit([(step.shape, step.step_s) for step in steps])
+def _steps(begun: Iterable[tuple[float, TimedStep]]) -> dict[str, tuple[RecordedStep, ...]]:
+    """Return the worker's steps with the times at which they begin, on the clock of their trace."""
+    return {WORKER: tuple(RecordedStep(at_s, step.shape, step.lasted_s) for at_s, step in begun)}
 
 
-def _shuffled(steps: Sequence[TimedStep], span_s: float, seed: int) -> list[RecordedStep]:
-    """Return all steps in random order, so that steps scatter about the fit as they did live."""
-    rng = random.Random(f"scatter:{seed}")
-    return [RecordedStep(rng.uniform(0.0, span_s), step.shape, step.lasted_s) for step in steps]
+def _medians(ttft_s: Sequence[float], tpot_s: Sequence[float]) -> Medians:
+    return Medians(statistics.median(ttft_s), statistics.median(tpot_s))
 
 
-def _recorded(steps: Sequence[TimedStep], began: float) -> list[RecordedStep]:
-    """Return steps by their start, on the clock of their trace."""
-    return [RecordedStep(step.at_s - step.step_s - began, step.shape, step.lasted_s) for step in steps]
-
-
-def _medians(result: SimResult) -> Medians:
-    """Return medians without the first tenth of the requests, as for the live run."""
-    kept = result.requests[len(result.requests) // 10 :]
-    done = [request for request in kept if request.end is End.FINISHED]
-    return Medians(
-        statistics.median(request.ttft_s for request in done if request.ttft_s is not None),
-        statistics.median(request.tpot_s for request in done if request.tpot_s is not None),
-    )
-
-
-def errors(repetitions: Sequence[Repetition]) -> list[tuple[float, float]]:
-    """Return the relative errors of the simulation with recorded step times: TTFT, TPOT."""
-    return [
-        (
-            repetition.recorded.ttft_s / repetition.live.ttft_s - 1,
-            repetition.recorded.tpot_s / repetition.live.tpot_s - 1,
-        )
-        for repetition in repetitions
-    ]
+def error(repetition: Repetition, name: str) -> float:
+    """Return the relative error of a median of the simulation with recorded step times."""
+    simulated: float = getattr(repetition.recorded, name)
+    live: float = getattr(repetition.live, name)
+    return simulated / live - 1
 
 
 def outside(repetitions: Sequence[Repetition], name: str) -> float:
@@ -219,30 +189,36 @@ def outside(repetitions: Sequence[Repetition], name: str) -> float:
 
 def section(args: argparse.Namespace, repetitions: Sequence[Repetition]) -> Section:
     """Return goals, and two rows for each repetition."""
-    found = errors(repetitions)
-    goals = [
-        Goal(
-            f"{name}, recorded step times: median over the live one, off by",
-            tuple(abs(pair[place]) for pair in found), WITHIN, at_least=False, spec=".1%",
+    recorded = [
+        at_most(
+            f"{label}, recorded step times: median over the live one, off by",
+            (abs(error(repetition, name)) for repetition in repetitions),
+            WITHIN,
+            ".1%",
         )
-        for place, name in enumerate(("TTFT", "TPOT"))
-    ]  # fmt: skip
-    goals += [
-        Goal(
-            f"{name}, fitted costs: median outside the range of {len(repetitions)} live runs, by",
-            (outside(repetitions, field),), 0.0, at_least=False, spec=".1%",
+        for label, name in FIGURES.items()
+    ]
+    fitted = [
+        at_most(
+            f"{label}, fitted costs: median outside the range of {len(repetitions)} live runs, by",
+            [outside(repetitions, name)],
+            0.0,
+            ".1%",
         )
-        for name, field in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
-    ]  # fmt: skip
-    rows = []
-    for repetition, pair in zip(repetitions, found, strict=True):
-        for name, field, error in zip(("TTFT", "TPOT"), ("ttft_s", "tpot_s"), pair, strict=True):
-            live, recorded, fitted = (
-                f"{1000 * getattr(medians, field):.2f}"
-                for medians in (repetition.live, repetition.recorded, repetition.fitted)
-            )
-            rows.append((f"{name}, repetition {repetition.number}", live, recorded, f"{error:+.1%}", fitted))
+        for label, name in FIGURES.items()
+    ]
+    rows = [
+        (
+            f"{label}, repetition {repetition.number}",
+            f"{1000 * getattr(repetition.live, name):.2f}",
+            f"{1000 * getattr(repetition.recorded, name):.2f}",
+            f"{error(repetition, name):+.1%}",
+            f"{1000 * getattr(repetition.fitted, name):.2f}",
+        )
+        for repetition in repetitions
+        for label, name in FIGURES.items()
+    ]
     method = f"{args.workload} × {args.scale:g}, policy {args.policy}; medians in ms."
     table = markdown(("", "live", "recorded steps", "error", "fitted costs"), rows)
     data = {"repetitions": [asdict(repetition) for repetition in repetitions]}
-    return Section("Fidelity: simulated against live", method, tuple(goals), (table,), data)
+    return Section("Fidelity: simulated against live", method, (*recorded, *fitted), (table,), data)

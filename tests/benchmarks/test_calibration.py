@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fleets.calibration import overheads, profile, worker_facts
-from benchmarks.fleets.fidelity import Medians, Repetition, errors, outside
+from benchmarks.fleets.fidelity import Medians, Repetition, error, outside
 from benchmarks.fleets.recorded import Window
 from router.core.capacity.worker_facts import WorkerLoad
 from router.core.events import WorkerJoined
@@ -38,7 +38,7 @@ def repetition(number: int, live: float, recorded: float, fitted: float) -> Repe
 
 def test_errors_are_relative_and_leave_out_what_is_out_of_range() -> None:
     close = [repetition(1, 1.0, 1.01, 1.05), repetition(2, 1.1, 1.1, 1.0)]
-    assert errors(close)[0] == (pytest.approx(0.01), pytest.approx(0.01))
+    assert [error(close[0], name) for name in ("ttft_s", "tpot_s")] == [pytest.approx(0.01)] * 2
     assert outside(close, "ttft_s") == 0.0
     assert outside([repetition(1, 1.0, 1.0, 1.1)], "tpot_s") == pytest.approx(0.1)
     assert outside([repetition(1, 1.1, 1.0, 1.0)], "ttft_s") == pytest.approx(0.1)

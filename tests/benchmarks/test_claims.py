@@ -32,7 +32,7 @@ from benchmarks.claims.runs.play import (
 from benchmarks.claims.runs.search import highest
 from benchmarks.claims.runs.settings import Settings
 from benchmarks.claims.strict_itl import is_carried
-from reporting.section import Goal, Section, geometric_mean, markdown, ratios
+from reporting.section import Goal, Section, markdown, ratios
 from scheduling.admission.admission import Cause
 from services.profiles import load_profile
 from sim.commands.false_refusals import Counts, FalseRefusals
@@ -109,13 +109,6 @@ def test_a_goal_is_judged_by_the_median_and_shows_the_range() -> None:
 def test_a_goal_without_figures_is_missed() -> None:
     assert not Goal("a", (), 0.0).is_met
     assert not Goal("a", (), 1.0, at_least=False).is_met
-
-
-def test_a_geometric_mean_is_of_positive_figures_alone() -> None:
-    assert geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
-    for wrong in ([], [1.0, 0.0]):
-        with pytest.raises(ValueError, match="accepted: at least one, all above 0"):
-            geometric_mean(wrong)
 
 
 def test_a_section_is_markdown_and_json() -> None:

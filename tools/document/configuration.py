@@ -16,7 +16,7 @@ import tools.make_profile
 import worker.config
 from baton.cli.arguments import parser as baton_parser
 from baton.cli.commands.checkout_command import PACKAGES
-from benchmarks.registry import COMMANDS
+from benchmarks.__main__ import COMMANDS
 from tools.document.markdown import table
 
 HEADER = """# Configuration

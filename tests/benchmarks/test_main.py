@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main
+from benchmarks.__main__ import COMMANDS, main
 from benchmarks.flags import FIVE_SEEDS
-from benchmarks.registry import COMMANDS
 
 MEASUREMENTS = sorted(set(COMMANDS) - {"plot"})
 
@@ -18,7 +16,7 @@ MEASUREMENTS = sorted(set(COMMANDS) - {"plot"})
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_every_measurement_takes_the_shared_flags(name: str) -> None:
     parser = ArgumentParser()
-    importlib.import_module(COMMANDS[name].module).add_arguments(parser)
+    COMMANDS[name].load().add_arguments(parser)
     args = parser.parse_args(["--seeds", "3,1", "4", "--json", "out.json"])
     assert (args.seeds, args.json) == ([3, 1, 4], Path("out.json"))
     assert parser.parse_args([]).seeds[:3] == list(FIVE_SEEDS[:3])
