@@ -21,7 +21,7 @@ Asked = tuple[list[int], int]
 def ends_s(model_dir: Path, requests: Sequence[Asked], batch_size: int) -> list[float]:
     """Return when each request's batch was over, in seconds from the start of the first; on one thread."""
     torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it has no types
     model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     _generate(model, [(requests[0][0], 2)])  # the first call is slower than any after it
     began, ends = time.perf_counter(), []
