@@ -7,7 +7,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from baton.cli.arguments import parser
 from baton.cli.commands import checkout_command
@@ -41,8 +42,17 @@ def _run(typed: Sequence[str]) -> int:
     if typed and typed[0] in checkout_command.PACKAGES:
         return checkout_command.run(typed[0], typed[1:])
     args = parser().parse_args(typed)
-    code: int = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
-    return code
+    outcome: int | Coroutine[Any, Any, int]
+    outcome = importlib.import_module(f"baton.cli.commands.{args.command}").run(args)
+    return outcome if isinstance(outcome, int) else asyncio.run(_watched(outcome))
+
+
+async def _watched(command: Coroutine[Any, Any, int]) -> int:
+    """Let SIGTERM cancel a command as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await command
 
 
 if __name__ == "__main__":

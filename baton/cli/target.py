@@ -7,14 +7,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from baton.async_client import DEFAULT_ADDRESS
+from baton.async_client import DEFAULT_ADDRESS, AsyncClient
 from baton.cli.arguments import credentials_of
+from baton.client import Client
 from baton.fleet.checkout import find_checkout
 from baton.fleet.errors import CheckoutNotFound, NoFleetRunning
 from baton.fleet.rundir import runs_of
 from baton.fleet.running import RunningFleet, running_fleets
 from baton.security.credentials import UNENCRYPTED, Credentials
+from baton.types import Timeout
+
+C = TypeVar("C", AsyncClient, Client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,18 @@ class Target:
 
 
 DEFAULT = Target((DEFAULT_ADDRESS,), UNENCRYPTED)
+
+
+def client_of(kind: type[C], args: argparse.Namespace, total_s: float | None = None) -> C:
+    """Return a client of the fleet that the arguments name."""
+    target = target_of(args)
+    return kind(
+        target.addresses,
+        tenant=args.tenant,
+        model=args.model,
+        credentials=target.credentials,
+        timeout=Timeout(connect_s=args.connect_s, total_s=total_s),
+    )
 
 
 def target_of(args: argparse.Namespace) -> Target:

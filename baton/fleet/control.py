@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from baton.fleet.errors import FleetError, NoFleetRunning, RestartFailed
 from baton.fleet.events import FleetEvent, ProcessReplaced
-from baton.fleet.launcher import Fleet
+from baton.fleet.launcher import Fleet, cancel
 from baton.fleet.running import CONTROL, candidates, described
-from baton.security.credentials import UNENCRYPTED
 
 _RESTART = b"restart\n"
 
@@ -39,37 +39,28 @@ class Control:
     def __call__(self, event: FleetEvent) -> None:
         self._on_event(event)
         if isinstance(event, ProcessReplaced):
-            self._send({"name": event.name, "left_s": event.left_s, "took_s": event.took_s})
+            self._send(asdict(event))
 
     @contextlib.asynccontextmanager
     async def serving(self, fleet: Fleet) -> AsyncIterator[None]:
         """Take orders until the block ends, which cancels an order under way."""
-        folder = Path(tempfile.mkdtemp(prefix="baton-control-"))
-        try:
-            server = await asyncio.start_unix_server(
-                lambda reader, writer: self._accept(fleet, reader, writer), folder / CONTROL
-            )
-            credentials = UNENCRYPTED if fleet.secured is None else fleet.secured.credentials
+        named = fleet.run_dir / CONTROL
+        with tempfile.TemporaryDirectory(prefix="baton-control-") as folder:
+            path = f"{folder}/{CONTROL}"
+            server = await asyncio.start_unix_server(partial(self._accept, fleet), path)
             try:
-                with described(fleet.run_dir, fleet.router_addresses, credentials):
-                    (fleet.run_dir / CONTROL).write_text(str(folder / CONTROL), encoding="utf-8")
+                with described(fleet.run_dir, fleet.router_addresses, fleet.credentials):
+                    named.write_text(path, encoding="utf-8")
                     yield
             finally:
+                named.unlink(missing_ok=True)
                 server.close()  # from Python 3.12 on, waiting for it would wait for every client
-                await self._cancel_orders()
-        finally:
-            (fleet.run_dir / CONTROL).unlink(missing_ok=True)
-            shutil.rmtree(folder)
+                await cancel(self._connections)
 
     def _accept(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(fleet, reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
-
-    async def _cancel_orders(self) -> None:
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _serve(self, fleet: Fleet, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
@@ -108,7 +99,7 @@ async def ask_restart(run_dirs: Path) -> AsyncGenerator[ProcessReplaced, None]:
                 raise RestartFailed(message["error"])
             if "done" in message:
                 return
-            yield ProcessReplaced(message["name"], message["left_s"], message["took_s"])
+            yield ProcessReplaced(**message)
     raise RestartFailed("the launcher ended")
 
 

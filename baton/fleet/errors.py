@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _EXIT_MEANINGS = {
@@ -43,102 +44,117 @@ class FleetError(Exception):
     """Base of everything the launcher raises, apart from `ValueError` for a wrong `FleetSpec`."""
 
 
+@dataclass(eq=False)
 class CheckoutNotFound(FleetError):
     """There is no checkout. The services run from one: they are not part of the installed package."""
 
-    def __init__(self, searched: Sequence[Path]) -> None:
-        self.searched = tuple(searched)
+    searched: Sequence[Path]
+
+    def __str__(self) -> str:
         places = ", ".join(str(path) for path in self.searched)
-        super().__init__(
+        return (
             f"no Baton checkout (a folder with router/, prefill_worker/ and decode_worker/) in: {places}; "
             "run this from inside one"
         )
 
 
+@dataclass(eq=False)
 class RedisServerNotFound(FleetError):
     """There is no redis-server to start."""
 
-    def __init__(self, searched: Sequence[Path]) -> None:
-        self.searched = tuple(searched)
-        super().__init__(
+    searched: Sequence[Path]
+
+    def __str__(self) -> str:
+        return (
             "no redis-server on PATH or next to "
             f"{', '.join(str(path) for path in self.searched)}; "
             "install Redis, or point --redis at a server that runs"
         )
 
 
+@dataclass(eq=False)
 class PortUnusable(FleetError):
     """A router's port cannot be bound, most often because another fleet uses it."""
 
-    def __init__(self, address: str, reason: str) -> None:
-        self.address = address
-        self.reason = reason
-        super().__init__(
-            f"no router can listen on {address}: {reason}; name a free port with --port, or 0 for any"
-        )
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        what = f"no router can listen on {self.address}: {self.reason}"
+        return f"{what}; name a free port with --port, or 0 for any"
 
 
+@dataclass(eq=False)
 class RunDirUnusable(FleetError):
     """The folder for the logs could not be created."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"no logs can be kept in {path}: {reason}; name a folder of your own with --run-dir")
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no logs can be kept in {self.path}: {self.reason}; name a folder of your own with --run-dir"
 
 
+@dataclass(eq=False)
 class ProcessFailed(FleetError):
     """A process ended before it was ready."""
 
-    def __init__(self, name: str, exit_code: int, log_path: Path, tail: str) -> None:
-        self.name = name
-        self.exit_code = exit_code
-        self.log_path = log_path
-        self.tail = tail
-        super().__init__(f"{name} did not start: {describe_exit(exit_code)}; its log is {log_path}")
+    name: str
+    exit_code: int
+    log_path: Path
+    tail: str
+
+    def __str__(self) -> str:
+        return f"{self.name} did not start: {describe_exit(self.exit_code)}; its log is {self.log_path}"
 
 
+@dataclass(eq=False)
 class StartTimeout(FleetError):
     """A starting process, or the joining of all workers, has made no progress for too long."""
 
-    def __init__(self, name: str, doing: str, waited_s: float, log_path: Path, tail: str) -> None:
-        self.name = name
-        self.doing = doing
-        self.waited_s = waited_s
-        self.log_path = log_path
-        self.tail = tail
-        super().__init__(f"{name} stood still for {waited_s:.0f} s ({doing}); its log is {log_path}")
+    name: str
+    doing: str
+    waited_s: float
+    log_path: Path
+    tail: str
+
+    def __str__(self) -> str:
+        return f"{self.name} stood still for {self.waited_s:.0f} s ({self.doing}); its log is {self.log_path}"
 
 
+@dataclass(eq=False)
 class ProcessKeepsDying(FleetError):
     """A process died repeatedly soon after its start, and is not restarted any more."""
 
-    def __init__(self, name: str, times: int, exit_code: int, log_path: Path, tail: str) -> None:
-        self.name = name
-        self.times = times
-        self.exit_code = exit_code
-        self.log_path = log_path
-        self.tail = tail
-        super().__init__(
-            f"{name} died {times} times soon after its start, the last time: {describe_exit(exit_code)}; "
-            f"its log is {log_path}"
-        )
+    name: str
+    times: int
+    exit_code: int
+    log_path: Path
+    tail: str
+
+    def __str__(self) -> str:
+        last = f"the last time: {describe_exit(self.exit_code)}; its log is {self.log_path}"
+        return f"{self.name} died {self.times} times soon after its start, {last}"
 
 
+@dataclass(eq=False)
 class NoFleetRunning(FleetError):
     """No launcher responds in the run folders."""
 
-    def __init__(self, searched: Path) -> None:
-        self.searched = searched
-        super().__init__(
-            f"no fleet that `baton up` started answers in {searched}; "
+    searched: Path
+
+    def __str__(self) -> str:
+        return (
+            f"no fleet that `baton up` started answers in {self.searched}; "
             "start one, or name the folder that its `baton up` prints as logs"
         )
 
 
+@dataclass(eq=False)
 class RestartFailed(FleetError):
     """The launcher could not replace a process. Earlier ones are replaced, later ones unchanged."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(f"the restart stopped half way: {reason}")
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the restart stopped half way: {self.reason}"

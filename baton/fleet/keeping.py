@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from baton.fleet.errors import FleetError, ProcessFailed, ProcessKeepsDying, StartTimeout
 from baton.fleet.events import FleetEvent, ProcessDied, ProcessRestarted, ProcessRestarting
-from baton.fleet.launcher import Fleet
+from baton.fleet.launcher import Fleet, cancel
 
 SOON_S = 60.0
 """A process that served for a shorter time died early."""
@@ -64,7 +63,7 @@ class Keeper:
                     self._handle(dying.result())
                     dying = asyncio.create_task(self._fleet.next_death())
         finally:
-            await _cancel([dying, *self._returning])
+            await cancel([dying, *self._returning])
 
     def _is_useful(self) -> bool:
         processes = self._fleet.processes
@@ -105,9 +104,3 @@ class Keeper:
 def _exit_code(error: FleetError) -> int:
     """Return the process's exit code, or that of the signal which ended a stuck start."""
     return error.exit_code if isinstance(error, ProcessFailed) else -9
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

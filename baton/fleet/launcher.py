@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,13 +21,13 @@ from typing import Any, Self
 from baton.fleet.checkout import find_checkout, find_redis_server
 from baton.fleet.errors import FleetError, ProcessFailed, RunDirUnusable, StartTimeout
 from baton.fleet.events import FleetEvent, ProcessDied, ProcessReplaced, ReplacementFailed, WorkersJoined
-from baton.fleet.joining import wait_until_connected, wait_until_joined
+from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.fleet.ports import check_free, free_port
 from baton.fleet.processes.group import MakeProcess, ProcessGroup
 from baton.fleet.processes.process import ManagedProcess, ProcessSpec
 from baton.fleet.rundir import next_run_dir
 from baton.fleet.secured import REDIS_USER, SecuredFleet, secure
-from baton.fleet.spec import FleetSpec, Surroundings, redis_process, service_processes
+from baton.fleet.spec import FleetSpec, Surroundings, kind_of, redis_process, service_processes
 from baton.security.credentials import UNENCRYPTED, Credentials
 
 _REDIS_PORT_TRIES = 3
@@ -75,7 +75,8 @@ class Fleet:
         return tuple(self.process(name).address for name in self.spec.router_names)
 
     @property
-    def _credentials(self) -> Credentials:
+    def credentials(self) -> Credentials:
+        """The credentials of its clients."""
         return UNENCRYPTED if self.secured is None else self.secured.credentials
 
     def process(self, name: str) -> ManagedProcess:
@@ -141,8 +142,8 @@ class Fleet:
 
     async def _replace(self, old: ManagedProcess) -> None:
         name, began = old.name, time.monotonic()
-        kind = name.partition("-")[0]
-        peers = [peer for peer in self.processes if peer.name.startswith(f"{kind}-") and peer is not old]
+        kind = kind_of(name)
+        peers = [peer for peer in self.processes if kind_of(peer.name) == kind and peer is not old]
         if kind != "router" and not any(peer.serving for peer in peers):
             await self._start_successor(old)
             left_s = await self._group.retire(old, self.spec.drain_s)
@@ -177,21 +178,27 @@ class Fleet:
         return dataclasses.replace(old.spec, command=(*old.spec.command, *listen))
 
     async def _await_connections_of(self, new: ManagedProcess) -> None:
-        routers = [self.process(name) for name in self.spec.router_names]
-        workers = [self.process(name) for name in self.spec.worker_names]
-        awaited = frozenset(
-            worker.address for worker in workers if worker.serving and (new in routers or worker is new)
-        )
-        watched = [
-            router.address for router in routers if router.serving and (new in workers or router is new)
-        ]
-        connecting = (wait_until_connected(address, awaited, self._credentials) for address in watched)
+        routers, workers = self._serving(self.spec.router_names), self._serving(self.spec.worker_names)
+        if new.name in self.spec.router_names:
+            routers = self._serving([new.name])
+        else:
+            workers = self._serving([new.name])
         limit_s = self.spec.standstill_s
         try:
             async with asyncio.timeout(limit_s):
-                await asyncio.gather(*connecting)
+                await self._connected(routers, workers)
         except TimeoutError:
             raise StartTimeout(new.name, "joining", limit_s, new.log_path, new.log_tail()) from None
+
+    def _serving(self, names: Sequence[str]) -> list[ManagedProcess]:
+        return [process for process in map(self.process, names) if process.serving]
+
+    async def _connected(self, routers: list[ManagedProcess], workers: list[ManagedProcess]) -> None:
+        """Wait until each of these routers is connected to all of these workers."""
+        addresses = {worker.address for worker in workers}
+        await asyncio.gather(
+            *(wait_until_connected(router.address, addresses, self.credentials) for router in routers)
+        )
 
     async def _start(self) -> None:
         checkout = self.spec.checkout or find_checkout()
@@ -247,10 +254,7 @@ class Fleet:
 
     async def _await_connections(self) -> None:
         began = time.monotonic()
-        num_workers = self.spec.num_workers
-        joining = asyncio.gather(
-            *(wait_until_joined(address, num_workers, self._credentials) for address in self.router_addresses)
-        )
+        joining = asyncio.ensure_future(self._joined())
         dying = asyncio.ensure_future(self.next_death())
         try:
             await asyncio.wait(
@@ -266,11 +270,22 @@ class Fleet:
                 raise StartTimeout("the fleet", "workers joining their routers", waited_s, *log)
             joining.result()
         finally:
-            await _cancel(joining)
-            await _cancel(dying)
+            await cancel([joining, dying])
         self._on_event(WorkersJoined(self.spec.num_workers, time.monotonic() - began))
 
+    async def _joined(self) -> None:
+        """Wait until all routers are connected to all workers and serve."""
+        await self._connected(
+            [self.process(name) for name in self.spec.router_names],
+            [self.process(name) for name in self.spec.worker_names],
+        )
+        await asyncio.gather(
+            *(wait_until_serving(address, self.credentials) for address in self.router_addresses)
+        )
 
-async def _cancel(work: asyncio.Future[Any]) -> None:
-    work.cancel()
-    await asyncio.wait([work])
+
+async def cancel(works: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel some tasks and wait until they have ended."""
+    for work in works:
+        work.cancel()
+    await asyncio.gather(*works, return_exceptions=True)

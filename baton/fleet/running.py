@@ -12,8 +12,8 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from baton.security.credentials import UNENCRYPTED, Credentials
@@ -36,13 +36,7 @@ class RunningFleet:
 @contextlib.contextmanager
 def described(run_dir: Path, addresses: Sequence[str], credentials: Credentials) -> Iterator[None]:
     """Keep the description of this process's fleet in the run's folder while the block lasts."""
-    shown = {
-        "ca": credentials.ca,
-        "cert": credentials.cert,
-        "key": credentials.key,
-        "api_key_file": credentials.api_key_file,
-    }
-    files = {name: str(path) for name, path in shown.items() if path is not None}
+    files = {name: str(path) for name, path in asdict(credentials).items() if path is not None}
     content = {"pid": os.getpid(), "addresses": list(addresses), "credentials": files}
     path = run_dir / _DESCRIPTION
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -64,12 +58,9 @@ def running_fleets(run_dirs: Path) -> list[RunningFleet]:
     """Return the fleets whose launcher responds, newest first. `run_dirs` is a run's folder, or contains
     them.
     """
-    return [fleet_of(folder) for folder in described_and_alive(candidates(run_dirs), launcher_answers)]
-
-
-def described_and_alive(folders: Sequence[Path], alive: Callable[[Path], bool]) -> list[Path]:
-    """Return the described fleets whose launcher is alive; a killed one leaves its description behind."""
-    return [folder for folder in folders if (folder / _DESCRIPTION).is_file() and alive(folder)]
+    # A launcher that was killed leaves its description behind.
+    described = [folder for folder in candidates(run_dirs) if (folder / _DESCRIPTION).is_file()]
+    return [fleet_of(folder) for folder in described if launcher_answers(folder)]
 
 
 def launcher_answers(folder: Path) -> bool:

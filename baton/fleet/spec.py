@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -16,7 +17,13 @@ WITHOUT_REDIS = ("refuse", "local")
 PLACEMENTS = ("disaggregated", "aggregated", "conditional")
 QUANTISATIONS = ("none", "int8", "kv8", "kvfp8", "int8+kv8", "int8+kvfp8")
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "chunked", "slack")
-ROUTER_HOST = "127.0.0.1"
+_CHOICES = {
+    "policy": POLICIES,
+    "placement": PLACEMENTS,
+    "without_redis": WITHOUT_REDIS,
+    "quantisation": QUANTISATIONS,
+}
+_HOST = "127.0.0.1"
 _REDIS_READY = re.compile("[Rr]eady to accept connections")
 
 
@@ -60,23 +67,17 @@ class FleetSpec:
     await_connections: bool = True
 
     def __post_init__(self) -> None:
-        if self.prefill < 0:
-            raise ValueError(f"prefill is {self.prefill}: it must be 0 or more")
-        if self.decode < 1:
-            raise ValueError(f"decode is {self.decode}: a fleet needs at least 1 decode worker")
-        if self.routers < 1:
-            raise ValueError(f"routers is {self.routers}: a fleet needs at least 1 router")
-        for name, chosen, accepted in (
-            ("policy", self.policy, POLICIES),
-            ("placement", self.placement, PLACEMENTS),
-            ("without_redis", self.without_redis, WITHOUT_REDIS),
-            ("quantisation", self.quantisation, QUANTISATIONS),
-        ):
+        for name, least in (("prefill", 0), ("decode", 1), ("routers", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be {least} or more")
+        for name, accepted in _CHOICES.items():
+            chosen = getattr(self, name)
             if chosen is not None and chosen not in accepted:
                 raise ValueError(f"{name} is {chosen!r}: it must be one of {', '.join(accepted)}")
         if self.placement == "disaggregated" and self.prefill == 0:
             raise ValueError("placement is 'disaggregated' with 0 prefill workers: it needs at least 1")
-        self._check_timed()
+        if self.timed and (self.deterministic or self.quantisation not in {None, "none"}):
+            raise ValueError("deterministic or quantisation is set with timed: timed workers compute nothing")
         if self.secure and self.redis_url and not self.redis_url.startswith(("rediss://", "unix://")):
             raise ValueError(
                 f"redis_url is {self.redis_url!r} in a secured fleet: it must be rediss:// or unix://"
@@ -90,16 +91,6 @@ class FleetSpec:
         if unknown:
             raise ValueError(f"extra_args names {sorted(unknown)}: there are {', '.join(self.process_names)}")
 
-    def _check_timed(self) -> None:
-        if self.timed is None:
-            return
-        if self.deterministic:
-            raise ValueError("deterministic is set with timed: timed workers compute nothing")
-        if self.quantisation not in {None, "none"}:
-            raise ValueError(
-                f"quantisation is {self.quantisation!r} with timed: timed workers compute nothing"
-            )
-
     @property
     def router_names(self) -> tuple[str, ...]:
         return tuple(f"router-{i}" for i in range(self.routers))
@@ -107,14 +98,13 @@ class FleetSpec:
     @property
     def fixed_addresses(self) -> tuple[tuple[str, int], ...]:
         """Host and port of each router whose port is fixed."""
-        if not self.router_port:
-            return ()
-        return tuple((ROUTER_HOST, self.router_port + index) for index in range(self.routers))
+        ports = range(self.router_port, self.router_port + self.routers) if self.router_port else ()
+        return tuple((_HOST, port) for port in ports)
 
     @property
     def worker_names(self) -> tuple[str, ...]:
-        prefill = tuple(f"prefill-{i}" for i in range(self.prefill))
-        return prefill + tuple(f"decode-{i}" for i in range(self.decode))
+        kinds = {"prefill": self.prefill, "decode": self.decode}
+        return tuple(f"{kind}-{index}" for kind, number in kinds.items() for index in range(number))
 
     @property
     def process_names(self) -> tuple[str, ...]:
@@ -147,7 +137,7 @@ class Surroundings:
 
 def service_processes(spec: FleetSpec, around: Surroundings) -> list[ProcessSpec]:
     """Return the routers, then the prefill workers, then the decode workers."""
-    routers = [_router(spec, around, index) for index in range(spec.routers)]
+    routers = [_router(spec, around, name, index) for index, name in enumerate(spec.router_names)]
     return routers + [_worker(spec, around, name) for name in spec.worker_names]
 
 
@@ -163,54 +153,37 @@ def redis_process(server: Path, port: int, folder: Path, users: Path | None = No
         "dir": str(folder),
         "save": "",
         "appendonly": "no",
-        "maxmemory-policy": "noeviction",
+        "maxmemory_policy": "noeviction",
         "daemonize": "no",
     }
     address = f"127.0.0.1:{port}"
     if users is not None:
         address = str(folder / "redis.sock")
         settings |= {"port": "0", "unixsocket": address, "unixsocketperm": "600", "aclfile": str(users)}
-    arguments = [part for key, value in settings.items() for part in (f"--{key}", value)]
-    return ProcessSpec(
-        name="redis",
-        command=(str(server), *arguments),
-        cwd=folder,
-        ready=_REDIS_READY,
-        address=address,
-    )
+    return ProcessSpec("redis", (str(server), *_flags(**settings)), folder, _REDIS_READY, address)
 
 
-def _router(spec: FleetSpec, around: Surroundings, index: int) -> ProcessSpec:
+def _router(spec: FleetSpec, around: Surroundings, name: str, index: int) -> ProcessSpec:
     port = spec.router_port + index if spec.router_port else 0
-    own = ["--router-id", f"router-{index}", "--listen", f"{ROUTER_HOST}:{port}"]
-    if spec.placement is not None:
-        own += ["--placement", spec.placement]
-    if spec.without_redis is not None:
-        own += ["--without-redis", spec.without_redis]
-    return _service(spec, around, "router", f"router-{index}", own)
+    own = ["--router-id", name, "--listen", f"{_HOST}:{port}"]
+    own += _flags(placement=spec.placement, without_redis=spec.without_redis)
+    return _service(spec, around, "router", name, own)
 
 
 def _worker(spec: FleetSpec, around: Surroundings, name: str) -> ProcessSpec:
-    own = ["--worker-id", name, "--listen", "127.0.0.1:0", "--threads", str(spec.threads_per_worker)]
-    if spec.deterministic:
-        own.append("--deterministic")
-    if spec.quantisation is not None:
-        own += ["--quantisation", spec.quantisation]
-    if around.shm_dir is not None:
-        own += ["--shm-dir", str(around.shm_dir)]
-    return _service(spec, around, f"{name.split('-', maxsplit=1)[0]}_worker", name, own)
+    own = ["--worker-id", name, "--listen", f"{_HOST}:0", "--threads", str(spec.threads_per_worker)]
+    own += ["--deterministic"] if spec.deterministic else []
+    own += _flags(quantisation=spec.quantisation, shm_dir=around.shm_dir)
+    return _service(spec, around, f"{kind_of(name)}_worker", name, own)
 
 
 def _service(
     spec: FleetSpec, around: Surroundings, module: str, name: str, own: Sequence[str]
 ) -> ProcessSpec:
-    kind = name.split("-", maxsplit=1)[0]
+    kind = kind_of(name)
     common = ["--redis", around.redis_url, "--model", str(spec.model.resolve())]
     common += ["--drain-s", f"{spec.drain_s:g}"]
-    if spec.policy is not None:
-        common += ["--policy", spec.policy]
-    if spec.timed is not None:
-        common += ["--timed", _profile(spec.timed)]
+    common += _flags(policy=spec.policy, timed=spec.timed and _profile(spec.timed))
     if around.secured is not None:
         common += around.secured.service_flags(kind, private_redis=spec.redis_url is None)
     extra = [*spec.extra_args.get(kind, ()), *spec.extra_args.get(name, ())]
@@ -220,6 +193,19 @@ def _service(
         cwd=around.checkout,
         environment=spec.environment,
     )
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a process by its name: redis, router, prefill or decode."""
+    return name.partition("-")[0]
+
+
+def _flags(**values: object) -> list[str]:
+    """Return a flag and its value for each value that is set."""
+    pairs = (
+        (f"--{name.replace('_', '-')}", str(value)) for name, value in values.items() if value is not None
+    )
+    return list(itertools.chain.from_iterable(pairs))
 
 
 def _profile(name_or_path: str) -> str:

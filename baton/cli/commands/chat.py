@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from baton.cli.exits import OK, explain
 from baton.cli.request_flags import request_of
-from baton.cli.running import client_of
+from baton.cli.target import client_of
 from baton.cli.views.summary import split_line
 from baton.client import BlockingStream, Client
 from baton.errors import BatonError

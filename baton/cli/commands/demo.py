@@ -13,7 +13,6 @@ from rich.text import Text
 
 from baton.async_client import AsyncClient
 from baton.cli.exits import FAILED, OK, explain
-from baton.cli.running import run_to_the_end
 from baton.cli.views.demo_view import COMPLETIONS, QUESTIONS, Answer, results, side_by_side
 from baton.cli.views.fleet_reporter import FleetReporter, spec_of
 from baton.errors import BatonError
@@ -25,19 +24,15 @@ _SAMPLING = Sampling(temperature=0.7, top_p=0.95, seed=2)
 _FRAMES_PER_S = 12
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_to_the_end(_demo(spec_of(args), args.max_tokens, Console()))
-
-
-async def _demo(spec: FleetSpec, max_tokens: int, console: Console) -> int:
-    began = time.monotonic()
+async def run(args: argparse.Namespace) -> int:
+    spec, console, began = spec_of(args), Console(), time.monotonic()
     with FleetReporter(console) as report:
         async with Fleet(spec, report) as fleet:
             report.rest()
             took_s = time.monotonic() - began
             console.print(Text.assemble(("Up", "bold green"), f" in {took_s:.1f} s: {_what(spec)}\n"))
             async with AsyncClient(fleet.router_addresses, timeout=Timeout(total_s=120)) as client:
-                answers = await _run_all(client, max_tokens, console)
+                answers = await _run_all(client, args.max_tokens, console)
             console.print(results(answers))
     return OK if all(answer.state == "done" for answer in answers) else FAILED
 

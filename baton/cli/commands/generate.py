@@ -11,17 +11,13 @@ from collections.abc import Callable
 from baton.async_client import AsyncClient
 from baton.cli.exits import FAILED, OK
 from baton.cli.request_flags import request_of
-from baton.cli.running import client_of, run_to_the_end
+from baton.cli.target import client_of
 from baton.cli.views.summary import split_line
 from baton.stream import GenerationStream
 from baton.types import Chat, ChatMessage, ChoiceFinished, Event, Finished, FinishReason, Prompt, Tokens
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_to_the_end(_generate(args))
-
-
-async def _generate(args: argparse.Namespace) -> int:
+async def run(args: argparse.Namespace) -> int:
     async with client_of(AsyncClient, args, args.timeout_s) as client:
         stream = client.generate(
             prompt_of(args),

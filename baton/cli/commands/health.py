@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 import grpc
-from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # ships no annotations
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no annotations
 
 from baton.cli.exits import FAILED, OK, UNREACHABLE, explain
 from baton.cli.target import target_of
@@ -15,21 +14,16 @@ from baton.security.credentials import Credentials
 from baton.security.reachability import Blocked, explained
 
 
-def run(args: argparse.Namespace) -> int:
+async def run(args: argparse.Namespace) -> int:
     target = target_of(args)
-    results = [asyncio.run(_check(addr, target.credentials, args.timeout_s)) for addr in target.addresses]
-    return max(results)
+    return max([await _check(address, target.credentials, args.timeout_s) for address in target.addresses])
 
 
 async def _check(address: str, credentials: Credentials, timeout_s: float) -> int:
     async with credentials.channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
         try:
-            answer = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            request = health_pb2.HealthCheckRequest()
+            answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             print(await _failure(error, address, credentials))
             return UNREACHABLE

@@ -10,15 +10,11 @@ from baton.async_client import AsyncClient
 from baton.cli.commands.generate import prompt_of
 from baton.cli.exits import OK, TRY_LATER, in_flags
 from baton.cli.request_flags import request_of
-from baton.cli.running import client_of, run_to_the_end
+from baton.cli.target import client_of
 from baton.types import Quote, Verdict
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_to_the_end(_quote(args))
-
-
-async def _quote(args: argparse.Namespace) -> int:
+async def run(args: argparse.Namespace) -> int:
     async with client_of(AsyncClient, args) as client:
         quote = await client.quote(
             prompt_of(args), truncate_prompt_tokens=args.truncate_prompt_tokens, **request_of(args)

@@ -13,16 +13,13 @@ from rich.live import Live
 
 from baton.async_client import AsyncClient
 from baton.cli.exits import OK
-from baton.cli.running import client_of, run_to_the_end
+from baton.cli.target import client_of
 from baton.cli.views.status_view import render
 from baton.snapshots import FleetFacts, FleetSnapshot
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_to_the_end(_status(args, Console()))
-
-
-async def _status(args: argparse.Namespace, console: Console) -> int:
+async def run(args: argparse.Namespace) -> int:
+    console = Console()
     async with client_of(AsyncClient, args) as client, aclosing(client.watch(args.interval_s)) as snapshots:
         if args.json:
             async for snapshot in snapshots:

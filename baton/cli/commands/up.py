@@ -12,15 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from baton.cli.exits import FLEET_FAILED, OK, program
-from baton.cli.running import run_to_the_end
 from baton.cli.views.fleet_reporter import FleetReporter, spec_of
-from baton.fleet import Fleet, FleetSpec, Keeper
+from baton.fleet import Fleet, Keeper
 from baton.fleet.checkout import find_checkout
 from baton.fleet.control import Control
 from baton.fleet.rundir import listed
 
 
-def run(args: argparse.Namespace) -> int:
+async def run(args: argparse.Namespace) -> int:
     spec = spec_of(
         args,
         prefill=args.prefill,
@@ -35,12 +34,7 @@ def run(args: argparse.Namespace) -> int:
         deterministic=args.deterministic,
         quantisation=args.quantisation,
     )
-    return run_to_the_end(_up(spec, Console(), restarts=not args.no_restart))
-
-
-async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
-    began = time.monotonic()
-    up = False
+    console, began, up = Console(), time.monotonic(), False
     with FleetReporter(console) as report:
         try:
             control = Control(report)
@@ -49,7 +43,7 @@ async def _up(spec: FleetSpec, console: Console, *, restarts: bool) -> int:
                     up = True
                     report.rest()
                     _invite(fleet, time.monotonic() - began, console, is_listed=is_listed)
-                    await Keeper(fleet, report, restarts=restarts).keep()
+                    await Keeper(fleet, report, restarts=not args.no_restart).keep()
             return FLEET_FAILED
         except asyncio.CancelledError:
             if not up:

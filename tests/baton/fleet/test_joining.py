@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from baton.fleet.joining import wait_until_joined
+from baton.fleet.joining import wait_until_connected, wait_until_serving
 from baton.operators.v1 import fleet_pb2, fleet_pb2_grpc
 from services.rpc.health import WHOLE, Health
 
@@ -41,7 +41,9 @@ async def test_a_connected_router_is_waited_for_until_it_serves() -> None:
     await server.start()
     try:
         await health.set_status([WHOLE], serving=False)
-        joining = asyncio.create_task(wait_until_joined(address, 1))
+        async with asyncio.timeout(30):
+            await wait_until_connected(address, {"127.0.0.1:1"})
+        joining = asyncio.create_task(wait_until_serving(address))
         done, _ = await asyncio.wait([joining], timeout=0.3)
         assert not done
         await health.set_status([WHOLE], serving=True)

@@ -15,7 +15,6 @@ from baton.fleet.running import (
     RunningFleet,
     candidates,
     described,
-    described_and_alive,
     fleet_of,
     launcher_answers,
     running_fleets,
@@ -32,15 +31,6 @@ def runs(tmp_path: Path) -> Path:
 
 def test_runs_come_newest_first_by_number(runs: Path) -> None:
     assert candidates(runs) == [runs, runs / "10", runs / "9", runs / "2"]
-
-
-def test_only_described_runs_with_a_launcher_are_taken(runs: Path) -> None:
-    for number in ("2", "9"):
-        (runs / number / "fleet.json").touch()
-    folders = candidates(runs)
-    assert described_and_alive(folders, lambda folder: True) == [runs / "9", runs / "2"]
-    assert described_and_alive(folders, lambda folder: folder.name != "9") == [runs / "2"]
-    assert described_and_alive(folders, lambda folder: False) == []
 
 
 @contextlib.contextmanager
@@ -73,6 +63,10 @@ def test_a_description_is_read_as_it_was_written(runs: Path) -> None:
         assert found.credentials == shown
         assert "secret" not in (runs / "2" / "fleet.json").read_text()
         assert running_fleets(runs / "2") == [found]
+        with described(runs / "9", ("127.0.0.1:3",), shown):
+            assert running_fleets(runs) == [found]  # nobody listens for the other
+            with launcher(runs / "9"):
+                assert [fleet.run_dir for fleet in running_fleets(runs)] == [runs / "9", runs / "2"]
     assert not (runs / "2" / "fleet.json").exists()
 
 
