@@ -116,8 +116,6 @@ class ModelNotFound(RouterError):
             f"model is {_short(model)}; accepted: {served!r}, which this fleet serves, or leave it empty",
             fields=("model",),
         )
-        self.model = model
-        self.served = served
 
 
 class DuplicateRequest(RouterError):
@@ -130,7 +128,6 @@ class DuplicateRequest(RouterError):
             "request again",
             fields=("request_id",),
         )
-        self.request_id = request_id
 
 
 class Superseded(RouterError):
@@ -142,8 +139,6 @@ class Superseded(RouterError):
             f"session is {session}, but {'later calls of ' if session == current else ''}session {current} "
             "took over this request and receive its events",
         )
-        self.session = session
-        self.current = current
 
 
 class DeadlineExpired(RouterError):
@@ -155,7 +150,6 @@ class DeadlineExpired(RouterError):
             f"slo.deadline_ms is {deadline_ms}, which passed before the prompt was tokenised; accepted: more",
             fields=("slo.deadline_ms",),
         )
-        self.deadline_ms = deadline_ms
 
 
 class Refused(RouterError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -75,69 +76,39 @@ class RouterMetrics:
         self.queue = self._by_class("queue_seconds", "From receipt at the router to dispatch to a worker")
         self.itl = GapHistogram(f"{NAMESPACE}_itl_seconds", "Each gap between two tokens of a choice")
         self.registry.register(self.itl)
-        self.requests = Counter(
+        counter = partial(Counter, namespace=NAMESPACE, registry=self.registry)
+        gauge = partial(Gauge, namespace=NAMESPACE, registry=self.registry)
+        self.requests = counter(
             "requests",
             "Requests by outcome: finished, failed, deadline, cancelled, or the error that refused them",
             ["outcome"],
-            namespace=NAMESPACE,
-            registry=self.registry,
         )
-        self.relayed = Counter(
-            "relayed_tokens", "Tokens relayed to clients", namespace=NAMESPACE, registry=self.registry
-        )
-        self.goodput = Counter(
-            "goodput", "Requests that met every SLO they stated", namespace=NAMESPACE, registry=self.registry
-        )
-        self.promises = Counter(
+        self.relayed = counter("relayed_tokens", "Tokens relayed to clients")
+        self.goodput = counter("goodput", "Requests that met every SLO they stated")
+        self.promises = counter(
             "promises",
             "Promises of accepted requests; promise: ttft, tpot, itl; outcome: kept, broken",
             ["promise", "outcome"],
-            namespace=NAMESPACE,
-            registry=self.registry,
         )
-        self.retries = Counter(
-            "retries",
-            "Attempts that failed and were followed by another one",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.let_go = Counter(
+        self.retries = counter("retries", "Attempts that failed and were followed by another one")
+        self.let_go = counter(
             "let_go",
             "Requests that lost something to others; what: shed, promise_given_up, preempted, migrated",
             ["what"],
-            namespace=NAMESPACE,
-            registry=self.registry,
         )
-        self.loop_errors = Counter(
-            "loop_errors",
-            "Unexpected errors, by the place that caught them",
-            ["where"],
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.loop_errors = counter(
+            "loop_errors", "Unexpected errors, by the place that caught them", ["where"]
         )
-        self.workers = Gauge(
-            "connected_workers",
-            "Workers whose stream to this router is open",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.workers = gauge("connected_workers", "Workers whose stream to this router is open")
+        self.lost_workers = counter(
+            "lost_workers", "Workers lost after they had joined: their stream broke or fell silent"
         )
-        self.lost_workers = Counter(
-            "lost_workers",
-            "Workers lost after they had joined: their stream broke or fell silent",
-            namespace=NAMESPACE,
-            registry=self.registry,
-        )
-        self.stalled = Gauge(
+        self.stalled = gauge(
             "stalled_workers",
             "Workers given nothing new, because a step does not end or the event loop is held up",
-            namespace=NAMESPACE,
-            registry=self.registry,
         )
-        self.loop_lag = Gauge(
-            "loop_lag_seconds",
-            "Delay of the event loop, smoothed; above 0.5 new requests are refused",
-            namespace=NAMESPACE,
-            registry=self.registry,
+        self.loop_lag = gauge(
+            "loop_lag_seconds", "Delay of the event loop, smoothed; above 0.5 new requests are refused"
         )
 
     def _by_class(self, name: str, documentation: str) -> Histogram:

@@ -3,7 +3,7 @@
 Nothing here does I/O, reads a clock, draws random numbers or logs: functions take frozen snapshots and `now`,
 and return data. The package may import only `numpy`; `router`, workers and `sim` import it. In reading order:
 
-- `request`: a request as a worker receives it (sampling, stop rules, SLO); `token_bans` checks its bans
+- `request`: a request as a worker receives it (sampling, stop rules, SLO)
 - `step`: the types between a worker's step loop and its policy; `columns`: the tokens that a step produced
 - `policies`: the ways to fill a step, one file each, built from `packing`; `lateness`: when tokens are due
 - `cost`: what a step costs, and how that is measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from scheduling.value import value
@@ -44,6 +44,22 @@ class StopRules:
     ignore_eos: bool = False
     include_stop: bool = False
     skip_special_tokens: bool = True
+
+
+def leaves_a_token(
+    sampling: SamplingParams, stop: StopRules, eos_token_ids: Iterable[int], vocab_size: int
+) -> bool:
+    """Return True if some token may be drawn at every place of the output, whatever was drawn before.
+
+    All token ids must belong to the vocabulary. Such a token is not the last one of any bad word, nor one of
+    the tokens that would end the choice while `min_tokens` bans them.
+    """
+    barred = {sequence[-1] for sequence in sampling.bad_words}
+    if stop.min_tokens:
+        barred |= {*stop.stop_token_ids, *(() if stop.ignore_eos else eos_token_ids)}
+    if sampling.allowed_token_ids:
+        return not barred.issuperset(sampling.allowed_token_ids)
+    return len(barred) < vocab_size
 
 
 @value

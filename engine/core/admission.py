@@ -10,8 +10,7 @@ from engine.core.memory.block_tables import BlockTables
 from engine.core.report import Failure
 from engine.core.sequence import Goal, SequenceGroup
 from output_text.output import output_rules
-from scheduling.request import FailureReason, ReceiveKind, SequenceSpec
-from scheduling.token_bans import leaves_a_token
+from scheduling.request import FailureReason, ReceiveKind, SequenceSpec, leaves_a_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,16 @@ from router.core.events import Received
 from router.errors import DeadlineExpired, ModelNotFound, Reason, ValidationError
 from router.preprocess.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate
 from router.preprocess.model_facts import ModelFacts
-from scheduling.request import MAX_SLO_MS, FinishReason, SamplingParams, Slo, SloClass, StopRules, matched
-from scheduling.token_bans import leaves_a_token
+from scheduling.request import (
+    MAX_SLO_MS,
+    FinishReason,
+    SamplingParams,
+    Slo,
+    SloClass,
+    StopRules,
+    leaves_a_token,
+    matched,
+)
 
 _T = TypeVar("_T")
 

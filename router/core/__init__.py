@@ -12,7 +12,7 @@ Read in this order:
     capacity    the workers as the router knows them, and what the fleet can do
     state       all that the core knows, handed to the handlers of events
     chores      what is looked after ten times a second
-    outage      the store goes away, and comes back
+    outage      the store goes away, is done without, and comes back
 
 Imports `scheduling` for every decision that is pure, `state.records`, and `router.errors`; no I/O, no clock.
 """

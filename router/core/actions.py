@@ -96,7 +96,7 @@ class Relay:
 
 @value
 class RelayRun:
-    """Several tokens of one choice at once, without text and log-probabilities."""
+    """Several tokens of one choice at once, without text and log-probabilities, from a simulated worker."""
 
     listener: int
     choice: int

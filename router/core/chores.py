@@ -6,7 +6,7 @@ from router.core.actions import AskQueue, Renew
 from router.core.capacity.fleet import Fleet
 from router.core.dispatch.drain import clear
 from router.core.dispatch.migrate import migrate, preempt_seat
-from router.core.queue.local_service import serve_stranded
+from router.core.outage import serve_stranded
 from router.core.queue.queue import enqueue, leave_queue, most_blocks, strand
 from router.core.session import finish
 from router.core.session.arrive import take_up_awaiting

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from router.core import outage
 from router.core.actions import Action, SendDrain, SetTimer
-from router.core.admission.admit import on_charged, on_enqueued, on_queue_full
-from router.core.admission.quote import on_quote_asked
+from router.core.admission.admit import on_charged, on_enqueued, on_queue_full, on_quote_asked
 from router.core.admission.shed import plan_if_due
 from router.core.capacity.fleet import Worker
 from router.core.chores import Chores

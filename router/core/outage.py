@@ -2,17 +2,25 @@
 
 What was to be returned while it was away is kept, and returned once it is back, unless a later attempt holds
 it again by then. A store that comes back empty is told first what is held here.
+
+Meanwhile groups are placed by what this router alone knows. Each router then sees only its own queue. What
+several of them promise of the same workers is not added up, and no tenant is held to its share. Workers keep
+the last word on memory, so the worst is another attempt.
 """
 
 from __future__ import annotations
 
 from router.core.actions import Dequeue, ReleaseCredit, ReleaseLease, StoreChanged, TakeHolds
-from router.core.admission.admit import on_charged, on_enqueue_failed
+from router.core.admission.admit import admit, on_charged, on_queue_full, turn_away
+from router.core.capacity.worker_facts import PREFILL
 from router.core.events import StoreCall, StoreFailed
-from router.core.queue.grants import on_grants_answered
-from router.core.queue.queue import enqueue, strand
+from router.core.queue.grants import decoder_for, on_grants_answered
+from router.core.queue.queue import dispatch, enqueue, strand
 from router.core.session.session import IN_QUEUE, Group, Phase
 from router.core.state import RouterState
+from router.errors import Reason, Unavailable
+from scheduling.admission.backlog import due_at
+from scheduling.admission.prediction import QueueAhead
 from state.records import Hold
 
 
@@ -42,7 +50,7 @@ def _fail_call_of_group(state: RouterState, event: StoreFailed) -> None:
         if event.call in (StoreCall.ENQUEUE, StoreCall.DEQUEUE):
             state.to_dequeue.add(event.key)
     elif event.call is StoreCall.ENQUEUE and group.phase in IN_QUEUE:
-        on_enqueue_failed(state, group, event.reason)
+        _on_enqueue_failed(state, group, event.reason)
     elif event.call is StoreCall.SETTLE and group.phase is Phase.SETTLING:
         strand(state, group)
         group.prefill_key = group.decode_key = None
@@ -88,3 +96,77 @@ def _is_held(group: Group | None, worker_key: str) -> bool:
         return False
     is_settling = group.phase is Phase.SETTLING and worker_key == group.held_key
     return is_settling or worker_key in (group.prefill_key, group.decode_key)
+
+
+# Service without the store
+
+
+def _on_enqueue_failed(state: RouterState, group: Group, reason: str) -> None:
+    """Serve a newcomer by what this router knows, if it may; otherwise turn it away.
+
+    A group that was admitted survives in this router.
+    """
+    if group.session.admitted:
+        strand(state, group)
+    elif not state.config.serves_without_store:
+        why = f"Redis, which holds the fleet's queue, does not answer: {reason}"
+        turn_away(state, group.session, Unavailable(Reason.REDIS_AWAY, why))
+    elif len(state.stranded) >= state.config.queue_capacity:
+        on_queue_full(state, group.key)
+    elif admit(state, group, _work_ahead(state, group), 0.0):
+        strand(state, group)
+        serve_stranded(state)
+
+
+def _work_ahead(state: RouterState, group: Group) -> QueueAhead:
+    """Return the work that waits in this router ahead of a newcomer; groups that rest do not count."""
+    own = _turn(group)
+    ready = [
+        other for other in state.stranded.values() if other is not group and other.rests_until <= state.now
+    ]
+    earlier = [other.work_tokens for other in ready if _turn(other) <= own]
+    return QueueAhead(sum(earlier), len(earlier))
+
+
+def serve_stranded(state: RouterState) -> None:
+    """Dispatch stranded groups by class, then by due time.
+
+    Only groups that were sent to workers before are served, since waiting for the store would stop their
+    streams; newcomers too if `serves_without_store` is set.
+    """
+    for group in sorted(state.stranded.values(), key=_turn):
+        was_sent = group.attempt > 0 or group.session.number > 0
+        if state.now < group.rests_until:
+            continue
+        if not was_sent and not (state.config.serves_without_store and _has_free_worker(state)):
+            continue
+        _dispatch_unleased(state, group)
+
+
+def _turn(group: Group) -> tuple[int, float, str]:
+    session = group.session
+    return int(session.slo.slo_class), due_at(session.aim, session.timeline.received_at), group.key
+
+
+def _has_free_worker(state: RouterState) -> bool:
+    """Return True if a worker takes more prompts: requests are bound late, as with the store."""
+    return any(
+        worker.bound_tokens < state.capacity.prompt_queue(worker, state.now).limit
+        for worker in state.fleet.computing
+    )
+
+
+def _dispatch_unleased(state: RouterState, group: Group) -> None:
+    """Dispatch a group without a lease, to the first worker for which there is a decode worker with room."""
+    computing = sorted(
+        state.fleet.computing,
+        key=lambda worker: (worker.key in group.avoided, worker.bound_tokens, worker.key),
+    )
+    if computing and computing[0].facts.role == PREFILL:
+        computing = computing[:1]
+    for prefill in computing:
+        decode_key = decoder_for(state, group, prefill)
+        if decode_key is not None:
+            group.prefill_key, group.decode_key = prefill.key, decode_key
+            dispatch(state, group)
+            return

@@ -1,7 +1,7 @@
 """The connections between the core and everything outside it.
 
 In reading order: `shell` (carries actions out), `store_calls` (to Redis), `discovery` (finds workers),
-`worker_link` (one worker's stream), `convert_worker` (its messages), `failure_detector`, `probing` and
+`worker_link` (one worker's stream, and its probes), `convert_worker` (its messages), `failure_detector` and
 `ticker` (whether a worker is alive, measured in ticks).
 
 May import `router.core`, `state` and `services`, and of `router.api` the clients' streams.

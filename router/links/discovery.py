@@ -9,10 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from router.core.actions import WorkerCommand
-from router.core.events import Event
-from router.links.ticker import Ticker
 from router.links.worker_link import WorkerLink
-from services.security.tls import FleetTls
 from state.errors import StoreUnavailable
 from state.records import WorkerRecord
 from state.store import Store
@@ -41,20 +38,12 @@ class Discovery:
     def __init__(
         self,
         store: Store,
-        router_id: str,
         model_name: str,
-        submit: Callable[[Event], None],
-        on_crash: Callable[[], None],
-        ticker: Ticker,
-        tls: FleetTls | None = None,
+        link_to: Callable[[WorkerRecord], WorkerLink],
     ) -> None:
-        self._tls = tls
         self._store = store
-        self._router_id = router_id
         self._model_name = model_name
-        self._submit = submit
-        self._on_crash = on_crash
-        self._ticker = ticker
+        self._link_to = link_to
         self._log = structlog.get_logger()
         self._links: dict[str, tuple[WorkerLink, asyncio.Task[None]]] = {}
         self._missing_since: dict[str, float] = {}
@@ -98,9 +87,7 @@ class Discovery:
         announced = {record.key: record for record in records}
         for key, record in announced.items():
             if key not in self._links and self._fits(record):
-                link = WorkerLink(
-                    record, self._router_id, self._submit, self._on_crash, self._ticker, self._tls
-                )
+                link = self._link_to(record)
                 self._links[key] = link, asyncio.create_task(link.run(), name=f"link {key}")
         now = asyncio.get_running_loop().time()
         for key, (link, task) in list(self._links.items()):

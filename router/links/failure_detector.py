@@ -6,7 +6,7 @@ not read either, and would blame its workers for its own standstill. It is there
 (`ticker.py`), and a standstill of any length is one tick.
 
 A living worker whose event loop is busy is silent too. After three silent ticks the router probes it beside
-the stream (`probing.py`), and again at each tick:
+the stream (`worker_link.py`), and again at each tick:
 
     no response                                  the process is dead or stopped, or the path is broken
     a response; some messages have not arrived   the stream is broken, although the process lives

@@ -19,7 +19,6 @@ from router.core.actions import (
     PromiseBroken,
     Reject,
     Relay,
-    RelayRun,
     RequestEnded,
     RequestRefused,
     RequestShed,
@@ -51,6 +50,7 @@ from router.errors import Overloaded, Reason, Unavailable
 from router.links.discovery import Discovery
 from router.links.store_calls import StoreCalls
 from router.links.ticker import Ticker
+from router.links.worker_link import WorkerLink
 from router.metrics import RouterMetrics
 from router.replay.recording import Recorder
 from scheduling.request import FinishReason, Slo
@@ -88,7 +88,9 @@ class Shell:
         link_crashed = metrics.loop_errors.labels("link").inc
         self.ticker = Ticker()
         self.discovery = Discovery(
-            store, self.router_id, model_name, self.submit, link_crashed, self.ticker, tls
+            store,
+            model_name,
+            lambda record: WorkerLink(record, self.router_id, self.submit, link_crashed, self.ticker, tls),
         )
         metrics.workers.set_function(lambda: self.discovery.num_joined)
         metrics.stalled.set_function(lambda: core.state.fleet.num_stalled)
@@ -197,8 +199,6 @@ class Shell:
         match action:
             case Relay():
                 self._relay(action)
-            case RelayRun():
-                self._relay_run(action)
             case (
                 TellAccepted()
                 | TellQueued()
@@ -276,22 +276,6 @@ class Shell:
             self.metrics.relayed_step(relay)
         for listener in too_slow:
             self.submit_soon(ClientGone(listener))
-
-    def _relay_run(self, run: RelayRun) -> None:
-        gap_s = run.max_gap_s
-        count = len(run.token_ids)
-        self._relay(
-            Relay(
-                listeners=[run.listener] * count,
-                choices=[run.choice] * count,
-                indexes=list(range(run.first_index, run.first_index + count)),
-                token_ids=list(run.token_ids),
-                texts=[""] * count,
-                finish_reasons=[0] * (count - 1) + [int(run.finish)],
-                logprobs=[None] * count,
-                gaps_s=[gap_s] * count,
-            )
-        )
 
     def submit_soon(self, event: Event) -> None:
         """Submit an event after the actions under way: the core takes one event at a time."""

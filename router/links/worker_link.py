@@ -1,14 +1,19 @@
-"""The `Work` stream to one worker: sends commands, receives reports, and is opened again when it breaks."""
+"""The `Work` stream to one worker: sends commands, receives reports, and is opened again when it breaks.
+
+A silent worker is probed beside the stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import grpc.aio
 import structlog
 
 from baton.worker.v1 import worker_pb2, worker_pb2_grpc
+from baton.worker.v1.worker_pb2 import Probe, ProbeAck
 from router.core.actions import WorkerCommand
 from router.core.events import Event, WorkerHeld, WorkerLost
 from router.links.convert_worker import (
@@ -24,12 +29,14 @@ from router.links.failure_detector import (
     UNTAKEN_FACTOR,
     FailureDetector,
 )
-from router.links.probing import Prober
 from router.links.ticker import TICK_S, Ticker
 from services.rpc.calls import cancel
 from services.rpc.numbering import Incoming, Outgoing, OutOfOrder
+from services.rpc.probe import seal, unseal
 from services.security.tls import CertificateRole, FleetTls, open_channel
 from state.records import WorkerRecord
+
+WorkCall = grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
 
 MAX_OUTBOUND = 4096
 """Commands that may wait for the worker: a worker this far behind does not read."""
@@ -72,18 +79,14 @@ class WorkerLink:
         self._prober = Prober(record.address, self._on_ack)
         self._is_held = False
         """The core knows that the worker's event loop is held up."""
-        self._call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse] | None = None
-        self._joined = False
+        self._call: WorkCall | None = None
+        self.joined = False
+        """The worker takes commands."""
         self._closed = False
-
-    @property
-    def joined(self) -> bool:
-        """Whether the worker takes commands."""
-        return self._joined
 
     def send(self, command: WorkerCommand) -> None:
         """Send a command, in order. Commands on a broken link are lost; the core gets `WorkerLost` then."""
-        if not self._joined:
+        if not self.joined:
             return
         try:
             self._outbound.put_nowait(command)
@@ -111,7 +114,7 @@ class WorkerLink:
                 self._on_crash()
                 self._log.exception("link_crashed")
                 reason = f"{type(error).__name__}: {error}"
-            was_joined, self._joined = self._joined, False
+            was_joined, self.joined = self.joined, False
             if was_joined:
                 failures = 0
                 self._submit(WorkerLost(self.record.key, reason))
@@ -144,9 +147,7 @@ class WorkerLink:
                 cancel(call)
         return reason
 
-    async def _write(
-        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
-    ) -> None:
+    async def _write(self, call: WorkCall) -> None:
         request = worker_pb2.WorkRequest(hello=worker_pb2.Hello(router_id=self._router_id))
         while True:
             request.number = self._outgoing.next(self._ticker.num_ticks)
@@ -156,9 +157,7 @@ class WorkerLink:
                 return
             request = command_to_pb(await self._outbound.get())
 
-    async def _read(
-        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
-    ) -> None:
+    async def _read(self, call: WorkCall) -> None:
         self._welcome(await self._next(call))
         while True:
             response = await self._next(call)
@@ -178,7 +177,7 @@ class WorkerLink:
         detector.record_message(tick)  # for the next stream to the same process
         raise LinkBroken(f"silent for {silent_ticks * TICK_S:.1f} s")
 
-    def _on_ack(self, ack: worker_pb2.ProbeAck) -> None:
+    def _on_ack(self, ack: ProbeAck) -> None:
         """Excuse the silence of a worker that responds, unless the stream itself is broken."""
         tick = self._ticker.num_ticks
         # The counts in responses on the stream are old if many of those wait to be read here.
@@ -188,14 +187,12 @@ class WorkerLink:
         self._detector.excuse(tick)
         self._outgoing.restart_timeout(tick)
         is_long = self._detector.silent_ticks(tick) >= MIN_THRESHOLD_TICKS
-        if self._joined and not self._is_held and is_long:
+        if self.joined and not self._is_held and is_long:
             self._is_held = True
             self._log.warning("worker_held", loop_late_s=round(ack.unwritten_seconds, 1))
             self._submit(WorkerHeld(self.record.key))
 
-    async def _next(
-        self, call: grpc.aio.StreamStreamCall[worker_pb2.WorkRequest, worker_pb2.WorkResponse]
-    ) -> worker_pb2.WorkResponse:
+    async def _next(self, call: WorkCall) -> worker_pb2.WorkResponse:
         response = await call.read()
         if response is grpc.aio.EOF:
             raise LinkBroken(
@@ -226,7 +223,7 @@ class WorkerLink:
         if (welcome.worker_id, welcome.incarnation) != (self.record.worker_id, self.record.incarnation):
             raise LinkBroken(f"another process responds there: {welcome.worker_id}:{welcome.incarnation}")
         self._prober.begin(welcome.stream, welcome.probe_key)
-        self._joined = True
+        self.joined = True
         self._log.info("worker_joined", role=ROLES[welcome.role], num_blocks=welcome.num_blocks)
         self._submit(joined_from_pb(welcome, self.record.address))
 
@@ -235,3 +232,55 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return repr(error)
+
+
+class Prober(asyncio.DatagramProtocol):
+    """Probes a worker over UDP: is it alive, and how much of its stream has it written?
+
+    `on_ack` is called once for each response.
+    """
+
+    def __init__(self, address: str, on_ack: Callable[[ProbeAck], None]) -> None:
+        self._address = address
+        self._on_ack = on_ack
+        self._stream = 0
+        self._key = b""
+        self._last_sent = self._last_acked = 0
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def begin(self, stream: int, key: bytes) -> None:
+        """Set the stream to probe, and the key from the worker's welcome."""
+        self._stream, self._key = stream, key
+
+    async def run(self) -> None:
+        """Keep a socket open until cancelled. Without one no probe is sent."""
+        host, _, port = self._address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.create_datagram_endpoint(
+                lambda: self, remote_addr=(host.strip("[]"), int(port))
+            )
+        except OSError as error:
+            structlog.get_logger().warning("no_probes", address=self._address, reason=str(error))
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._transport.close()
+
+    def send(self) -> None:
+        """Send a probe, which may get lost."""
+        if self._transport is not None and self._key and not self._transport.is_closing():
+            self._last_sent += 1
+            self._transport.sendto(seal(Probe(stream=self._stream, number=self._last_sent), self._key))
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        """Take an ack, unless a later probe has been acknowledged already."""
+        ack = unseal(data, ProbeAck, lambda _: self._key)
+        if ack is None or ack.stream != self._stream or not self._last_acked < ack.number <= self._last_sent:
+            return
+        self._last_acked = ack.number
+        self._on_ack(ack)
+
+    def error_received(self, exc: Exception) -> None:
+        """Ignore errors, such as a port where nothing listens: a missing response is enough."""

@@ -22,9 +22,8 @@ from operator import attrgetter
 
 from scheduling.cost.cost_model import CostModel
 from scheduling.packing import GRAIN_TOKENS
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
-
-NO_LIMIT_S = float("inf")
 
 
 @value
@@ -157,7 +156,8 @@ def prefill_speed(view: PrefillView) -> PrefillSpeed:
 
 def decode_speed(view: DecodeView) -> DecodeSpeed:
     """Return how fast a worker decodes."""
-    return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), _ends_per_s(view))
+    step_s = max(1.0, view.mean_remaining_tokens) * decode_step_s(view, view.num_seqs)
+    return DecodeSpeed(view, decode_step_s(view, view.num_seqs + 1), view.num_seqs / step_s)
 
 
 def capacity_of(prefill: Sequence[PrefillSpeed], decode: Sequence[DecodeSpeed]) -> Capacity:
@@ -318,12 +318,6 @@ def slot_wait_s(request: RequestCost, ahead: QueueAhead, capacity: Capacity) -> 
     if ends_needed <= 0 or capacity.ends_per_s <= 0:
         return 0.0
     return ends_needed / capacity.ends_per_s
-
-
-def _ends_per_s(view: DecodeView) -> float:
-    if view.num_seqs == 0:
-        return 0.0
-    return view.num_seqs / (max(1.0, view.mean_remaining_tokens) * decode_step_s(view, view.num_seqs))
 
 
 def decode_step_s(view: DecodeView, batch_size: int) -> float:

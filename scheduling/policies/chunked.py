@@ -8,7 +8,7 @@ OSDI 2024.
 from __future__ import annotations
 
 from scheduling.packing import fill_to_budget
-from scheduling.policies.policy import Order, Policy
+from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan, StepView
 
 
@@ -17,11 +17,4 @@ def plan(view: StepView) -> StepPlan:
     return StepPlan(view.decodes.num_seqs, fill_to_budget(view))
 
 
-CHUNKED = Policy(
-    name="chunked",
-    plan=plan,
-    order=Order.ARRIVAL,
-    promises=False,
-    binds_at_arrival=True,
-    reserves_maximum=False,
-)
+CHUNKED = Policy("chunked", plan)

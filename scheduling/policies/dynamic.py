@@ -7,7 +7,7 @@ dynamic batcher of model servers.
 from __future__ import annotations
 
 from scheduling.policies import static
-from scheduling.policies.policy import Order, Policy
+from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan, StepView
 
 WINDOW_S = 0.05
@@ -30,11 +30,4 @@ def _open_for_s(view: StepView) -> float:
     return max(0.0, WINDOW_S - max(work.waited_s for work in view.waiting))
 
 
-DYNAMIC = Policy(
-    name="dynamic",
-    plan=plan,
-    order=Order.ARRIVAL,
-    promises=False,
-    binds_at_arrival=True,
-    reserves_maximum=True,
-)
+DYNAMIC = Policy("dynamic", plan, reserves_maximum=True)

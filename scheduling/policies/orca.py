@@ -9,7 +9,7 @@ advantage: prompts beyond the first join a step only within its token budget.
 from __future__ import annotations
 
 from scheduling.packing import whole_prompts
-from scheduling.policies.policy import Order, Policy
+from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan, StepView
 
 
@@ -18,11 +18,4 @@ def plan(view: StepView) -> StepPlan:
     return StepPlan(view.decodes.num_seqs, whole_prompts(view, view.decodes.num_seqs))
 
 
-ORCA = Policy(
-    name="orca",
-    plan=plan,
-    order=Order.ARRIVAL,
-    promises=False,
-    binds_at_arrival=True,
-    reserves_maximum=True,
-)
+ORCA = Policy("orca", plan, reserves_maximum=True)

@@ -20,17 +20,20 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One way to serve, run unmodified by routers, workers and the simulator."""
+    """One way to serve, run unmodified by routers, workers and the simulator.
+
+    Most baselines are what the fields are by default.
+    """
 
     name: str
     plan: Callable[[StepView], StepPlan]
-    order: Order
-    promises: bool
+    order: Order = Order.ARRIVAL
+    promises: bool = False
     """It admits by SLO and sheds load; otherwise it accepts every request and promises no latency."""
-    binds_at_arrival: bool
+    binds_at_arrival: bool = True
     """A request is bound at arrival to the worker with the least work, as in the papers; otherwise when a
     worker has capacity."""
-    reserves_maximum: bool
+    reserves_maximum: bool = False
     """A sequence starts only if its longest output fits; otherwise if its expected output does."""
     placement: Placement = Placement.DISAGGREGATED
     """Where prompts are computed by default. A baseline uses the prefill workers it is given; without any it

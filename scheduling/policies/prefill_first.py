@@ -8,7 +8,7 @@ burst of prompts is a gap in every stream.
 from __future__ import annotations
 
 from scheduling.packing import whole_prompts
-from scheduling.policies.policy import Order, Policy
+from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan, StepView
 
 
@@ -19,11 +19,4 @@ def plan(view: StepView) -> StepPlan:
     return StepPlan(view.decodes.num_seqs)
 
 
-PREFILL_FIRST = Policy(
-    name="prefill_first",
-    plan=plan,
-    order=Order.ARRIVAL,
-    promises=False,
-    binds_at_arrival=True,
-    reserves_maximum=False,
-)
+PREFILL_FIRST = Policy("prefill_first", plan)

@@ -8,7 +8,7 @@ in one point, to its advantage: a member that has ended is no longer computed.
 from __future__ import annotations
 
 from scheduling.packing import whole_batch
-from scheduling.policies.policy import Order, Policy
+from scheduling.policies.policy import Policy
 from scheduling.step import StepPlan, StepView
 
 
@@ -19,11 +19,4 @@ def plan(view: StepView) -> StepPlan:
     return StepPlan(0, whole_batch(view))
 
 
-STATIC = Policy(
-    name="static",
-    plan=plan,
-    order=Order.ARRIVAL,
-    promises=False,
-    binds_at_arrival=True,
-    reserves_maximum=True,
-)
+STATIC = Policy("static", plan, reserves_maximum=True)

@@ -135,10 +135,9 @@ CONTRACT_EDGES: dict[str, str] = {
     "kvtransfer/peers.py": "makes a stub for each peer",
     "kvtransfer/receiver.py": "holds one Open call",
     "kvtransfer/transports/grpc.py": "fetches blocks by the contract's own call",
-    "router/links/probing.py": "sends and receives datagrams of the contract",
     "router/api/sizes.py": "counts the entries of a message before it is converted",
     "router/api/status.py": "writes the error details of a status",
-    "router/links/worker_link.py": "holds one Work stream to a worker",
+    "router/links/worker_link.py": "holds one Work stream to a worker, and probes it",
     "services/rpc/probe.py": "signs and checks datagrams of the contract",
     "worker/streams/probes.py": "receives and sends datagrams of the contract",
 }

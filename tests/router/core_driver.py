@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from router.core.actions import Action, AskGrants, SendDecode, Settle
+from router.core.admission.admit import judge_quote
 from router.core.admission.judge import Judgement
-from router.core.admission.quote import judge_quote
 from router.core.capacity.worker_facts import WorkerFacts, WorkerLoad
 from router.core.core import RouterCore
 from router.core.events import (

@@ -1,9 +1,8 @@
 """Decides on a newcomer once it has a place in the queue: only now the work ahead of it is known.
 
-    on_enqueued          the store gave it a place: judged at once, unless others are ahead of it
-    on_charged           others are ahead, so its tenant was charged first: now it is judged
-    on_queue_full        the store has no place: turned away
-    on_enqueue_failed    the store is away: judged by what this router knows, or turned away
+    on_enqueued      the store gave it a place: judged at once, unless others are ahead of it
+    on_charged       others are ahead, so its tenant was charged first: now it is judged
+    on_queue_full    the store has no place: turned away
 
 Two shares can hold a request back: its tenant's (`tenant_wait_s`) and its class's (`class_wait_s`). Until it
 is within both, a request is refused what it asks to be promised. Over its tenant's share, a request that asks
@@ -13,23 +12,27 @@ for nothing, or prefers late tokens to a refusal, is put behind.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
-from router.core.actions import ChargeTenant, Dequeue, RequestRefused, TellQueued
+from router.core.actions import ChargeTenant, Dequeue, Reject, RequestRefused, TellQueued, TellQuoted
 from router.core.admission.judge import (
     Judged,
+    Judgement,
     cached_everywhere,
+    check_slo,
     class_wait_s,
     judge_newcomer,
     learn_length,
     served_at,
 )
 from router.core.admission.shed import make_room
-from router.core.events import Enqueued
+from router.core.events import Enqueued, QuoteAsked
 from router.core.queue.grants import take_grant
-from router.core.queue.local_service import serve_stranded, work_ahead
 from router.core.queue.queue import (
     expected_output,
     leave_queue,
+    promise_of,
     put_behind,
     set_decision,
     set_phase,
@@ -41,8 +44,11 @@ from router.core.session.session import IN_QUEUE, Group, Phase, Session
 from router.core.state import RouterState
 from router.errors import Overloaded, Reason, Refused, RouterError, Unavailable
 from scheduling.admission.admission import Verdict, aim_of, rather_late, retry_after_s
+from scheduling.admission.backlog import due_at
 from scheduling.admission.prediction import QueueAhead, RequestCost
 from scheduling.admission.shares import BAND_S, Standing, allowed_lead, virtual_tokens
+from scheduling.memory.reservation import blocks_needed
+from scheduling.request import Slo
 
 
 def on_enqueued(state: RouterState, event: Enqueued) -> None:
@@ -61,7 +67,7 @@ def on_enqueued(state: RouterState, event: Enqueued) -> None:
     elif ahead.requests > 0 and session.ahead is None and state.config.policy.promises:
         session.ahead = ahead
         _charge(state, group, ahead)
-    elif _admit(state, group, ahead, 0.0):
+    elif admit(state, group, ahead, 0.0):
         _take_place(state, group, ahead, 0.0)
 
 
@@ -76,7 +82,7 @@ def on_charged(state: RouterState, request_key: str, standing: Standing | None) 
     if standing is not None and standing.is_over and state.fleet.serves:
         rate = state.capacity.prefill_rate(session.slo.pace_ms, state.now)
         tenant_wait_s = max(0.001, standing.catch_up_s(_lead(state, session, ahead), rate))
-    if _admit(state, group, ahead, tenant_wait_s):
+    if admit(state, group, ahead, tenant_wait_s):
         _take_place(state, group, ahead, tenant_wait_s)
 
 
@@ -89,23 +95,6 @@ def on_queue_full(state: RouterState, request_key: str) -> None:
         strand(state, group)
         return
     turn_away(state, group.session, queue_full(state))
-
-
-def on_enqueue_failed(state: RouterState, group: Group, reason: str) -> None:
-    """Serve a newcomer by what this router knows, if it may; otherwise turn it away.
-
-    A group that was admitted survives in this router.
-    """
-    if group.session.admitted:
-        strand(state, group)
-    elif not state.config.serves_without_store:
-        why = f"Redis, which holds the fleet's queue, does not answer: {reason}"
-        turn_away(state, group.session, Unavailable(Reason.REDIS_AWAY, why))
-    elif len(state.stranded) >= state.config.queue_capacity:
-        on_queue_full(state, group.key)
-    elif _admit(state, group, work_ahead(state, group), 0.0):
-        strand(state, group)
-        serve_stranded(state)
 
 
 def _charge(state: RouterState, group: Group, ahead: QueueAhead) -> None:
@@ -128,7 +117,7 @@ def _lead(state: RouterState, session: Session, ahead: QueueAhead) -> float:
     return allowed_lead((ahead.tokens + state.fleet.bound_tokens) / rate, BAND_S * rate, patience_s)
 
 
-def _admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> bool:
+def admit(state: RouterState, group: Group, ahead: QueueAhead, tenant_wait_s: float) -> bool:
     """Judge a newcomer, and accept or refuse it.
 
     `tenant_wait_s` is the time until the other tenants have caught up with its own; 0 within its share.
@@ -255,3 +244,48 @@ def queue_full(state: RouterState) -> Overloaded:
     wait_s = min(60.0, 0.1 + state.queue.waiting * 0.01)
     why = f"the fleet's queue is full: {capacity} requests wait"
     return Overloaded(Reason.QUEUE_FULL, why, wait_s, limit=capacity)
+
+
+# Quotes: what a request would be promised now, without sending it
+
+
+def on_quote_asked(state: RouterState, event: QuoteAsked) -> None:
+    """Quote at once: the listener gets `TellQuoted` or `Reject`.
+
+    The request is judged as admission would judge it, behind everything that waits, and takes the time of no
+    worker. Like every decision it depends on when it is made, so it is an event of the core: a replay makes
+    it again.
+    """
+    try:
+        state.actions.append(_quoted(state, event))
+    except RouterError as error:
+        error.__traceback__ = None  # it would keep the frames above alive, which hold the error: a cycle
+        state.actions.append(Reject(event.listener, error))
+
+
+def _quoted(state: RouterState, event: QuoteAsked) -> TellQuoted:
+    if not state.fleet.serves:
+        raise no_worker()
+    prompt, n, slo = event.prompt_tokens, event.num_choices, event.slo
+    blocks = blocks_needed(prompt, event.max_tokens, n, state.fleet.block_size)
+    cost = RequestCost(prompt, 0, blocks, n, event.waited_s)
+    ahead = QueueAhead(event.waiting_tokens, event.waiting)
+    request, judgement = judge_quote(state, cost, slo, ahead, event.prefix_hits)
+    decision = rather_late(slo, judgement.decision)
+    refused = None
+    if decision.verdict is Verdict.REFUSED:
+        # It does not move the times that other refusals get.
+        wait_s = retry_after_s(served_at(state, request, judgement), state.now, "")
+        refused = Refused(decision, wait_s)
+    return TellQuoted(event.listener, decision.verdict, promise_of(slo, decision), prompt, refused)
+
+
+def judge_quote(
+    state: RouterState, cost: RequestCost, slo: Slo, ahead: QueueAhead, hits: Mapping[str, int]
+) -> tuple[Judged, Judgement]:
+    """Judge a request that is not sent; raise RouterError as sending it would."""
+    check_slo(state, cost, slo, hits)
+    cost = replace(cost, cached_tokens=cached_everywhere(state, hits))
+    held_back_s = class_wait_s(state, slo)
+    request = Judged(cost, slo, due_at(slo, state.now), ahead, hits, waits=False)
+    return request, judge_newcomer(state, request, held_back_s)

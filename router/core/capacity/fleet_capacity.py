@@ -13,7 +13,6 @@ from router.core.capacity.fleet import Fleet, Worker
 from router.core.capacity.worker_facts import DECODE
 from scheduling.admission.learnt import LearntRatios
 from scheduling.admission.prediction import (
-    NO_LIMIT_S,
     Capacity,
     DecodeSpeed,
     DecodeView,
@@ -30,6 +29,7 @@ from scheduling.admission.prediction import (
 from scheduling.cost.cost_model import CostModel
 from scheduling.policies.policy import Policy
 from scheduling.policies.slack import ARRIVAL_S
+from scheduling.step import NO_LIMIT_S
 from scheduling.value import value
 
 MAX_AGE_S = 0.05

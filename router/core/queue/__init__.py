@@ -2,10 +2,9 @@
 
 Read in this order:
 
-    queue            groups: their phases, places and holds, and the attempts that they are sent on
-    waiting          the groups of this router that wait, in order and summed up
-    grants           offers free capacity to the queue, chooses decode workers, turns grants into leases
-    local_service    places groups while the store is away
+    queue      groups: their phases, places and holds, and the attempts that they are sent on
+    waiting    the groups of this router that wait, in order and summed up
+    grants     offers free capacity to the queue, chooses decode workers, turns grants into leases
 
 Imports `state`, `capacity` and `session.session`; `waiting` imports only the last.
 """

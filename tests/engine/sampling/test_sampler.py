@@ -30,8 +30,7 @@ from engine.sampling.logit_filters import keep_min_p, keep_top_k, keep_top_p
 from engine.sampling.noise import uniforms
 from engine.sampling.sampler import Sampled, sample
 from engine.sampling.sampling_table import SamplingTable
-from scheduling.request import SamplingParams, StopRules
-from scheduling.token_bans import leaves_a_token
+from scheduling.request import SamplingParams, StopRules, leaves_a_token
 
 VOCAB = 40
 CPU = torch.device("cpu")
