@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from baton.fleet import FleetError
+from benchmarks.flags import FIVE_SEEDS, THREE_SEEDS, add_model_flag, add_shared_flags
 
 EXIT_WRONG = 2
 
@@ -24,30 +25,46 @@ class Command(NamedTuple):
     module: str
     """Below `benchmarks`; imported only when it runs, since some load torch."""
     summary: str
+    has_model: bool = True
+    """False if no model is loaded or served, so that none can be chosen."""
+    seeds: tuple[int, ...] = FIVE_SEEDS
+    """Those that it measures with unless told others; empty for what measures nothing."""
 
     def load(self) -> Any:
         return importlib.import_module(f"benchmarks.{self.module}")
 
 
 COMMANDS: dict[str, Command] = {
-    "bench": Command("fleets.bench", "a workload at a rate, under several policies side by side"),
+    "bench": Command(
+        "fleets.bench", "a workload at a rate, under several policies side by side", seeds=THREE_SEEDS
+    ),
     "batching": Command("fleets.batching", "continuous against static batching, three ratios"),
     "memory": Command("costs.memory", "how much of the KV pool is used, and the cost of preemption"),
-    "plot": Command("plot", "a page from the JSON of measurements and simulations"),
+    "plot": Command(
+        "plot", "a page from the JSON of measurements and simulations", has_model=False, seeds=()
+    ),
     "fidelity": Command("fleets.fidelity", "the simulator against a live fleet, request by request"),
-    "claims": Command("claims.command", "the claims about scheduling, in simulation"),
-    "fairness": Command("fairness", "the share of a tenant beside one that asks for nine times as much"),
+    "claims": Command("claims.command", "the claims about scheduling, in simulation", has_model=False),
+    "fairness": Command(
+        "fairness", "the share of a tenant beside one that asks for nine times as much", has_model=False
+    ),
     "many-routers": Command("failures.many_routers", "two routers on one Redis, one of them killed"),
-    "soak": Command("failures.soak", "what grows until a process stalls, at the size of real cards"),
-    "leaving": Command("failures.leaving", "the pause of streams when a decode worker leaves"),
+    "soak": Command(
+        "failures.soak", "what grows until a process stalls, at the size of real cards", seeds=THREE_SEEDS
+    ),
+    "leaving": Command(
+        "failures.leaving", "the pause of streams when a decode worker leaves", seeds=THREE_SEEDS
+    ),
     "recovery": Command("failures.recovery", "the pause of streams when a worker or a router dies"),
     "cancel": Command("failures.cancel", "how soon an ended request frees its resources, phase by phase"),
     "verification": Command("costs.verification", "the cost of checksums, and of relaying each token once"),
     "step-error": Command("costs.step_error", "the error of the cost model"),
     "deterministic": Command("costs.deterministic", "the cost of deterministic mode"),
     "quantisation": Command("costs.quantisation", "the change of logits by 8 bits, and the gain in memory"),
-    "decisions": Command("costs.decisions", "how long pure decisions take"),
-    "core-decisions": Command("costs.core_decisions", "how long the router's core takes to decide"),
+    "decisions": Command("costs.decisions", "how long pure decisions take", has_model=False),
+    "core-decisions": Command(
+        "costs.core_decisions", "how long the router's core takes to decide", has_model=False
+    ),
 }
 
 
@@ -83,6 +100,10 @@ def flags(asked: Sequence[str]) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(added)
+        if command.has_model:
+            add_model_flag(added)
+        if command.seeds:
+            add_shared_flags(added, command.seeds)
     return parser
 
 

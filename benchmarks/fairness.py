@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.flags import add_shared_flags, number
+from benchmarks.flags import number
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
@@ -91,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--span-s", type=number, default=60.0, metavar="S", help="time over which requests arrive (60)"
     )
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,11 +14,12 @@ number = arguments.number(0, above=True)
 numbers = arguments.numbers(0)
 count = arguments.whole(1)
 
+THREE_SEEDS = (1, 2, 3)
 FIVE_SEEDS = (1, 2, 3, 4, 5)
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
-def add_shared_flags(parser: argparse.ArgumentParser, seeds: Sequence[int] = FIVE_SEEDS) -> None:
+def add_shared_flags(parser: argparse.ArgumentParser, seeds: Sequence[int]) -> None:
     """Add the flags that every measurement has; arms get the same seeds, to compare them seed by seed."""
     shared = parser.add_argument_group("for every measurement")
     shared.add_argument(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from benchmarks.claims import classes, grid, overload, paths, refusals, slow_spell, speed, strict_itl
 from benchmarks.claims.runs.settings import Settings
 from benchmarks.claims.runs.tasks import Workers
-from benchmarks.flags import FIVE_SEEDS, add_shared_flags
+from benchmarks.flags import FIVE_SEEDS
 from benchmarks.report import report
 from reporting.section import Section
 
@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME", help=f"claims to check; without names all: {', '.join(SECTIONS)}"
     )
     parser.add_argument("--quick", action="store_true", help="fewer cells, shorter runs, two seeds")
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

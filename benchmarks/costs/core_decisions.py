@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.flags import add_shared_flags
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.quantiles import quantile
@@ -219,7 +218,6 @@ def measurements(waiting: int, calls: int) -> dict[str, tuple[Timed, float | Non
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waiting", type=int, default=10_000, metavar="N", help="requests that wait (10000)")
     parser.add_argument("--calls", type=int, default=500, metavar="N", help="calls of each decision (500)")
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

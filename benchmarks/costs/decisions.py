@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.flags import add_shared_flags
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Section, markdown
@@ -77,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calls", type=int, default=2000, metavar="N", help="calls of each decision in each round (2000)"
     )
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.flags import count
 from benchmarks.report import report
 from engine.calibration.determinism_check import check_determinism
 from engine.calibration.sweep import make_batch
@@ -47,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the worker (1)")
     parser.add_argument("--rounds", type=count, default=10, metavar="N", help="rounds of each step (10)")
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,6 @@ from functools import partial
 import torch
 
 from benchmarks.decodes import GREEDY, decode
-from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.report import report
 from engine.calibration.sweep import sweep
 from engine.core.admission import EngineLimits
@@ -75,8 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=1500, metavar="N", help="steps that count (1500)")
     add("--output-median", type=int, default=128, metavar="TOKENS", help="the median length of outputs (128)")
     add("--max-tokens", type=int, default=1024, metavar="TOKENS", help="max_tokens of every request (1024)")
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from baton.cli.views.demo_view import COMPLETIONS
 from benchmarks.costs.deterministic import compare
-from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.flags import count
 from benchmarks.report import report
 from engine.calibration.sweep_grid import Step
 from engine.execution.model_runner import ModelRunner
@@ -63,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="threads of the worker (1)")
     parser.add_argument("--rounds", type=count, default=6, metavar="N", help="rounds of each step (6)")
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

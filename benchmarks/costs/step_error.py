@@ -21,7 +21,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.costs.real_steps import StepRecorder
-from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.report import report
 from reporting.progress import tracked
 from reporting.section import Goal, Section, markdown
@@ -67,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acts", default=12, type=int, metavar="N", help="rounds of steps, half of them for judging (12)"
     )
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ import torch
 from baton import AsyncClient, Sampling, Stop
 from baton.fleet import Fleet, FleetSpec
 from benchmarks.costs.core_decisions import Bench
-from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.flags import count
 from benchmarks.report import report
 from engine.kv.kv_pool import KVPool
 from engine.model.model import load_model
@@ -81,8 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requests", type=count, default=7, metavar="N", help="requests of each length, for each seed (7)"
     )
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.failures.cancel_scene import CHUNK_S, STEP_S, Phase, Scene, Way, started
-from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.flags import count
 from benchmarks.report import report
 from reporting.progress import progress_bars
 from reporting.quantiles import quantile
@@ -59,8 +59,6 @@ class Round:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     trials = f"trials of a kind, for each seed ({TRIALS})"
     parser.add_argument("--trials", type=count, default=TRIALS, metavar="N", help=trials)
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

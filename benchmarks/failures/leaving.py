@@ -20,7 +20,7 @@ from pathlib import Path
 from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from benchmarks.failures.streams import EXACT, Wave, play, prompts_of, wave
-from benchmarks.flags import add_model_flag, add_shared_flags, count
+from benchmarks.flags import count
 from benchmarks.fleets.observe import busiest_decoder
 from benchmarks.report import report
 from reporting.progress import tracked
@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--streams", type=count, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
     )
-    add_model_flag(parser)
-    add_shared_flags(parser, seeds=(1, 2, 3))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,7 +25,6 @@ from baton import AsyncClient
 from baton.fleet import Fleet, FleetSpec
 from baton.snapshots import CostState, FleetSnapshot, Role
 from benchmarks.failures.streams import EXACT, STRIKE_AT, Wave, joined, play, prompts_of, wave
-from benchmarks.flags import add_model_flag, add_shared_flags
 from benchmarks.fleets.observe import busiest_decoder, snapshot
 from benchmarks.report import report
 from reporting.progress import tracked
@@ -63,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--streams", type=int, default=STREAMS, metavar="N", help=f"streams at once ({STREAMS})"
     )
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

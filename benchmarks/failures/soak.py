@@ -30,7 +30,7 @@ from prometheus_client.samples import Sample
 from baton.fleet import Fleet, FleetSpec, ManagedProcess
 from benchmarks.compilers import compilers
 from benchmarks.failures.crowd import Load, Outcome, send
-from benchmarks.flags import add_model_flag, add_shared_flags, number
+from benchmarks.flags import number
 from benchmarks.fleets.observe import memory_and_cpu, scrape
 from benchmarks.report import report
 from reporting.quantiles import quantile
@@ -147,8 +147,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-blocks", type=int, default=NUM_BLOCKS, metavar="N", help=blocks)
     add("--beside", choices=["compilers"], help=f"run {NUM_COMPILERS} compilers meanwhile")
     add("--profile", default="h200-llama-3.1-8b", metavar="NAME", help="workers' profile (h200-llama-3.1-8b)")
-    add_model_flag(parser)
-    add_shared_flags(parser, seeds=(1, 2, 3))
 
 
 def run(args: argparse.Namespace) -> int:

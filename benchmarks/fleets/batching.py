@@ -28,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 from baton.fleet import FleetSpec
-from benchmarks.flags import add_model_flag, add_shared_flags, whole_numbers
+from benchmarks.flags import whole_numbers
 from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import by_turns, report_failures
 from benchmarks.fleets.load import Job, jobs, open_loop
@@ -82,8 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--caps", type=whole_numbers, default=[512], metavar="N,N", help="longest outputs, unscaled (512)")
     add("--scale", type=float, default=0.25, metavar="X", help="multiplies all lengths (0.25)")
     add("--requests", type=int, default=128, metavar="N", help="requests of a run (128)")
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

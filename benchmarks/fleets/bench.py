@@ -31,7 +31,7 @@ from baton.cli.target import choose, found_in
 from baton.fleet import FleetSpec
 from baton.fleet.rundir import runs_of
 from baton.security.credentials import UNENCRYPTED
-from benchmarks.flags import add_model_flag, add_shared_flags, add_traffic_flags, names, numbers
+from benchmarks.flags import add_traffic_flags, names, numbers
 from benchmarks.fleets.arms import Target, arms, reached, started
 from benchmarks.fleets.load import Job, jobs, open_loop
 from benchmarks.fleets.metrics import RequestRecord, summarise
@@ -46,7 +46,6 @@ from workloads.shapes import arrivals, shapes
 from workloads.slo import TPOT_RATIOS, TTFT_RATIOS
 
 BURST_REQUESTS = 64
-SEEDS = (1, 2, 3)
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--running", type=Path, nargs="?", const=runs_of(CHECKOUT), metavar="RUN_DIR", help=newest)
     metrics = "a router's metrics, for its CPU time per token; repeatable"
     add("--router-metrics", action="append", default=[], metavar="HOST:PORT", help=metrics)
-    add_model_flag(parser)
     add("--prefill", type=int, default=1, metavar="N", help="prefill workers of each fleet (1)")
     add("--decode", type=int, default=1, metavar="N", help="decode workers of each fleet (1)")
     policies = "policies, each on a fleet of its own (slack)"
@@ -79,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--itl-ms", type=int, metavar="MS", help="promise for each gap between tokens (none)")
     add("--record", type=Path, metavar="DIR", help="write event logs to replay and traces to simulate there")
     add("--report", type=Path, metavar="FILE.html", help="write a page with plots")
-    add_shared_flags(parser, SEEDS)
 
 
 def _listed(values: Sequence[float]) -> str:

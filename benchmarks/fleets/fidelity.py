@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from baton.fleet import FleetSpec
-from benchmarks.flags import add_model_flag, add_shared_flags, add_traffic_flags, number
+from benchmarks.flags import add_traffic_flags, number
 from benchmarks.fleets.arms import Arm, Target, started
 from benchmarks.fleets.bench import observed, run_times, samples
 from benchmarks.fleets.calibration import overheads, profile, worker_facts
@@ -79,8 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rate.add_argument("--load", type=number, default=0.5, metavar="L", help=load)
     same = "the seed of lengths and times in every repetition (1)"
     add("--seed", type=int, default=1, metavar="N", help=same)
-    add_model_flag(parser)
-    add_shared_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

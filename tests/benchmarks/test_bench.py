@@ -7,18 +7,16 @@ import argparse
 import pytest
 
 from baton.fleet import FleetSpec
-from benchmarks.__main__ import main
+from benchmarks.__main__ import flags, main
 from benchmarks.flags import DEMO_MODEL
 from benchmarks.fleets.arms import Arm, arms, spec_of
-from benchmarks.fleets.bench import add_arguments, run_times
+from benchmarks.fleets.bench import run_times
 from benchmarks.fleets.metrics import RequestRecord
 from benchmarks.fleets.reference import gaps_together
 
 
 def parsed(*argv: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(argv)
+    return flags(["bench"]).parse_args(["bench", *argv])
 
 
 def test_every_policy_meets_every_placement() -> None:

@@ -14,14 +14,8 @@ from tests.benchmarks.test_recorded import COST, FACTS, arrived, write
 
 
 def test_what_is_spent_between_parts_is_measured(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "log",
-        [
-            (1.0, WorkerJoined(FACTS, WorkerLoad(), COST)),
-            (2.003, arrived(1, 2.0)),
-        ],
-    )
-    found = overheads(path)
+    joined = WorkerJoined(FACTS, WorkerLoad(), COST)
+    found = overheads(write(tmp_path / "log", [(1.0, joined), (2.003, arrived(1, 2.0))]))
     assert found.receive_s == pytest.approx(0.003)
     assert found.store_s == Overheads().store_s, "no store call was seen"
 

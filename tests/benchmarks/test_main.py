@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import COMMANDS, main
+from benchmarks.__main__ import COMMANDS, flags, main
 from benchmarks.flags import FIVE_SEEDS
 
 MEASUREMENTS = sorted(set(COMMANDS) - {"plot"})
@@ -15,11 +14,10 @@ MEASUREMENTS = sorted(set(COMMANDS) - {"plot"})
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_every_measurement_takes_the_shared_flags(name: str) -> None:
-    parser = ArgumentParser()
-    COMMANDS[name].load().add_arguments(parser)
-    args = parser.parse_args(["--seeds", "3,1", "4", "--json", "out.json"])
+    parser = flags([name])
+    args = parser.parse_args([name, "--seeds", "3,1", "4", "--json", "out.json"])
     assert (args.seeds, args.json) == ([3, 1, 4], Path("out.json"))
-    assert parser.parse_args([]).seeds[:3] == list(FIVE_SEEDS[:3])
+    assert parser.parse_args([name]).seeds[:3] == list(FIVE_SEEDS[:3])
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -4,7 +4,6 @@ import pytest
 
 from baton import Slo
 from benchmarks.fleets.metrics import RequestRecord, summarise
-from reporting.quantiles import quantiles
 
 
 def record(sent_at: float, **changes: object) -> RequestRecord:
@@ -55,10 +54,3 @@ def test_a_refusal_is_neither_completed_nor_a_broken_promise() -> None:
 
 def test_the_first_tenth_is_dropped() -> None:
     assert summarise([record(float(i)) for i in range(20)]).requests == 18
-
-
-def test_no_values_have_no_quantiles() -> None:
-    assert quantiles([]) is None
-    found = quantiles([1.0, 2.0, 3.0, 4.0])
-    assert found is not None
-    assert (found.p50, found.p90, found.p99) == (2.0, 4.0, 4.0)

@@ -12,24 +12,13 @@ from reporting.results import figure, write
 from sim.__main__ import main as simulate
 from tests.reporting.test_results import results
 
-ARGUMENTS = [
-    "--workload",
-    "burst",
-    "--policy",
-    "slack",
-    "--fleet",
-    "1d",
-    "--load",
-    "0.5",
-    "--duration-s",
-    "5",
-]
+ARGUMENTS = "--workload burst --policy slack --fleet 1d --load 0.5 --duration-s 5 --profile h200-llama-3.1-8b"
 
 
 @pytest.fixture(scope="session")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sim") / "sim.json"
-    assert simulate(["simulate", *ARGUMENTS, "--profile", "h200-llama-3.1-8b", "--json", str(path)]) == 0
+    assert simulate(["simulate", *ARGUMENTS.split(), "--json", str(path)]) == 0
     return path
 
 
@@ -50,9 +39,7 @@ def test_a_live_and_a_simulated_run_share_a_page(simulation: Path, tmp_path: Pat
 
 
 def test_a_run_that_two_files_tell_of_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"theirs at 1/s with seed 1 is in two files|ours at 1/s with seed 1"
-    ):
+    with pytest.raises(ValueError, match="ours at 1/s with seed 1 is in two files"):
         merged([results(), replace(results(), title="again")])
 
 

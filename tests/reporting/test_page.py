@@ -72,9 +72,8 @@ def test_a_page_draws_every_arm_and_needs_nothing_else(count: int) -> None:
 
 
 def test_what_is_wider_than_the_page_scrolls_by_itself() -> None:
-    text = page(
-        Results("chat", {"commit": "abc"}, tuple(run(arm, 4.0, seed) for arm in ARMS for seed in (1, 2)))
-    )
+    runs = tuple(run(arm, 4.0, seed) for arm in ARMS for seed in (1, 2))
+    text = page(Results("chat", {"commit": "abc"}, runs))
     tags = Tags()
     tags.feed(text)
     assert tags.above["table"] == tags.above["svg"] == {"wide"}
