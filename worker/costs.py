@@ -70,15 +70,11 @@ class Costs:
             return
         if model.is_trusted != self.model.is_trusted:
             self._metrics.cost_distrusts.inc(not model.is_trusted)
-            self._log_trust(model)
+            band = {"q10": model.ratio_q10, "q50": model.ratio_q50, "q95": model.ratio_q95}
+            if model.is_trusted:
+                log.info("cost_trusted", **band)
+            else:
+                log.warning("cost_not_trusted", consequence="steps keep to a fixed token budget", **band)
         self.model = model
         self._metrics.observe_cost(model)
         self._submit(SetCost(model))
-
-    @staticmethod
-    def _log_trust(model: CostModel) -> None:
-        band = {"q10": model.ratio_q10, "q50": model.ratio_q50, "q95": model.ratio_q95}
-        if model.is_trusted:
-            log.info("cost_trusted", **band)
-        else:
-            log.warning("cost_not_trusted", consequence="steps keep to a fixed token budget", **band)

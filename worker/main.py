@@ -40,7 +40,7 @@ from worker.engine_thread import EngineThread
 from worker.errors import EXIT_CONFIG, EXIT_CRASHED, EXIT_MODEL, EXIT_REDIS, StartupError
 from worker.handoff.build import HandoffContext, build_sides
 from worker.metrics import WorkerMetrics
-from worker.registration import Registration, StartAnnouncement
+from worker.registration import Registration, announced_start
 from worker.role import WorkerRole
 from worker.startup.starting import Start
 from worker.streams.hub import Hub
@@ -105,20 +105,18 @@ async def _serve(role: WorkerRole, config: WorkerConfig, start: Start) -> None:
     service = config.service
     tls = service.security.load(CertificateRole.WORKER)
     store = await Store.connect(service.redis, access=RedisAccess(**service.security.redis_files()))
-    announcement = StartAnnouncement(store, config.worker_id, role, lambda: start.progress)
-    announcement.begin()
     try:
-        engine = await asyncio.to_thread(_build, config, start.report)
-        start.report(Phase.JOINING)
-        async with AsyncExitStack() as cleanup:
+        async with AsyncExitStack() as starting, AsyncExitStack() as cleanup:
+            announced = announced_start(store, config.worker_id, role, lambda: start.progress)
+            await starting.enter_async_context(announced)
+            starting.callback(start.end)
+            engine = await asyncio.to_thread(_build, config, start.report)
+            start.report(Phase.JOINING)
             worker = _Worker(role, config, engine, cleanup, tls)
             await worker.join(store)
-            await announcement.end()
-            start.end()
+            await starting.aclose()
             await worker.serve(signals)
     finally:
-        start.end()
-        await announcement.end()
         await store.close()
 
 
@@ -208,6 +206,7 @@ class _Worker:
             submit=self._thread.submit,
             fail=self._hub.fail,
             tls=self._tls,
+            cleanup=self._cleanup,
         )
 
     def _start_metrics(self) -> str:

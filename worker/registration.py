@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import structlog
 
@@ -73,43 +73,31 @@ class PrefixChanges:
         self._gone.clear()
 
 
-class StartAnnouncement:
-    """Announces the progress of this worker's start to the fleet every second, until it is over."""
+@contextlib.asynccontextmanager
+async def announced_start(
+    store: Store, worker_id: str, role: WorkerRole, progress: Callable[[], Progress]
+) -> AsyncIterator[None]:
+    """Announce the progress of this worker's start to the fleet every second until the context ends."""
+    incarnation = secrets.token_hex(8)
 
-    def __init__(
-        self, store: Store, worker_id: str, role: WorkerRole, progress: Callable[[], Progress]
-    ) -> None:
-        self._store = store
-        self._worker_id = worker_id
-        self._incarnation = secrets.token_hex(8)
-        self._role = role
-        self._progress = progress
-        self._task: asyncio.Task[None] | None = None
+    def record() -> StartingRecord:
+        now = progress()
+        return StartingRecord(worker_id, incarnation, role.value, now.phase.value, now.done, now.total)
 
-    def begin(self) -> None:
-        self._task = asyncio.create_task(self._renew(), name="start announcement")
-
-    async def end(self) -> None:
-        """Stop announcing: the worker serves, or never will. A second call does nothing."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
-        with contextlib.suppress(StoreUnavailable):
-            await self._store.withdraw_start(self._record())
-
-    async def _renew(self) -> None:
+    async def renew() -> None:
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await self._store.announce_start(self._record())
+                await store.announce_start(record())
             await asyncio.sleep(RENEW_S)
 
-    def _record(self) -> StartingRecord:
-        now = self._progress()
-        return StartingRecord(
-            self._worker_id, self._incarnation, self._role.value, now.phase.value, now.done, now.total
-        )
+    task = asyncio.create_task(renew(), name="start announcement")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(StoreUnavailable):
+            await store.withdraw_start(record())
 
 
 class Registration:

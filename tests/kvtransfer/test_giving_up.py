@@ -12,7 +12,7 @@ from baton.worker.v1 import kvtransfer_pb2_grpc as pb_grpc
 from kvtransfer import receiver as receiver_module
 from kvtransfer.errors import HandoffTimeoutError, PeerLostError, SenderAbortedError, SequenceFinishedError
 from kvtransfer.manifest import FINISHED
-from kvtransfer.receiver import ReceiverLimits
+from kvtransfer.receiver import Receiver, ReceiveResult, ReceiverLimits
 from kvtransfer.transports.transport import TransportMode
 from services.rpc.convert import fence_to_pb
 from tests.kvtransfer.conftest import (
@@ -36,11 +36,7 @@ async def test_a_killed_sender_is_noticed_at_once(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)
-    task = task_of(sender, fence_of(), 6)
-    handle = sender.begin(task.fence, 6)
-    sender.tell(fill=[handle, 0, [0, 1, 2]])
-    receiving = asyncio.create_task(receiver.receive(task))
-    await until(lambda: len(wrong_blocks(receiver, task)) == 3)
+    _, receiving = await half_received(sender, receiver)
     sender.process.kill()
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(PeerLostError):
@@ -93,11 +89,7 @@ async def test_the_senders_abort_reaches_the_receiver(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)
-    task = task_of(sender, fence_of(), 6)
-    handle = sender.begin(task.fence, 6)
-    sender.tell(fill=[handle, 0, [0, 1, 2]])
-    receiving = asyncio.create_task(receiver.receive(task))
-    await until(lambda: len(wrong_blocks(receiver, task)) == 3)
+    handle, receiving = await half_received(sender, receiver)
     sender.tell(abort=[handle, "finished"])
     with pytest.raises(SenderAbortedError, match="finished"):
         await receiving
@@ -122,11 +114,7 @@ async def test_cancelling_a_receive_frees_the_sender_at_once(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)
-    task = task_of(sender, fence_of(), 6)
-    handle = sender.begin(task.fence, 6)
-    sender.tell(fill=[handle, 0, [0, 1, 2]])
-    receiving = asyncio.create_task(receiver.receive(task))
-    await until(lambda: len(wrong_blocks(receiver, task)) == 3)
+    handle, receiving = await half_received(sender, receiver)
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receiving
@@ -174,6 +162,16 @@ async def test_an_acknowledgement_after_that_is_refused(start_sender: StartSende
             await stub.Acknowledge(pb.AcknowledgeRequest(fence=fence_to_pb(fence_of())))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "not acknowledged in time" in str(refused.value.details())
+
+
+async def half_received(sender: SenderProcess, receiver: Receiver) -> tuple[int, asyncio.Task[ReceiveResult]]:
+    """The sender's handle and the receipt of six blocks, three of which have come."""
+    task = task_of(sender, fence_of(), 6)
+    handle = sender.begin(task.fence, 6)
+    sender.tell(fill=[handle, 0, [0, 1, 2]])
+    receiving = asyncio.create_task(receiver.receive(task))
+    await until(lambda: len(wrong_blocks(receiver, task)) == 3)
+    return handle, receiving
 
 
 async def receiver_knows(sender: SenderProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -49,6 +50,8 @@ class HandoffContext:
     fail: Callable[[int, FailureReason, str], None]
     """Sends a failure to the router of a sequence."""
     tls: FleetTls | None
+    cleanup: AsyncExitStack
+    """Closes what the sides leave open, after them."""
 
 
 async def build_sides(context: HandoffContext) -> HandoffSides:
@@ -81,7 +84,10 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
     if config.transport in (TransportMode.AUTO, TransportMode.SHM):
         shm = ShmServer(source.pool, context.incarnation, config.shm_dir)
         await shm.start()
+        context.cleanup.push_async_callback(shm.close)
     nixl = _nixl_agent(context, source.pool, "send")
+    if nixl is not None:
+        context.cleanup.callback(nixl.close)
     offer = offer_of(config.transport, engine.pool)
     side = SenderSide(
         context.incarnation,
@@ -91,8 +97,6 @@ async def _build_sender(context: HandoffContext) -> SenderSide:
         submit=context.submit,
         fail=context.fail,
         metrics=context.metrics,
-        shm=shm,
-        nixl=nixl,
         on_device=None if offer is None else offer.source,
     )
     service = KVTransferService(

@@ -15,8 +15,6 @@ from kvtransfer.handoff import End, Outcome, SenderLimits
 from kvtransfer.manifest import FINISHED, Commit
 from kvtransfer.pools.pool import BlockSource
 from kvtransfer.sender import Handoffs
-from kvtransfer.transports.nixl import NixlAgent
-from kvtransfer.transports.shm import ShmServer
 from scheduling.columns import TokenColumns, take_rows
 from scheduling.request import FailureReason, Fence, FinishReason, SequenceSpec
 from worker.metrics import WorkerMetrics
@@ -37,8 +35,6 @@ class SenderSide:
         submit: Callable[[Command], None],
         fail: Callable[[int, FailureReason, str], None],
         metrics: WorkerMetrics,
-        shm: ShmServer | None = None,
-        nixl: NixlAgent | None = None,
         on_device: BlockSource | None = None,
         limits: SenderLimits | None = None,
     ) -> None:
@@ -47,8 +43,6 @@ class SenderSide:
         self._submit = submit
         self._fail = fail
         self._metrics = metrics
-        self._shm = shm
-        self._nixl = nixl
         self._specs: dict[int, SequenceSpec] = {}
         self._parts: dict[int, Fence] = {}
         """Fences of parts, which are choices of running sequences that go elsewhere. Parts have no spec."""
@@ -77,12 +71,8 @@ class SenderSide:
     def cancel(self, handle: int) -> None:
         self.handoffs.abort(handle, "cancelled")
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.handoffs.close()
-        if self._shm is not None:
-            await self._shm.close()
-        if self._nixl is not None:
-            self._nixl.close()
 
     def _on_filled(self, filled: Filled, report: StepReport) -> None:
         spec = self._specs.get(filled.handle)

@@ -50,4 +50,4 @@ class HandoffSides:
         """Return when nothing runs any more."""
         if self._receiving is not None:
             await self._receiving.close()
-        await self._sending.close()
+        self._sending.close()

@@ -80,7 +80,12 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
         try:
             known = self._costs.model
             stream.take(first)
-            await stream.write(self._welcome(known, stream.probed))
+            draining = self._hub.draining.is_set()
+            await stream.write(
+                welcome_to_pb(
+                    self._record, self._config, known, self._hub.load, stream.probed, draining=draining
+                )
+            )
             await self._serve(session, known, request_iterator, stream)
         except OutOfOrder as error:
             await _refuse(context, grpc.StatusCode.DATA_LOSS, str(error))
@@ -132,16 +137,9 @@ class WorkerService(pb_grpc.WorkerServiceServicer):
                 known = cost
                 await stream.write(report_to_pb(report, draining=self._hub.draining.is_set(), cost=changed))
             elif not session.is_finished:
-                await stream.write(self._heartbeat())
-
-    def _heartbeat(self) -> pb.WorkResponse:
-        """Return a heartbeat; no step delays it, since it comes from the event loop."""
-        return heartbeat_to_pb(self._hub.load, self._step_s(), draining=self._hub.draining.is_set())
-
-    def _welcome(self, cost: CostModel, probed: ProbedStream) -> pb.WorkResponse:
-        hub = self._hub
-        draining = hub.draining.is_set()
-        return welcome_to_pb(self._record, self._config, cost, hub.load, probed, draining=draining)
+                # No step delays a heartbeat, since it comes from the event loop.
+                draining = self._hub.draining.is_set()
+                await stream.write(heartbeat_to_pb(self._hub.load, self._step_s(), draining=draining))
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, message: str) -> Never:

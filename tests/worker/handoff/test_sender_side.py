@@ -87,7 +87,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     yield made
-    await made.side.close()
+    made.side.close()
 
 
 async def events_of(scene: Scene, spec: SequenceSpec) -> list[Offer | Commit | SenderAbort]:
@@ -155,7 +155,7 @@ async def test_a_receiver_that_never_comes_does_not_pin_the_blocks() -> None:
         await asyncio.sleep(0)
     assert scene.engine == [Release(1)]
     assert scene.failed == [(1, FailureReason.HANDOFF, "never opened")]
-    await scene.side.close()
+    scene.side.close()
 
 
 async def test_a_stranger_can_neither_give_up_nor_acknowledge(scene: Scene) -> None:
@@ -193,4 +193,4 @@ async def test_blocks_are_read_behind_the_step_that_fills_them() -> None:
     filled = [Filled(handle, 0, (5,), (b"a",), complete=False) for handle in (1, 2)]
     scene.report(filled=filled, filled_behind=mark)
     assert source.shown == [(1, 0, (5,), mark), (2, 0, (5,), mark)]
-    await scene.side.close()
+    scene.side.close()
