@@ -86,7 +86,11 @@ class NixlReader:
         self._source = source
         self._executor = executor
         self._on_lost = on_lost
-        self._name = _introduce(agent, source)
+        try:
+            name = agent.api.add_remote_agent(source.agent)
+        except Exception as error:  # NIXL's own errors have no type in common
+            raise TransportUnavailableError("nixl", "the sender", str(error)) from error
+        self._name = name.decode() if isinstance(name, bytes) else str(name)
         agent.readers[self._name] += 1
 
     async def read(self, fence: Fence, copies: Sequence[BlockCopy]) -> None:
@@ -133,12 +137,3 @@ class NixlReader:
             return state
         finally:
             api.release_xfer_handle(handle)
-
-
-def _introduce(agent: NixlAgent, source: NixlPool) -> str:
-    """Add the sender to `agent`; return the name it is known by from then on."""
-    try:
-        name = agent.api.add_remote_agent(source.agent)
-    except Exception as error:  # NIXL's own errors have no type in common
-        raise TransportUnavailableError("nixl", "the sender", str(error)) from error
-    return name.decode() if isinstance(name, bytes) else str(name)

@@ -126,6 +126,13 @@ def task_of(sender: SenderProcess, fence: Fence, num_blocks: int, num_held: int 
     )
 
 
+def offered(sender: SenderProcess, num_blocks: int, fence: Fence | None = None) -> ReceiveTask:
+    """A task whose blocks the sender has computed and committed."""
+    task = task_of(sender, fence or fence_of(), num_blocks)
+    sender.offer_all(task.fence, num_blocks)
+    return task
+
+
 def wrong_blocks(receiver: Receiver, task: ReceiveTask) -> list[int]:
     """Indexes of blocks that do not hold what the sender's block at the same index held."""
     pool = receiver.pool

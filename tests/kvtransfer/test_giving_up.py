@@ -21,6 +21,7 @@ from tests.kvtransfer.conftest import (
     SenderProcess,
     StartSender,
     fence_of,
+    offered,
     task_of,
     until,
     wrong_blocks,
@@ -69,8 +70,7 @@ async def test_a_sender_that_dies_after_its_commit_fails_no_receive(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)
-    task = task_of(sender, fence_of(), 6)
-    sender.offer_all(task.fence, 6)
+    task = offered(sender, 6)
     acknowledge = receiver_module._Receive._acknowledge
 
     async def die_first(self: receiver_module._Receive) -> None:

@@ -15,7 +15,16 @@ from kvtransfer.receiver import ReceiveResult
 from kvtransfer.transports.transport import TransportMode
 from services.rpc.convert import fence_to_pb
 from tests.byte_flip_proxy import ByteFlipProxy
-from tests.kvtransfer.conftest import BOTH, MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks
+from tests.kvtransfer.conftest import (
+    BOTH,
+    MakeReceiver,
+    StartSender,
+    fence_of,
+    offered,
+    task_of,
+    until,
+    wrong_blocks,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -86,8 +95,7 @@ async def test_a_block_damaged_after_its_checksum_was_taken_is_found(
     mode: TransportMode, start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(mode)
-    task = task_of(sender, fence_of(), 8)
-    sender.offer_all(task.fence, 8)
+    task = offered(sender, 8)
     sender.tell(flip=[3])
     result = await receiver.receive(task)
     assert (result.num_verified_blocks, result.num_corrupt_blocks) == (3, 1)
@@ -124,8 +132,7 @@ async def test_a_duplicate_acknowledgement_is_answered_like_the_first(
     start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(TransportMode.SHM)
-    task = task_of(sender, fence_of(), 2)
-    sender.offer_all(task.fence, 2)
+    task = offered(sender, 2)
     await receiver.receive(task)
     async with grpc.aio.insecure_channel(sender.address) as channel:
         stub: pb_grpc.KVTransferServiceAsyncStub = pb_grpc.KVTransferServiceStub(channel)
@@ -152,8 +159,7 @@ async def test_an_older_or_foreign_fence_is_refused_at_once(
 
 async def test_another_fingerprint_is_refused(start_sender: StartSender, make_receiver: MakeReceiver) -> None:
     sender, receiver = await start_sender(), make_receiver(TransportMode.AUTO, fingerprint="another")
-    task = task_of(sender, fence_of(), 2)
-    sender.offer_all(task.fence, 2)
+    task = offered(sender, 2)
     with pytest.raises(SenderAbortedError, match="fingerprint is 'another'"):
         await receiver.receive(task)
 
@@ -166,8 +172,7 @@ async def test_shared_memory_is_preferred_and_grpc_takes_its_place(
     results: list[ReceiveResult] = []
     with structlog.testing.capture_logs() as logs:
         for source, request_id in ((sender, "a"), (remote, "b"), (remote, "c")):
-            task = task_of(source, fence_of(request_id), 2)
-            source.offer_all(task.fence, 2)
+            task = offered(source, 2, fence_of(request_id))
             results.append(await receiver.receive(task))
             assert wrong_blocks(receiver, task) == []
     assert [result.transport for result in results] == ["shm", "grpc", "grpc"]
@@ -180,8 +185,7 @@ async def test_shared_memory_that_is_demanded_but_missing_is_an_error(
     start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(shm=False), make_receiver(TransportMode.SHM)
-    task = task_of(sender, fence_of(), 2)
-    sender.offer_all(task.fence, 2)
+    task = offered(sender, 2)
     with pytest.raises(TransportUnavailableError, match="the sender offers no shared memory"):
         await receiver.receive(task)
 

@@ -14,7 +14,7 @@ from kvtransfer.receiver_handoff import BlockCopy
 from kvtransfer.threads import run_to_end
 from kvtransfer.transports.transport import TransportMode
 from scheduling.request import Fence
-from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of
+from tests.kvtransfer.conftest import MakeReceiver, StartSender, offered
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -60,8 +60,7 @@ async def test_the_first_failure_returns_no_block_while_a_sibling_writes(
 
     monkeypatch.setattr(Peer, "reader", scripted)
     monkeypatch.setattr(InPlace, "batch_bytes", receiver.pool.block_bytes)
-    task = task_of(sender, fence_of(), 2)
-    sender.offer_all(task.fence, 2)
+    task = offered(sender, 2)
     receiving = asyncio.create_task(receiver.receive(task))
     assert await asyncio.to_thread(reader.told_to_stop.wait, PATIENCE_S)
     await asyncio.wait({receiving}, timeout=0.2)

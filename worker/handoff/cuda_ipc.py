@@ -23,8 +23,6 @@ from worker.errors import StartupError
 
 log = structlog.get_logger()
 
-MODES = (TransportMode.AUTO, TransportMode.CUDA_IPC)
-
 
 class PoolBlocks:
     """Implements `kvtransfer.pools.on_device.DeviceBlocks` for `pool`."""
@@ -97,7 +95,7 @@ def host_identity(proc: Path = Path("/proc")) -> str:
 
 def _may_share(mode: TransportMode, pool: KVPool) -> bool:
     if pool.device.type == "cuda":
-        return mode in MODES
+        return mode in (TransportMode.AUTO, TransportMode.CUDA_IPC)
     if mode is TransportMode.CUDA_IPC:
         raise StartupError(f"--transport is cuda_ipc and the KV pool is on {pool.device}; accepted: a GPU")
     return False

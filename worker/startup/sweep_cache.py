@@ -50,7 +50,8 @@ class SweepKey:
 
     @property
     def file_name(self) -> str:
-        return hashlib.blake2b(_text_of(self).encode(), digest_size=12).hexdigest() + ".json"
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest() + ".json"
 
 
 def device_name(device: torch.device) -> str:
@@ -99,15 +100,10 @@ def cached_sweep(
 
 def _load(path: Path, key: SweepKey) -> list[Sample] | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        return _parse(path.read_text(encoding="utf-8"), key)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        log.warning("sweep_cache_ignored", path=str(path), reason=str(error))
-        return None
-    try:
-        return _parse(text, key)
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         log.warning("sweep_cache_ignored", path=str(path), reason=f"{type(error).__name__}: {error}")
         return None
 
@@ -135,7 +131,3 @@ def _store(path: Path, key: SweepKey, samples: list[Sample]) -> None:
         Path(file.name).replace(path)
     except OSError as error:
         log.warning("sweep_not_cached", path=str(path), reason=str(error))
-
-
-def _text_of(key: SweepKey) -> str:
-    return json.dumps(asdict(key), sort_keys=True)

@@ -87,22 +87,18 @@ def build_timed_engine(config: WorkerConfig, profile: Profile) -> Engine:
 
 
 def words(directory: Path) -> tuple[int, tuple[int, ...]]:
-    """The vocabulary's size and the tokens that end a sequence."""
+    """Return the vocabulary's size and the tokens that end a sequence."""
     config = read_config(directory)
     size = config.get("vocab_size")
     if not isinstance(size, int) or size < 1:
         raise ModelRefused(directory, "vocab_size", f"is {size!r}", "a whole number from 1")
-    eos = _generation_config(directory).get("eos_token_id", config.get("eos_token_id"))
-    return size, () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-
-
-def _generation_config(directory: Path) -> dict[str, Any]:
     path = directory / "generation_config.json"
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        generation: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise ModelRefused(directory, path.name, f"is not JSON ({error})", "a JSON object") from error
-    return found
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    return size, () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
 
 def _fingerprint(config: WorkerConfig, profile: Profile) -> str:

@@ -19,7 +19,15 @@ from kvtransfer.transports.nixl import PACKAGE, NixlAgent, NixlReader, is_instal
 from kvtransfer.transports.transport import TransportMode, runs
 from scheduling.request import Fence
 from tests.kvtransfer.blocks import content, fill_block
-from tests.kvtransfer.conftest import MakeReceiver, StartSender, fence_of, task_of, until, wrong_blocks
+from tests.kvtransfer.conftest import (
+    MakeReceiver,
+    StartSender,
+    fence_of,
+    offered,
+    task_of,
+    until,
+    wrong_blocks,
+)
 from tests.kvtransfer.fake_nixl import FakeApi, fake_agent
 
 FENCE = Fence("t", "r", 0, 0, 0, "source", "target")
@@ -150,8 +158,7 @@ async def test_nixl_that_is_demanded_but_missing_is_an_error(
     start_sender: StartSender, make_receiver: MakeReceiver
 ) -> None:
     sender, receiver = await start_sender(), make_receiver(TransportMode.NIXL)
-    task = task_of(sender, fence_of(), 2)
-    sender.offer_all(task.fence, 2)
+    task = offered(sender, 2)
     with pytest.raises(TransportUnavailableError, match="the sender has no NIXL"):
         await receiver.receive(task)
 
@@ -181,8 +188,7 @@ class TestWithNixl:
         self, start_sender: StartSender, make_receiver: MakeReceiver
     ) -> None:
         sender, receiver = await start_sender(nixl=True), make_receiver(TransportMode.NIXL)
-        task = task_of(sender, fence_of(), 8)
-        sender.offer_all(task.fence, 8)
+        task = offered(sender, 8)
         sender.tell(flip=[3])
         result = await receiver.receive(task)
         assert (result.num_verified_blocks, result.num_corrupt_blocks) == (3, 1)
@@ -194,8 +200,7 @@ class TestWithNixl:
             await start_sender(nixl=True, shm=False),
             make_receiver(TransportMode.AUTO, nixl=True),
         )
-        task = task_of(sender, fence_of(), 8)
-        sender.offer_all(task.fence, 8)
+        task = offered(sender, 8)
         assert (await receiver.receive(task)).transport == "nixl"
         assert wrong_blocks(receiver, task) == []
 
@@ -212,6 +217,5 @@ class TestWithNixl:
         with pytest.raises(PeerLostError):
             await receiving
         replaced = await start_sender(nixl=True)
-        task = task_of(replaced, fence_of("next"), 4)
-        replaced.offer_all(task.fence, 4)
+        task = offered(replaced, 4, fence_of("next"))
         assert (await receiver.receive(task)).transport == "nixl"
